@@ -1,0 +1,73 @@
+"""The corpus section of a recipe: what text, which filters, which subwords."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dragoman.settings import Section
+
+
+class FilterConfig(Section):
+    """Thresholds of the filters; a pair is dropped by the first filter that it fails."""
+
+    max_words: int = Field(default=250, ge=1)
+    """Longest side, in white-space separated words."""
+    max_length_ratio: float = Field(default=4.0, ge=1.0)
+    """Longer over shorter side in characters, applied where either side has over 20 characters."""
+    max_control_characters: int = Field(default=0, ge=0)
+    """Control and unassigned characters that are left after normalisation."""
+    drop_identical: bool = True
+    """Drop pairs whose two sides are equal."""
+    drop_duplicates: bool = True
+    """Keep only the first of equal pairs."""
+    drop_overlap: bool = True
+    """Drop training pairs of which either side occurs in the dev or test set."""
+
+
+class SubwordConfig(Section):
+    """One SentencePiece model for both languages (joint) or one for each."""
+
+    kind: Literal["bpe", "unigram"] = "bpe"
+    vocab_size: int = Field(default=32_768, ge=16)
+    joint: bool = True
+    character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
+    sample_sentences: int = Field(default=2_000_000, ge=1)
+    """At most this many sentences, drawn over the whole corpus, train the subword model."""
+
+
+class TextFiles(Section):
+    """One entry of parallel text; exactly one of the three forms is set."""
+
+    source: str = ""
+    target: str = ""
+    tsv: str = ""
+    mtdata: str = ""
+
+
+class CorpusConfig(Section):
+    """Parallel text and what is made of it.
+
+    A source of text is a list of entries. An entry is one of
+    `{source = "a.en", target = "a.de"}` (plain, .gz, .zst or .xz),
+    `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`.
+    """
+
+    source_language: str = "en"
+    target_language: str = "de"
+    train: tuple[TextFiles, ...] = ()
+    valid: tuple[TextFiles, ...] = ()
+    test: tuple[TextFiles, ...] = ()
+    valid_pairs: int = Field(default=0, ge=0)
+    """Where `valid` is empty: this many training pairs are held out for validation."""
+    test_pairs: int = Field(default=0, ge=0)
+    """Where `test` is empty: this many training pairs are held out for testing."""
+    lowercase: bool = False
+    filters: FilterConfig = FilterConfig()
+    subword: SubwordConfig = SubwordConfig()
+    max_pieces: int = Field(default=256, ge=1)
+    """Longest side in subword pieces, end of sentence not counted."""
+    too_long: Literal["drop", "truncate"] = "drop"
+    """What happens to a training pair with a side of over `max_pieces`."""
+    seed: int = 1

@@ -1,0 +1,111 @@
+"""Rows of token ids -> one padded batch.
+
+Shapes: B rows (sentence pairs), S longest source, T longest target, both with end of sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.corpus.special_ids import BOS, EOS, PAD
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One rank's rows of one micro-batch. Ids are int64; lengths count the end of sentence.
+
+    source_BS: pieces, EOS, then PAD.
+    decoder_input_BT: BOS, pieces, then PAD: what the decoder has seen.
+    target_BT: pieces, EOS, then PAD: what it must say next.
+    """
+
+    source_BS: Tensor
+    decoder_input_BT: Tensor
+    target_BT: Tensor
+    source_lengths_B: Tensor
+    target_lengths_B: Tensor
+    num_source_tokens: int
+    num_target_tokens: int
+
+    @property
+    def num_cells(self) -> int:
+        """Cells of both padded sides; cells less tokens are padding."""
+        return self.source_BS.numel() + self.target_BT.numel()
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device; copies from pinned memory do not block."""
+        return Batch(
+            *(
+                tensor.to(device, non_blocking=True)
+                for tensor in (
+                    self.source_BS,
+                    self.decoder_input_BT,
+                    self.target_BT,
+                    self.source_lengths_B,
+                    self.target_lengths_B,
+                )
+            ),
+            num_source_tokens=self.num_source_tokens,
+            num_target_tokens=self.num_target_tokens,
+        )
+
+    def pin(self) -> Batch:
+        """The same batch in page-locked memory, from which a GPU copies without waiting."""
+        return Batch(
+            self.source_BS.pin_memory(),
+            self.decoder_input_BT.pin_memory(),
+            self.target_BT.pin_memory(),
+            self.source_lengths_B.pin_memory(),
+            self.target_lengths_B.pin_memory(),
+            self.num_source_tokens,
+            self.num_target_tokens,
+        )
+
+
+def make_batch(
+    source_pieces: NDArray[np.integer],
+    source_lengths: NDArray[np.integer],
+    target_pieces: NDArray[np.integer],
+    target_lengths: NDArray[np.integer],
+    *,
+    length_multiple: int = 1,
+) -> Batch:
+    """Pad rows of pieces into a Batch.
+
+    source_pieces, target_pieces: the rows end to end, without special ids.
+    source_lengths, target_lengths: pieces in each row, shape (B,); B may be 0.
+    length_multiple: padded lengths are rounded up to a multiple of this.
+    """
+    source_BS = _pad(source_pieces, source_lengths, length_multiple)
+    target_BT = _pad(target_pieces, target_lengths, length_multiple)
+    rows = np.arange(len(source_lengths))
+    source_BS[rows, source_lengths] = EOS
+    decoder_input_BT = np.empty_like(target_BT)
+    decoder_input_BT[:, 0] = BOS
+    decoder_input_BT[:, 1:] = target_BT[:, :-1]
+    target_BT[rows, target_lengths] = EOS
+    return Batch(
+        torch.from_numpy(source_BS),
+        torch.from_numpy(decoder_input_BT),
+        torch.from_numpy(target_BT),
+        torch.from_numpy(source_lengths.astype(np.int64) + 1),
+        torch.from_numpy(target_lengths.astype(np.int64) + 1),
+        num_source_tokens=int(source_lengths.sum()) + len(source_lengths),
+        num_target_tokens=int(target_lengths.sum()) + len(target_lengths),
+    )
+
+
+def _pad(
+    pieces: NDArray[np.integer], lengths: NDArray[np.integer], length_multiple: int
+) -> NDArray[np.int64]:
+    """Rows of pieces, shape (B, longest + 1 rounded up); the last cells of a row are PAD."""
+    longest = int(lengths.max(initial=0)) + 1
+    width = -(-longest // length_multiple) * length_multiple
+    padded = np.full((len(lengths), width), PAD, dtype=np.int64)
+    padded[np.arange(width) < lengths[:, None]] = pieces
+    return padded

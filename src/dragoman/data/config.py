@@ -1,0 +1,37 @@
+"""The data section of a recipe: how pairs become batches."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from dragoman.settings import Section
+
+
+class DataConfig(Section):
+    """One update sees `accumulate` micro-batches; every rank takes its rows of each of them.
+
+    Sizes are those of the global batch, whatever the number of ranks, so that the number of
+    ranks changes the speed of a run and not its result.
+    """
+
+    batch_tokens: int | None = Field(default=4096, ge=1)
+    """Micro-batch: at most this many cells on the longer padded side (rows x longest)."""
+    batch_sentences: int | None = Field(default=None, ge=1)
+    """Micro-batch: this many pairs; set instead of `batch_tokens`."""
+    accumulate: int = Field(default=1, ge=1)
+    """Micro-batches in one update."""
+    bucket: bool = True
+    """Put pairs of like length into one batch; false draws them at random."""
+    pool_pairs: int = Field(default=1_000_000, ge=1)
+    """Pairs are sorted by length inside pools of this many, drawn at random."""
+    length_multiple: int = Field(default=1, ge=1)
+    """Padded lengths are rounded up to a multiple of this (8 suits a GPU)."""
+    prefetch_batches: int = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if (self.batch_tokens is None) == (self.batch_sentences is None):
+            raise ValueError("set exactly one of batch_tokens and batch_sentences")
+        return self

@@ -1,0 +1,62 @@
+"""Every error a user can meet, as one tree.
+
+DragomanError              one line: place, problem, remedy
+├── ConfigError            a recipe, a --set, a command line
+├── CorpusError            a text file, a subword model, a shard
+├── CheckpointError        a checkpoint or a run directory
+├── TrainingError          training cannot go on
+│   └── DivergenceError    the loss left the range in which training makes sense
+└── MachineError           disk, memory, devices, network, a missing package
+
+A message names the place (file, line, key), what is wrong there, and what to do about it.
+`assert` is for our own bugs only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+
+class DragomanError(Exception):
+    """An error with a place and a remedy, printed by the command line as one line.
+
+    problem: what is wrong, in words a user knows.
+    place: the file, line or key it is wrong at; "" where there is none.
+    remedy: what to change or to run; "" only where nothing can be done.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problem: str, *, place: str | Path = "", remedy: str = "") -> None:
+        self.problem = problem
+        self.place = str(place)
+        self.remedy = remedy
+        text = f"{self.place}: {problem}" if self.place else problem
+        super().__init__(f"{text}; {remedy}" if remedy else text)
+
+
+class ConfigError(DragomanError):
+    """A recipe, an override or a command line that cannot be used."""
+
+    exit_code = 2
+
+
+class CorpusError(DragomanError):
+    """A text file, subword model or shard that cannot be used."""
+
+
+class CheckpointError(DragomanError):
+    """A checkpoint or run directory that cannot be used."""
+
+
+class TrainingError(DragomanError):
+    """Training cannot go on."""
+
+
+class DivergenceError(TrainingError):
+    """The loss is NaN, infinite or back above that of an untrained model."""
+
+
+class MachineError(DragomanError):
+    """The machine lacks something: disk, memory, a device, a package, the network."""

@@ -1,0 +1,6 @@
+"""Checkpoint -> scores.
+
+config     the evaluate section of a recipe
+metrics    BLEU and chrF with signature and interval
+validate   dev loss, the same loss on a slice of the training set, and real translations
+"""

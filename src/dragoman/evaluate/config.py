@@ -1,0 +1,23 @@
+"""The evaluate section of a recipe."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dragoman.settings import Section
+
+
+class EvaluateConfig(Section):
+    """What is measured at each validation and at the end."""
+
+    bleu_pairs: int = Field(default=1000, ge=0)
+    """Dev pairs decoded at each validation; 0 decodes none, the loss is still measured."""
+    train_slice_pairs: int = Field(default=1000, ge=0)
+    """Fixed training pairs whose loss (dropout off) stands beside the dev loss."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Cells of the longer side in one batch of the loss."""
+    bootstrap_samples: int = Field(default=1000, ge=0)
+    """Resamples behind a confidence interval of BLEU and chrF; 0 gives none."""
+    lowercase: bool = False
+    """Score without regard to case; part of the signature."""
+    sample_translations: int = Field(default=3, ge=0)

@@ -1,0 +1,9 @@
+"""Batches -> logits -> loss; and back to text.
+
+config        the model and search sections of a recipe; the parameter count as arithmetic
+layout        padded rows <-> the flat list of their real tokens
+attention     multi-head attention
+transformer   the encoder-decoder
+loss          label-smoothed cross-entropy that keeps no logits
+search        greedy and beam search with key/value cache, ensembles
+"""

@@ -1,0 +1,78 @@
+"""The model and search sections of a recipe. Free of torch: a dry run needs only arithmetic."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dragoman.settings import Section
+
+
+class ModelConfig(Section):
+    """Transformer encoder-decoder (Vaswani et al. 2017)."""
+
+    d_model: int = Field(default=512, ge=2)
+    num_heads: int = Field(default=8, ge=1)
+    d_ffn: int = Field(default=2048, ge=1)
+    encoder_layers: int = Field(default=6, ge=1)
+    decoder_layers: int = Field(default=6, ge=1)
+    norm: Literal["pre", "post"] = "pre"
+    """pre: LayerNorm before each sub-layer and at the end of both stacks; post: after each."""
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    tied_embeddings: Literal["all", "decoder", "none"] = "all"
+    """all: source, target and softmax share one matrix; decoder: target and softmax do."""
+    attention_bias: bool = True
+    """Biases in the projections of attention; the feed-forward layers always have theirs."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """On embeddings and on what each sub-layer adds to the residual."""
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}"
+            )
+        if self.d_model % 2:
+            raise ValueError(f"d_model {self.d_model} is odd; sinusoidal positions need pairs")
+        return self
+
+    def num_parameters(self, *, source_vocab_size: int, target_vocab_size: int) -> int:
+        """Trainable parameters of the model with these vocabularies.
+
+        Raises ValueError where `tied_embeddings` is "all" and the vocabularies differ in size.
+        """
+        if self.tied_embeddings == "all" and source_vocab_size != target_vocab_size:
+            raise ValueError("tied_embeddings = 'all' needs one joint vocabulary")
+        d = self.d_model
+        attention = 4 * d * d + (4 * d if self.attention_bias else 0)
+        ffn_in = 2 * self.d_ffn if self.activation == "swiglu" else self.d_ffn
+        ffn = d * ffn_in + ffn_in + self.d_ffn * d + d
+        norm = 2 * d
+        final_norms = 2 * norm if self.norm == "pre" else 0
+        encoder = self.encoder_layers * (attention + ffn + 2 * norm)
+        decoder = self.decoder_layers * (2 * attention + ffn + 3 * norm)
+        matrices = {
+            "all": target_vocab_size,
+            "decoder": source_vocab_size + target_vocab_size,
+            "none": source_vocab_size + 2 * target_vocab_size,
+        }[self.tied_embeddings]
+        return matrices * d + encoder + decoder + final_norms
+
+
+class SearchConfig(Section):
+    """How translations are searched for."""
+
+    beam_size: int = Field(default=4, ge=1)
+    """1 is greedy search."""
+    length_penalty: Literal["gnmt", "power"] = "gnmt"
+    """Scores are divided by ((5 + length) / 6)^alpha (Wu et al. 2016) or by length^alpha."""
+    length_penalty_alpha: float = Field(default=0.6, ge=0.0)
+    max_length_ratio: float = Field(default=2.0, gt=0.0)
+    max_length_extra: int = Field(default=20, ge=0)
+    """A translation has at most ratio x source pieces + extra pieces."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Sentences of like length are searched together: rows x longest source x beam at most."""

@@ -1,0 +1,308 @@
+"""What happened, written once: one flat JSON object a line, one file a rank.
+
+Envelope: v (schema version), kind, time (UTC seconds since 1970), mono_s (monotonic clock of the
+writer), host, rank, step. The rest is the payload of the kind, flat, with units in its names.
+A new kind of event is one dataclass here; readers pass over kinds and keys they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """What one kind of event says. Values are str, int, float, bool or None (not measured)."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Payload):
+    """A worker began to train. On resume, resumed_from_step is the checkpoint's step."""
+
+    kind: ClassVar[str] = "run_started"
+    run_name: str
+    recipe_digest: str
+    world_size: int
+    device: str
+    precision: str
+    num_parameters: int
+    max_steps: int
+    train_pairs: int
+    resumed_from_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment(Payload):
+    """Versions, git state and hardware of one worker."""
+
+    kind: ClassVar[str] = "environment"
+    dragoman_version: str
+    python_version: str
+    torch_version: str
+    git_commit: str | None
+    git_dirty: bool | None
+    os: str
+    cpu_model: str
+    cpu_cores: int
+    threads: int
+    memory_bytes: int
+    gpu_name: str | None
+    gpu_count: int
+    gpu_memory_bytes: int | None
+    cuda_version: str | None
+    driver_version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusStage(Payload):
+    """A stage of `prepare` ended."""
+
+    kind: ClassVar[str] = "corpus_stage"
+    split: str
+    stage: str
+    pairs_in: int
+    pairs_out: int
+    seconds_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusDropped(Payload):
+    """Pairs that one filter dropped from one split."""
+
+    kind: ClassVar[str] = "corpus_dropped"
+    split: str
+    reason: str
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainInterval(Payload):
+    """The updates since the last event of this kind, seen by one rank.
+
+    train_loss is label-smoothed, train_nll is not; both are nats per target token over the global
+    batches. Tokens and bytes are sums over the interval: tokens of the global batches, sync_bytes
+    as counted by this rank. Times are sums over the interval, of this rank.
+    """
+
+    kind: ClassVar[str] = "train_interval"
+    steps: int
+    epoch: int
+    train_loss: float
+    train_nll: float
+    learning_rate: float
+    gradient_norm: float
+    pairs: int
+    source_tokens: int
+    target_tokens: int
+    padding_share: float
+    interval_s: float
+    step_median_s: float
+    step_p95_s: float
+    data_wait_s: float
+    forward_s: float
+    backward_s: float
+    sync_s: float
+    optimizer_s: float
+    sync_bytes: int
+    skipped_steps: int
+    loss_scale: float | None
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated(Payload):
+    """One validation. Losses are nats per target token without smoothing, dropout off."""
+
+    kind: ClassVar[str] = "validated"
+    dev_loss: float
+    dev_perplexity: float
+    train_slice_loss: float | None
+    bleu: float | None
+    bleu_low: float | None
+    bleu_high: float | None
+    bleu_signature: str | None
+    chrf: float | None
+    chrf_low: float | None
+    chrf_high: float | None
+    chrf_signature: str | None
+    dev_pairs: int
+    decoded_pairs: int
+    loss_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTranslation(Payload):
+    """One dev sentence, what the model makes of it and what it should be."""
+
+    kind: ClassVar[str] = "sample_translation"
+    source: str
+    hypothesis: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten(Payload):
+    """A checkpoint is complete on disk."""
+
+    kind: ClassVar[str] = "checkpoint_written"
+    path: str
+    reason: str
+    size_bytes: int
+    seconds_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert(Payload):
+    """Something a person should know now; severity is info, warning or error."""
+
+    kind: ClassVar[str] = "alert"
+    severity: str
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestScored(Payload):
+    """The test set was decoded and scored at the end of a run."""
+
+    kind: ClassVar[str] = "test_scored"
+    name: str
+    bleu: float
+    bleu_low: float | None
+    bleu_high: float | None
+    bleu_signature: str
+    chrf: float
+    chrf_low: float | None
+    chrf_high: float | None
+    chrf_signature: str
+    pairs: int
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Payload):
+    """A worker left the loop. reason: max_steps, early_stop, signal or diverged."""
+
+    kind: ClassVar[str] = "run_finished"
+    reason: str
+    best_dev_loss: float | None
+    best_dev_loss_step: int | None
+    best_bleu: float | None
+    best_bleu_step: int | None
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event as read back: the envelope, and the payload as it was written."""
+
+    v: int
+    kind: str
+    time: float
+    mono_s: float
+    host: str
+    rank: int
+    step: int | None
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+class EventWriter:
+    """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
+
+    A line is handed to the operating system whole, so a kill tears at most the last one. A torn
+    line left by an earlier process is closed first, so that it costs only itself.
+    """
+
+    def __init__(self, directory: Path, *, rank: int = 0) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"rank-{rank:04d}.jsonl"
+        self._rank = rank
+        self._host = socket.gethostname()
+        self._file = self.path.open("ab", buffering=0)
+        self._listeners: list[EventListener] = []
+        if self._file.tell() and not self.path.read_bytes().endswith(b"\n"):
+            self._file.write(b"\n")
+
+    def subscribe(self, listener: EventListener) -> None:
+        """Call listener(event) after each event that is written from now on."""
+        self._listeners.append(listener)
+
+    def write(self, payload: Payload, *, step: int | None = None) -> None:
+        """Append one event. Numbers that JSON has no word for are written as null."""
+        values = {f.name: _json_value(getattr(payload, f.name)) for f in fields(payload)}
+        event = Event(
+            v=SCHEMA_VERSION,
+            kind=payload.kind,
+            time=round(time.time(), 3),
+            mono_s=round(time.monotonic(), 4),
+            host=self._host,
+            rank=self._rank,
+            step=step,
+            payload=values,
+        )
+        envelope = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "payload"}
+        self._file.write(json.dumps(envelope | values, ensure_ascii=False).encode() + b"\n")
+        for listener in self._listeners:
+            listener(event)
+
+    def close(self) -> None:
+        """Close the file and every listener."""
+        self._file.close()
+        for listener in self._listeners:
+            listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class EventListener:
+    """What a sink implements: it is called with each event and closed once."""
+
+    def __call__(self, event: Event) -> None:
+        """See one event."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what the sink holds."""
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Events of one file in the order written; torn or foreign lines are passed over.
+
+    Keys of the payload that are not known here are kept, so that newer files can be read.
+    """
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                values = json.loads(line)
+                envelope = {
+                    f.name: values.pop(f.name) for f in fields(Event) if f.name != "payload"
+                }
+            except (ValueError, KeyError, AttributeError):
+                continue
+            yield Event(**envelope, payload=values)
+
+
+def _json_value(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,50 @@
+"""The optimizer, train and checkpoint sections of a recipe."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dragoman.settings import Section
+
+
+class OptimizerConfig(Section):
+    """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019)."""
+
+    kind: Literal["adam", "adamw"] = "adam"
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    beta2: float = Field(default=0.98, ge=0.0, lt=1.0)
+    epsilon: float = Field(default=1e-9, gt=0.0)
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    clip_norm: float = Field(default=0.0, ge=0.0)
+    """Global gradient norm above which gradients are scaled down; 0 never clips."""
+
+
+class TrainConfig(Section):
+    """How long to train, in which precision, and when to look."""
+
+    max_steps: int = Field(default=100_000, ge=1)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = False
+    """torch.compile the encoder and decoder stacks (worth it on a GPU)."""
+    seed: int = 1
+    log_every_steps: int = Field(default=100, ge=1)
+    validate_every_steps: int = Field(default=4000, ge=1)
+    validate_at_start: bool = True
+    ema_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Decay of the exponential moving average of the weights; 0 keeps none."""
+    patience: int = Field(default=0, ge=0)
+    """Validations without a new best after which training stops; 0 never stops early."""
+    stop_metric: Literal["dev_loss", "bleu"] = "dev_loss"
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are written and which are kept."""
+
+    every_steps: int = Field(default=4000, ge=1)
+    every_minutes: float = Field(default=0.0, ge=0.0)
+    """Also after this much time; 0 counts steps only."""
+    keep_last: int = Field(default=2, ge=1)
+    keep_best: int = Field(default=1, ge=0)
+    """Best by dev loss and best by BLEU, this many of each."""

@@ -1,0 +1,20 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real parallel text beside the repository; the test is skipped without it."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    directory = Path(os.environ.get("DRAGOMAN_SHARED", default))
+    if not directory.is_dir():
+        pytest.skip(
+            f"the shared corpora are not at {directory}; set DRAGOMAN_SHARED to their folder"
+        )
+    return directory
