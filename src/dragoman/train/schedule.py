@@ -6,8 +6,6 @@ A new schedule is one function here, its entry in SCHEDULES and its test.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Literal
 
 from pydantic import Field
