@@ -1,0 +1,46 @@
+# make demo    a model from the bundled sample corpus, in minutes
+# make test    the tests; the checks are in `make check`
+PYTHON ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) -c \
+	'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup demo test test-all check format bench docs clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "dragoman needs Python 3.11 or newer: install it, or set PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[dev,fetch]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/dragoman run demo --ranks 2
+
+test: $(READY)
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(READY)
+	$(BIN)/pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_sizes.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	@sed -n '1,40p' benchmarks/README.md
+
+docs: $(READY)
+	$(BIN)/pytest tests/docs
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache
