@@ -54,6 +54,8 @@ class CorpusConfig(Section):
     `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`.
     """
 
+    folder: str = ""
+    """Where relative file names start; itself relative to the recipe's folder."""
     source_language: str = "en"
     target_language: str = "de"
     train: tuple[TextFiles, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ class DataConfig(Section):
     batch_tokens: int | None = Field(default=4096, ge=1)
     """Micro-batch: at most this many cells on the longer padded side (rows x longest)."""
     batch_sentences: int | None = Field(default=None, ge=1)
-    """Micro-batch: this many pairs; set instead of `batch_tokens`."""
+    """Micro-batch: this many pairs; where it is set, `batch_tokens` has no default."""
     accumulate: int = Field(default=1, ge=1)
     """Micro-batches in one update."""
     bucket: bool = True
@@ -29,6 +29,14 @@ class DataConfig(Section):
     length_multiple: int = Field(default=1, ge=1)
     """Padded lengths are rounded up to a multiple of this (8 suits a GPU)."""
     prefetch_batches: int = Field(default=8, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sentences_instead_of_tokens(cls, values: dict[str, Any]) -> dict[str, Any]:
+        # TOML has no word for None with which a recipe could take the default budget away.
+        if values.get("batch_sentences") is not None:
+            return {"batch_tokens": None} | values
+        return values
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
