@@ -1,0 +1,270 @@
+"""The encoder-decoder (Vaswani et al. 2017), pre-norm or post-norm.
+
+Shapes: B rows, S and T cells of a source and a target row, N tokens in a flat list (M of them on
+the source side), D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.data.batch import Batch
+from dragoman.model.attention import CrossAttention, SelfAttention, projection
+from dragoman.model.config import ModelConfig
+from dragoman.model.layout import Layout, make_layout
+from dragoman.model.loss import LossSum, smoothed_cross_entropy
+from dragoman.model.positions import sinusoids
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with the activation between them.
+
+    input: (D) -> (F), or (2F) for SwiGLU (Shazeer 2020): the gate, then what it lets through.
+    output: (F) -> (D).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        d, f = config.d_model, config.d_ffn
+        self.activation = config.activation
+        self.dropout = config.activation_dropout
+        self.input = projection(d, *((f, f) if config.activation == "swiglu" else (f,)), bias=True)
+        self.output = projection(f, d, bias=True)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """x_ND -> what the layer adds to it."""
+        hidden_NF = self.input(x_ND)
+        if self.activation == "swiglu":
+            gate_NF, up_NF = hidden_NF.chunk(2, dim=-1)
+            hidden_NF = F.silu(gate_NF) * up_NF
+        elif self.activation == "gelu":
+            hidden_NF = F.gelu(hidden_NF)
+        else:
+            hidden_NF = F.relu(hidden_NF)
+        hidden_NF = F.dropout(hidden_NF, self.dropout, self.training)
+        added_ND: Tensor = self.output(hidden_NF)
+        return added_ND
+
+
+class Residual(nn.Module):
+    """What stands around each sub-layer f: x + f(norm(x)) pre-norm, norm(x + f(x)) post-norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.norm == "pre"
+        self.dropout = config.dropout
+        self.norm = nn.LayerNorm(config.d_model)
+
+    def enter(self, x_ND: Tensor) -> Tensor:
+        """What the sub-layer is given."""
+        return self.norm(x_ND) if self.pre_norm else x_ND
+
+    def leave(self, x_ND: Tensor, added_ND: Tensor) -> Tensor:
+        """The stream after the sub-layer has answered `added_ND`."""
+        x_ND = x_ND + F.dropout(added_ND, self.dropout, self.training)
+        return x_ND if self.pre_norm else self.norm(x_ND)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, causal=False)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, x_MD: Tensor, layout: Layout) -> Tensor:
+        """One step of the source stream."""
+        residual = self.self_attention_residual
+        x_MD = residual.leave(x_MD, self.self_attention(residual.enter(x_MD), layout))
+        residual = self.feed_forward_residual
+        return residual.leave(x_MD, self.feed_forward(residual.enter(x_MD)))
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, causal=True)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = CrossAttention(config)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self, x_ND: Tensor, layout: Layout, memory_MD: Tensor, memory_layout: Layout
+    ) -> Tensor:
+        """One step of the target stream; memory_MD is the encoder's output."""
+        residual = self.self_attention_residual
+        x_ND = residual.leave(x_ND, self.self_attention(residual.enter(x_ND), layout))
+        residual = self.cross_attention_residual
+        looked_up_ND = self.cross_attention(residual.enter(x_ND), layout, memory_MD, memory_layout)
+        x_ND = residual.leave(x_ND, looked_up_ND)
+        residual = self.feed_forward_residual
+        return residual.leave(x_ND, self.feed_forward(residual.enter(x_ND)))
+
+
+def final_norm(config: ModelConfig) -> nn.Module:
+    """The norm at the end of a stack: a post-norm layer has already ended with one."""
+    return nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+
+
+class Encoder(nn.Module):
+    """Embedded source tokens -> what the decoder looks at."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.norm = final_norm(config)
+
+    def forward(self, x_MD: Tensor, layout: Layout) -> Tensor:
+        """x_MD -> memory_MD."""
+        for layer in self.layers:
+            x_MD = layer(x_MD, layout)
+        memory_MD: Tensor = self.norm(x_MD)
+        return memory_MD
+
+
+class Decoder(nn.Module):
+    """Embedded target tokens and the encoder's output -> what is compared with each piece."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.norm = final_norm(config)
+
+    def forward(
+        self, x_ND: Tensor, layout: Layout, memory_MD: Tensor, memory_layout: Layout
+    ) -> Tensor:
+        """x_ND -> the decoder's output, also (N, D)."""
+        for layer in self.layers:
+            x_ND = layer(x_ND, layout, memory_MD, memory_layout)
+        output_ND: Tensor = self.norm(x_ND)
+        return output_ND
+
+
+class Embeddings(nn.Module):
+    """The matrices that turn ids into vectors and vectors into logits, shared or not.
+
+    The module has one parameter for each matrix that exists: `shared`; or `source` and `target`;
+    or `source`, `target` and `output`. Drawn from N(0, 1/D).
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.d_model = config.d_model
+        self.dropout = config.dropout
+        self.roles = {
+            "all": ("shared", "shared", "shared"),
+            "decoder": ("source", "target", "target"),
+            "none": ("source", "target", "output"),
+        }[config.tied_embeddings]
+        for name in dict.fromkeys(self.roles):
+            vocab_size = source_vocab_size if name == "source" else target_vocab_size
+            matrix_VD = torch.randn(vocab_size, config.d_model) * config.d_model**-0.5
+            self.register_parameter(name, nn.Parameter(matrix_VD))
+        self.positions_PD: Tensor
+        self.register_buffer("positions_PD", sinusoids(512, config.d_model), persistent=False)
+
+    @property
+    def source_matrix(self) -> Tensor:
+        """Vectors of source pieces, before scaling."""
+        return self.get_parameter(self.roles[0])
+
+    @property
+    def target_matrix(self) -> Tensor:
+        """Vectors of target pieces, before scaling."""
+        return self.get_parameter(self.roles[1])
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """What the decoder's output is multiplied with to give logits."""
+        return self.get_parameter(self.roles[2])
+
+    def positions(self, num_positions: int) -> Tensor:
+        """At least the first `num_positions` rows of the sinusoids; the table grows on demand."""
+        known = self.positions_PD.shape[0]
+        if num_positions > known:
+            table_PD = sinusoids(max(num_positions, 2 * known), self.d_model)
+            self.positions_PD = table_PD.to(self.positions_PD.device)
+        return self.positions_PD
+
+    def embed(self, ids_BL: Tensor, matrix_VD: Tensor, layout: Layout) -> Tensor:
+        """Ids in rows -> the flat list of scaled vectors plus positions, (N, D)."""
+        x_ND = F.embedding(layout.flatten(ids_BL), matrix_VD) * math.sqrt(self.d_model)
+        x_ND = x_ND + self.positions(layout.row_cells)[layout.positions_N]
+        return F.dropout(x_ND, self.dropout, self.training)
+
+
+class Transformer(nn.Module):
+    """A translation model: batches -> loss.
+
+    encoder, decoder: the two stacks; a GPU run compiles them (`model.encoder.compile()`).
+    embeddings: matrices and positions.
+
+    Raises ValueError where all embeddings are tied and the vocabularies differ in size.
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        config.num_parameters(
+            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
+        )
+        self.config = config
+        self.embeddings = Embeddings(
+            config, source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
+        )
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+
+    def forward(self, batch: Batch) -> LossSum:
+        """The loss summed over the batch's target tokens."""
+        output_ND, layout = self._run(batch)
+        return smoothed_cross_entropy(
+            output_ND,
+            self.embeddings.output_matrix,
+            layout.flatten(batch.target_BT),
+            smoothing=self.config.label_smoothing,
+            real_N=layout.token_mask,
+        )
+
+    def logits(self, batch: Batch) -> Tensor:
+        """The whole logits (B, T, V); zero on padding."""
+        output_ND, layout = self._run(batch)
+        return layout.rows(F.linear(output_ND, self.embeddings.output_matrix))
+
+    def encode(self, source_BS: Tensor, layout: Layout) -> Tensor:
+        """Source ids in rows -> the encoder's output memory_MD."""
+        embedded_MD = self.embeddings.embed(source_BS, self.embeddings.source_matrix, layout)
+        memory_MD: Tensor = self.encoder(embedded_MD, layout)
+        return memory_MD
+
+    def _run(self, batch: Batch) -> tuple[Tensor, Layout]:
+        """The decoder's output for each target token, and where these tokens lie."""
+        source_layout = make_layout(
+            batch.source_lengths_B,
+            row_cells=batch.source_BS.shape[1],
+            num_tokens=batch.num_source_tokens,
+        )
+        target_layout = make_layout(
+            batch.target_lengths_B,
+            row_cells=batch.target_BT.shape[1],
+            num_tokens=batch.num_target_tokens,
+        )
+        memory_MD = self.encode(batch.source_BS, source_layout)
+        embedded_ND = self.embeddings.embed(
+            batch.decoder_input_BT, self.embeddings.target_matrix, target_layout
+        )
+        return self.decoder(embedded_ND, target_layout, memory_MD, source_layout), target_layout
