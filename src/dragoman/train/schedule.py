@@ -1,12 +1,14 @@
 """Learning rates: pure functions of the step, no optimizer in sight.
 
-A new schedule is one function here, its entry in SCHEDULES and its test.
+A new schedule is one function here, its name in `kind` and SCHEDULES, and its test.
 `step` counts updates from 0; the value at step n is used for update n + 1.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -27,3 +29,106 @@ class ScheduleConfig(Section):
     final_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
     """Value at the end of cosine, linear and wsd, as a share of the peak."""
     noam_scale: float = Field(default=2.0, gt=0.0)
+    """Multiplies the whole curve of `noam`."""
+
+
+class Run(NamedTuple):
+    """What a schedule may know of the run beside its own numbers."""
+
+    d_model: int
+    total_steps: int
+
+
+Schedule = Callable[[int, ScheduleConfig, Run], float]
+
+
+def noam(step: int, config: ScheduleConfig, run: Run) -> float:
+    """Linear warmup, then 1 / sqrt(step), scaled by the model's width.
+
+    noam_scale * d_model^-0.5 * min((step + 1) * warmup^-1.5, (step + 1)^-0.5), as OpenSeq2Seq
+    computes it (Vaswani et al. 2017, section 5.3, with a scale of 1).
+    """
+    n = step + 1
+    shape = n * config.warmup_steps**-1.5 if n < config.warmup_steps else n**-0.5
+    return float(config.noam_scale * run.d_model**-0.5 * shape)
+
+
+def inverse_sqrt(step: int, config: ScheduleConfig, _run: Run) -> float:
+    """Linear warmup to the peak, then peak * sqrt(warmup / (step + 1)).
+
+    fairseq's inverse_sqrt (warmup from 0) after step + 1 updates, so that the first update is not
+    lost to a rate of 0.
+    """
+    n = step + 1
+    if n < config.warmup_steps:
+        return _warmup(step, config)
+    return config.peak_learning_rate * math.sqrt(max(config.warmup_steps, 1) / n)
+
+
+def cosine(step: int, config: ScheduleConfig, run: Run) -> float:
+    """Linear warmup, then half a cosine down to the final value (Loshchilov and Hutter 2017)."""
+    if step < config.warmup_steps:
+        return _warmup(step, config)
+    gone = _share(step - config.warmup_steps, run.total_steps - config.warmup_steps)
+    return _between(config, 0.5 * (1 + math.cos(math.pi * gone)))
+
+
+def linear(step: int, config: ScheduleConfig, run: Run) -> float:
+    """Linear warmup, then a straight line down to the final value."""
+    if step < config.warmup_steps:
+        return _warmup(step, config)
+    gone = _share(step - config.warmup_steps, run.total_steps - config.warmup_steps)
+    return _between(config, 1 - gone)
+
+
+def wsd(step: int, config: ScheduleConfig, run: Run) -> float:
+    """Warmup, stable, decay: the peak is held until a straight line down over the last steps.
+
+    Hu et al. 2024 (MiniCPM), with the linear decay of Hägele et al. 2024.
+    """
+    if step < config.warmup_steps:
+        return _warmup(step, config)
+    decay_start = run.total_steps - config.decay_steps
+    if step < decay_start:
+        return config.peak_learning_rate
+    return _between(config, 1 - _share(step - decay_start, config.decay_steps))
+
+
+def constant(step: int, config: ScheduleConfig, _run: Run) -> float:
+    """Linear warmup, then the peak for ever."""
+    return _warmup(step, config) if step < config.warmup_steps else config.peak_learning_rate
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "noam": noam,
+    "inverse_sqrt": inverse_sqrt,
+    "cosine": cosine,
+    "linear": linear,
+    "wsd": wsd,
+    "constant": constant,
+}
+
+
+def learning_rate(step: int, config: ScheduleConfig, *, d_model: int, max_steps: int) -> float:
+    """The rate of update number `step`, counted from 0.
+
+    d_model: the model's width; only `noam` looks at it.
+    max_steps: the run's length, which counts where the config sets no total of its own.
+    """
+    total_steps = max_steps if config.total_steps is None else config.total_steps
+    return SCHEDULES[config.kind](step, config, Run(d_model, total_steps))
+
+
+def _warmup(step: int, config: ScheduleConfig) -> float:
+    return config.peak_learning_rate * (step + 1) / config.warmup_steps
+
+
+def _share(steps: int, length: int) -> float:
+    """How much of a stretch of `length` steps is gone, from 0 to 1."""
+    return min(steps / length, 1.0) if length > 0 else 1.0
+
+
+def _between(config: ScheduleConfig, height: float) -> float:
+    """The final value at height 0, the peak at height 1."""
+    final = config.peak_learning_rate * config.final_ratio
+    return final + (config.peak_learning_rate - final) * height

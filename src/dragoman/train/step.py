@@ -1,0 +1,111 @@
+"""One update over one global batch: micro-batches -> gradients -> weights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dragoman.train.config import OptimizerConfig, TrainConfig
+from dragoman.train.optimizer import Ema, LossScaler, apply_gradients, gradient_norm
+
+if TYPE_CHECKING:
+    from dragoman.data.loader import Update
+    from dragoman.distributed.gradient_sync import GradientSync
+    from dragoman.distributed.world import World
+    from dragoman.telemetry.timers import PhaseTimer
+
+_AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one update did. Tensors are scalars that are still on the device.
+
+    loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
+    gradient_norm: of the whole gradient before clipping, the same on every rank.
+    skipped: 1.0 where a gradient was NaN or infinite and the weights were left alone, else 0.0.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    gradient_norm: Tensor
+    skipped: Tensor
+
+
+class TrainStep:
+    """Makes updates: step(update, learning_rate) -> StepResult.
+
+    The gradient is that of the summed token loss over the target tokens of the *global* batch,
+    so any number of ranks and of micro-batches gives the same update.
+    Dropout draws from a generator seeded by (seed, update, micro-batch, rank): a resumed run
+    draws what the uninterrupted one would have drawn.
+    """
+
+    def __init__(
+        self,
+        sync: GradientSync,
+        optimizer: torch.optim.Adam,
+        *,
+        config: TrainConfig,
+        optimizer_config: OptimizerConfig,
+        world: World,
+        timer: PhaseTimer,
+    ) -> None:
+        self._sync = sync
+        self.optimizer = optimizer
+        self._weights = list(sync.module.parameters())
+        self._clip_norm = optimizer_config.clip_norm
+        self._seed = config.seed
+        self._dtype = _AUTOCAST[config.precision]
+        self._world = world
+        self._timer = timer
+        self.scaler = LossScaler(world.device) if config.precision == "fp16" else None
+        self.ema = Ema(sync.module, config.ema_decay) if config.ema_decay > 0 else None
+
+    def __call__(self, update: Update, learning_rate: float) -> StepResult:
+        """Make one update. Waits for the device only where the strategy or the timer does."""
+        scale = self.scaler.scale if self.scaler is not None else None
+        factor = (1.0 if scale is None else scale) / update.global_target_tokens
+        sums = torch.zeros(2, device=self._world.device)
+        last = len(update.micro_batches) - 1
+        for micro, batch in enumerate(update.micro_batches):
+            seed_dropout(self._seed, update.update_index, micro, self._world.rank)
+            with self._sync.micro_step(micro == last):
+                with self._timer.phase("forward"), self._autocast():
+                    loss = self._sync.module(batch)
+                with self._timer.phase("backward"):
+                    (loss.loss * factor).backward()
+            sums += torch.stack([loss.loss.detach(), loss.nll])
+        with self._timer.phase("optimizer"):
+            norm = gradient_norm(self._weights)
+            if scale is not None:
+                norm = norm / scale
+            skipped = apply_gradients(
+                self.optimizer,
+                norm,
+                learning_rate=learning_rate,
+                clip_norm=self._clip_norm,
+                loss_scale=scale,
+            )
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.scaler is not None:
+                self.scaler.update(skipped)
+            if self.ema is not None:
+                self.ema.update(update.update_index)
+        return StepResult(sums[0], sums[1], norm, skipped)
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self._dtype != torch.float32
+        return torch.autocast(
+            self._world.device.type, self._dtype if enabled else None, enabled=enabled
+        )
+
+
+def seed_dropout(seed: int, update: int, micro: int, rank: int) -> None:
+    """Seed PyTorch's generators with a mix of the four that is the same on every machine."""
+    mixed = hashlib.blake2b(f"{seed} {update} {micro} {rank}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(mixed, "little"))
