@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.model.config import ModelConfig
-from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
+from dragoman.model.transformer import Transformer
+from hugging_face import to_m2m100
 from token_batches import random_batch
 
 VOCAB_SIZE = 97
@@ -43,48 +44,10 @@ def assert_same_logits(model: Transformer, batch: Batch, expected_BTV: Tensor) -
 # --- Hugging Face: M2M100 is pre-norm with sinusoidal positions -------------------------------
 
 
-def hugging_face_weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights under the names of M2M100."""
-    weights: dict[str, Tensor] = {"model.shared.weight": model.embeddings.get_parameter("shared")}
-
-    def put(name: str, module: nn.Linear | nn.LayerNorm) -> None:
-        weights[f"{name}.weight"], weights[f"{name}.bias"] = module.weight, module.bias
-
-    def put_fused(name: str, parts: str, fused: nn.Linear) -> None:
-        for part, weight, bias in zip(
-            parts, fused.weight.chunk(len(parts)), fused.bias.chunk(len(parts)), strict=True
-        ):
-            weights[f"{name}.{part}_proj.weight"], weights[f"{name}.{part}_proj.bias"] = (
-                weight,
-                bias,
-            )
-
-    for stack in (model.encoder, model.decoder):
-        side = "encoder" if stack is model.encoder else "decoder"
-        for number, layer in enumerate(stack.layers):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
-            name = f"model.{side}.layers.{number}"
-            put_fused(f"{name}.self_attn", "qkv", layer.self_attention.query_key_value)
-            put(f"{name}.self_attn.out_proj", layer.self_attention.output)
-            put(f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm)
-            if isinstance(layer, DecoderLayer):
-                put(f"{name}.encoder_attn.q_proj", layer.cross_attention.query)
-                put_fused(f"{name}.encoder_attn", "kv", layer.cross_attention.key_value)
-                put(f"{name}.encoder_attn.out_proj", layer.cross_attention.output)
-                put(f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm)
-            put(f"{name}.fc1", layer.feed_forward.input)
-            put(f"{name}.fc2", layer.feed_forward.output)
-            put(f"{name}.final_layer_norm", layer.feed_forward_residual.norm)
-        assert isinstance(stack.norm, nn.LayerNorm)
-        put(f"model.{side}.layer_norm", stack.norm)
-    return weights
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_logits_equal_hugging_face_m2m100(
     activation: Literal["relu", "gelu"], batch: Batch
 ) -> None:
-    transformers = pytest.importorskip("transformers")
     config = ModelConfig(
         d_model=32,
         num_heads=4,
@@ -94,28 +57,7 @@ def test_logits_equal_hugging_face_m2m100(
         activation=activation,
     )
     model = make_model(config)
-    theirs = transformers.M2M100ForConditionalGeneration(
-        transformers.M2M100Config(
-            vocab_size=VOCAB_SIZE,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=3,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            activation_function=activation,
-            scale_embedding=True,
-            pad_token_id=0,
-            bos_token_id=2,
-            eos_token_id=3,
-            decoder_start_token_id=2,
-        )
-    ).eval()
-    loaded = theirs.load_state_dict(hugging_face_weights(model), strict=False)
-    assert not loaded.unexpected_keys
-    assert all("embed" in key or key == "lm_head.weight" for key in loaded.missing_keys)  # tied
-    theirs.tie_weights()
+    theirs = to_m2m100(model)
     with torch.no_grad():
         expected_BTV = theirs(
             input_ids=batch.source_BS,

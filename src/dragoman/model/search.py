@@ -1,0 +1,256 @@
+"""Greedy and beam search, alone or with an ensemble.
+
+Every step ranks the continuations of a sentence's open hypotheses by log-probability. Those of
+the best `beam_size` that end are finished; the best `beam_size` that do not end stay open. The
+search for a sentence is over when no open hypothesis, however it goes on, can still come before
+the finished ones that are asked for: log-probabilities only fall, so the best it can hope for is
+its present one over the largest length penalty. (Hugging Face calls this `early_stopping =
+"never"`; its other settings stop on a guess.) Greedy search ends with the first end of sentence.
+
+Shapes: B sentences, W open hypotheses of each, C candidates for a sentence, T tokens so far, V
+target vocabulary, G groups of pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.corpus.special_ids import BOS, EOS, PAD
+from dragoman.errors import ConfigError
+from dragoman.model.config import SearchConfig
+from dragoman.model.incremental import DecoderState, decode_step, inference, start_decoding
+from dragoman.model.transformer import Transformer
+
+MAX_GROUP = 128
+"""Largest number of pieces that are compared as one group at first."""
+FULL_ENOUGH = 0.85
+"""Sentences leave the batch once fewer than this share of its rows are still searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A translation. Ids are without beginning and end of sentence.
+
+    log_probability: in nats, of the ids and of the end of sentence; of the ids alone where the
+        length limit cut the translation off.
+    score: log_probability over the length penalty, in which the end of sentence counts.
+    """
+
+    ids: list[int]
+    score: float
+    log_probability: float
+
+
+def translate_batch(
+    models: Sequence[Transformer],
+    source_ids: Sequence[Sequence[int]],
+    config: SearchConfig,
+    *,
+    num_hypotheses: int = 1,
+) -> list[list[Hypothesis]]:
+    """The `num_hypotheses` best translations of each source, best first, in the order given.
+
+    models: one, or several with the same vocabularies, whose probabilities are averaged for each
+        token (the mean of probabilities, as in fairseq; not of their logarithms).
+    source_ids: pieces without end of sentence.
+
+    Raises ConfigError where more hypotheses are asked for than the beam holds.
+    """
+    if num_hypotheses > config.beam_size:
+        raise ConfigError(
+            f"{num_hypotheses} translations of a sentence from a beam of {config.beam_size}",
+            place="search.beam_size",
+            remedy=f"set it to {num_hypotheses} or more",
+        )
+    results: list[list[Hypothesis]] = [[] for _ in source_ids]
+    with inference(models):
+        for rows in plan_batches([len(ids) for ids in source_ids], config):
+            sources = [source_ids[row] for row in rows]
+            found = _Search(models, sources, config, num_hypotheses).run()
+            for row, hypotheses in zip(rows, found, strict=True):
+                results[row] = hypotheses
+    return results
+
+
+def plan_batches(lengths: Sequence[int], config: SearchConfig) -> list[list[int]]:
+    """Rows that are searched together, longest first, of like length, within `batch_tokens`.
+
+    lengths: pieces without end of sentence. A batch given to `translate_batch` stays one batch.
+    """
+    batches: list[list[int]] = []
+    capacity = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if not batches or len(batches[-1]) >= capacity:
+            batches.append([])
+            capacity = max(1, config.batch_tokens // ((lengths[row] + 1) * config.beam_size))
+        batches[-1].append(row)
+    return batches
+
+
+class _Search:
+    """The search for one batch. Tensors hold what is large; the bookkeeping is in NumPy."""
+
+    def __init__(
+        self,
+        models: Sequence[Transformer],
+        sources: Sequence[Sequence[int]],
+        config: SearchConfig,
+        num_hypotheses: int,
+    ) -> None:
+        self.models = models
+        self.config = config
+        self.num_hypotheses = num_hypotheses
+        self.device = models[0].embeddings.target_matrix.device
+        source_BS, lengths_B = _pad(sources, self.device)
+        self.states = [start_decoding(model, source_BS, lengths_B) for model in models]
+        self.finished: list[list[Hypothesis]] = [[] for _ in sources]
+        self.sentences_B = np.arange(len(sources))
+        self.searched_B = np.ones(len(sources), dtype=bool)
+        pieces_B = np.array([len(source) for source in sources])
+        limits_B = pieces_B * config.max_length_ratio + config.max_length_extra
+        self.limits_B = np.maximum(limits_B.astype(np.int64), 1)
+        self.last_penalties_B = np.array(
+            [length_penalty(n, config) for n in self.limits_B.tolist()]
+        )
+        self.wanted_scores_B = np.full(len(sources), -math.inf)
+        self.open_ids_BWT = np.full((len(sources), 1, 1), BOS)
+        self.open_scores_BW = np.zeros((len(sources), 1), dtype=np.float32)
+
+    def run(self) -> list[list[Hypothesis]]:
+        """The finished hypotheses of each sentence, best first."""
+        while self.searched_B.any():
+            if self.searched_B.mean() < FULL_ENOUGH:
+                self._drop_finished_sentences()
+            self._step()
+        return [hypotheses[: self.num_hypotheses] for hypotheses in self.finished]
+
+    def _step(self) -> None:
+        """One more token for every open hypothesis."""
+        ids_BW = torch.from_numpy(self.open_ids_BWT[:, :, -1]).to(self.device)
+        logits_BWV = _ensemble_logits(self.models, ids_BW, self.states)
+        _, width, vocab_size = logits_BWV.shape
+        beam_size = self.config.beam_size
+        num_candidates = min(2 * beam_size, width * vocab_size)
+        open_scores_BW = torch.from_numpy(self.open_scores_BW).to(self.device)
+        best, places = best_continuations(logits_BWV, open_scores_BW, num_candidates)
+        scores_BC = best.cpu().numpy()
+        parents_BC, tokens_BC = np.divmod(places.cpu().numpy(), vocab_size)
+        length = self.open_ids_BWT.shape[2]
+        ends_BC = (tokens_BC == EOS) | (self.limits_B == length)[:, None]
+        self._finish(ends_BC[:, :beam_size], scores_BC, parents_BC, tokens_BC)
+        # Of the candidates at most `width` end a sentence, so that enough are left at all times.
+        next_width = min(beam_size, num_candidates - width)
+        order_BW = np.argsort(ends_BC, axis=1, kind="stable")[:, :next_width]
+        self._go_on(
+            *(np.take_along_axis(x_BC, order_BW, 1) for x_BC in (scores_BC, parents_BC, tokens_BC))
+        )
+
+    def _finish(
+        self,
+        ends_BW: NDArray[np.bool_],
+        scores_BC: NDArray[np.float32],
+        parents_BC: NDArray[np.int64],
+        tokens_BC: NDArray[np.int64],
+    ) -> None:
+        """Add the candidates that end to the finished hypotheses of their sentences."""
+        length = self.open_ids_BWT.shape[2]
+        for row, candidate in zip(*(ends_BW & self.searched_B[:, None]).nonzero(), strict=True):
+            ids = self.open_ids_BWT[row, parents_BC[row, candidate], 1:].tolist()
+            if tokens_BC[row, candidate] != EOS:
+                ids.append(int(tokens_BC[row, candidate]))
+            log_probability = float(scores_BC[row, candidate])
+            score = log_probability / length_penalty(length, self.config)
+            finished = self.finished[self.sentences_B[row]]
+            finished.append(Hypothesis(ids, score, log_probability))
+            finished.sort(key=lambda hypothesis: -hypothesis.score)
+            if len(finished) >= self.num_hypotheses:
+                self.wanted_scores_B[row] = finished[self.num_hypotheses - 1].score
+
+    def _go_on(
+        self,
+        scores_BW: NDArray[np.float32],
+        parents_BW: NDArray[np.int64],
+        tokens_BW: NDArray[np.int64],
+    ) -> None:
+        """Make these candidates the open hypotheses and see which sentences are done."""
+        length = self.open_ids_BWT.shape[2]
+        past_BWT = np.take_along_axis(self.open_ids_BWT, parents_BW[:, :, None], 1)
+        self.open_ids_BWT = np.concatenate([past_BWT, tokens_BW[:, :, None]], axis=2)
+        self.open_scores_BW = scores_BW
+        if self.config.beam_size == 1:
+            hopeless_B = self.wanted_scores_B > -math.inf
+        else:
+            hopeless_B = scores_BW[:, 0] / self.last_penalties_B <= self.wanted_scores_B
+        self.searched_B &= ~hopeless_B & (self.limits_B > length)
+        parents = torch.from_numpy(parents_BW).to(self.device)
+        for state in self.states:
+            state.select(parents)
+
+    def _drop_finished_sentences(self) -> None:
+        """Take the rows that are no longer searched out of the batch."""
+        rows = self.searched_B.nonzero()[0]
+        for state in self.states:
+            state.keep(torch.from_numpy(rows).to(self.device))
+        self.sentences_B = self.sentences_B[rows]
+        self.searched_B = self.searched_B[rows]
+        self.limits_B = self.limits_B[rows]
+        self.last_penalties_B = self.last_penalties_B[rows]
+        self.wanted_scores_B = self.wanted_scores_B[rows]
+        self.open_ids_BWT = self.open_ids_BWT[rows]
+        self.open_scores_BW = self.open_scores_BW[rows]
+
+
+def length_penalty(length: int, config: SearchConfig) -> float:
+    """What a log-probability is divided by; length counts the end of sentence."""
+    base = (5 + length) / 6 if config.length_penalty == "gnmt" else float(length)
+    return math.pow(base, config.length_penalty_alpha)
+
+
+def best_continuations(
+    logits_BWV: Tensor, scores_BW: Tensor, num_candidates: int
+) -> tuple[Tensor, Tensor]:
+    """The best ways to go on with each sentence: (scores_BC, w * V + piece), best first.
+
+    logits_BWV: unnormalised; scores_BW: log-probabilities of the open hypotheses.
+    The score of a continuation is the log-probability of the hypothesis and the piece.
+    """
+    rows, width, vocab_size = logits_BWV.shape
+    offsets_BW1 = (scores_BW - logits_BWV.logsumexp(2))[:, :, None]
+    # The C best cells lie in the C groups with the best maxima, so few cells need to be ranked.
+    group = max(size for size in range(1, MAX_GROUP + 1) if vocab_size % size == 0)
+    groups = vocab_size // group
+    best_BWG = logits_BWV.view(rows, width, groups, group).amax(3) + offsets_BW1
+    num_groups = min(num_candidates, width * groups)
+    chosen_BC = best_BWG.view(rows, -1).topk(num_groups, sorted=False).indices
+    cells_BGX = logits_BWV.view(rows, width * groups, group)
+    cells_BCX = cells_BGX.gather(1, chosen_BC[:, :, None].expand(-1, -1, group))
+    cells_BCX = cells_BCX + offsets_BW1.view(rows, width).gather(1, chosen_BC // groups)[:, :, None]
+    candidates_BC, places_BC = cells_BCX.view(rows, -1).topk(num_candidates)
+    return candidates_BC, chosen_BC.gather(1, places_BC // group) * group + places_BC % group
+
+
+def _ensemble_logits(
+    models: Sequence[Transformer], ids_BW: Tensor, states: Sequence[DecoderState]
+) -> Tensor:
+    """What follows each hypothesis: a model's logits, or the log of the mean probability."""
+    logits = [
+        decode_step(model, ids_BW, state) for model, state in zip(models, states, strict=True)
+    ]
+    if len(logits) == 1:
+        return logits[0]
+    log_probabilities = torch.stack([logits_BWV.log_softmax(2) for logits_BWV in logits])
+    return log_probabilities.logsumexp(0) - math.log(len(models))
+
+
+def _pad(sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(source_BS, source_lengths_B), both with end of sentence."""
+    lengths = [len(source) + 1 for source in sources]
+    rows = [[*source, EOS] + [PAD] * (max(lengths) - len(source) - 1) for source in sources]
+    return torch.tensor(rows, device=device), torch.tensor(lengths, device=device)

@@ -1,0 +1,182 @@
+"""Search against exhaustive enumeration, and its promises to the caller."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dragoman.corpus.special_ids import EOS
+from dragoman.data.batch import make_batch
+from dragoman.errors import ConfigError
+from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.search import (
+    Hypothesis,
+    best_continuations,
+    length_penalty,
+    plan_batches,
+    translate_batch,
+)
+from dragoman.model.transformer import Transformer
+
+VOCAB_SIZE = 6
+
+
+def make_model(seed: int = 1, vocab_size: int = VOCAB_SIZE) -> Transformer:
+    """Random weights, large enough that some continuations are much better than others."""
+    torch.manual_seed(seed)
+    config = ModelConfig(d_model=16, num_heads=2, d_ffn=16, encoder_layers=1, decoder_layers=2)
+    model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    with torch.no_grad():
+        model.embeddings.target_matrix.mul_(3.0)
+    return model
+
+
+def log_probabilities(
+    models: Sequence[Transformer], source: list[int], ids: Sequence[int]
+) -> list[float]:
+    """Of each id by teacher forcing, the mean of the models' probabilities."""
+    decoder_input = np.array(ids[:-1], dtype=np.int64)
+    batch = make_batch(
+        np.array(source), np.array([len(source)]), decoder_input, np.array([len(decoder_input)])
+    )
+    probabilities_TV = torch.stack(
+        [model.logits(batch)[0].double().softmax(1) for model in models]
+    ).mean(0)
+    return [math.log(probabilities_TV[t, piece]) for t, piece in enumerate(ids)]
+
+
+def enumerate_hypotheses(
+    models: Sequence[Transformer], source: list[int], limit: int, config: SearchConfig
+) -> list[Hypothesis]:
+    """Every translation of at most `limit` tokens, best first."""
+    found = []
+    ordinary = [piece for piece in range(VOCAB_SIZE) if piece != EOS]
+    for length in range(1, limit + 1):
+        ends = range(VOCAB_SIZE) if length == limit else [EOS]
+        for ids in itertools.product(*[ordinary] * (length - 1), ends):
+            total = sum(log_probabilities(models, source, ids))
+            kept = [piece for piece in ids if piece != EOS]
+            found.append(Hypothesis(kept, total / length_penalty(length, config), total))
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+
+
+@pytest.mark.parametrize("num_models", [1, 2])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SearchConfig(length_penalty="gnmt", length_penalty_alpha=1.0),
+        SearchConfig(length_penalty="power", length_penalty_alpha=1.5),
+        SearchConfig(length_penalty_alpha=0.0),
+    ],
+    ids=["gnmt", "power", "none"],
+)
+def test_a_huge_beam_finds_what_enumeration_finds(config: SearchConfig, num_models: int) -> None:
+    models = [make_model(seed).eval() for seed in range(1, num_models + 1)]
+    source = [4, 5, 4]
+    config = config.model_copy(
+        update={"beam_size": 200, "max_length_ratio": 1.0, "max_length_extra": 1}
+    )
+    with torch.no_grad():
+        expected = enumerate_hypotheses(models, source, 4, config)[:20]
+    (found,) = translate_batch(models, [source], config, num_hypotheses=20)
+    assert [hypothesis.ids for hypothesis in found] == [hypothesis.ids for hypothesis in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+        assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-4)
+
+
+def test_length_penalties_are_those_of_their_sources() -> None:
+    gnmt = SearchConfig(length_penalty="gnmt", length_penalty_alpha=0.6)
+    assert length_penalty(1, gnmt) == 1.0
+    assert length_penalty(25, gnmt) == pytest.approx(((5 + 25) / 6) ** 0.6)
+    power = SearchConfig(length_penalty="power", length_penalty_alpha=0.5)
+    assert length_penalty(16, power) == 4.0
+
+
+@pytest.mark.parametrize("vocab_size", [7, 97, 1000, 8192])
+@pytest.mark.parametrize("width", [1, 5])
+def test_best_continuations_equal_a_full_ranking(width: int, vocab_size: int) -> None:
+    torch.manual_seed(0)
+    logits_BWV = torch.randn(9, width, vocab_size) * 4
+    scores_BW = -torch.rand(9, width) * 5
+    count = min(10, width * vocab_size)
+    scores_BC, places_BC = best_continuations(logits_BWV, scores_BW, count)
+    everything = (logits_BWV.log_softmax(2) + scores_BW[:, :, None]).flatten(1).topk(count)
+    torch.testing.assert_close(scores_BC, everything.values, atol=1e-5, rtol=1e-5)
+    assert torch.equal(places_BC, everything.indices)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_results_do_not_depend_on_order_or_batching(beam_size: int) -> None:
+    model = make_model(vocab_size=50)
+    rng = np.random.default_rng(0)
+    sources = [rng.integers(4, 50, rng.integers(0, 12)).tolist() for _ in range(40)]
+    config = SearchConfig(beam_size=beam_size, max_length_extra=5)
+    one_batch = translate_batch([model], sources, config)
+    assert len(one_batch) == 40
+    assert translate_batch([model], sources, config) == one_batch
+    backwards = translate_batch([model], sources[::-1], config)[::-1]
+    alone = translate_batch([model], sources, config.model_copy(update={"batch_tokens": 1}))
+    for expected, *others in zip(one_batch, backwards, alone, strict=True):
+        for other in others:
+            assert [hypothesis.ids for hypothesis in other] == [h.ids for h in expected]
+            assert other[0].score == pytest.approx(expected[0].score, abs=1e-4)
+
+
+def test_an_ensemble_of_a_model_with_itself_is_the_model() -> None:
+    model = make_model(vocab_size=50)
+    sources = [[5, 6, 7], [8, 9]]
+    config = SearchConfig(beam_size=4)
+    (alone, twice) = (translate_batch([model] * n, sources, config) for n in (1, 2))
+    for one, two in zip(alone, twice, strict=True):
+        assert one[0].ids == two[0].ids
+        assert one[0].log_probability == pytest.approx(two[0].log_probability, abs=1e-4)
+
+
+def test_a_translation_that_does_not_end_is_cut_off_at_its_limit() -> None:
+    model = make_model(vocab_size=50)
+    norm = model.decoder.norm
+    assert isinstance(norm, nn.LayerNorm)
+    with torch.no_grad():  # the decoder's output is one vector, and the end opposes it
+        norm.weight.zero_()
+        norm.bias.fill_(1.0)
+        model.embeddings.target_matrix[EOS] = -10.0
+    for config in (
+        SearchConfig(beam_size=1, max_length_ratio=2.5, max_length_extra=3),
+        SearchConfig(beam_size=4, max_length_ratio=2.5, max_length_extra=3),
+        SearchConfig(beam_size=2, max_length_ratio=0.1, max_length_extra=0),
+    ):
+        sources = [[5] * length for length in (1, 4, 9)]
+        for source, found in zip(sources, translate_batch([model], sources, config), strict=True):
+            limit = int(config.max_length_ratio * len(source) + config.max_length_extra)
+            assert len(found[0].ids) == max(1, limit)
+
+
+def test_batches_are_of_like_length_and_within_the_budget() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 60, 500).tolist()
+    config = SearchConfig(beam_size=4, batch_tokens=1000)
+    batches = plan_batches(lengths, config)
+    assert sorted(itertools.chain(*batches)) == list(range(500))
+    ordered = [lengths[row] for batch in batches for row in batch]
+    assert ordered == sorted(lengths, reverse=True)
+    for batch in batches:
+        assert len(batch) * (lengths[batch[0]] + 1) * 4 <= 1000
+        assert plan_batches([lengths[row] for row in batch], config) == [list(range(len(batch)))]
+    assert len(batches) < 1.2 * sum((length + 1) * 4 for length in lengths) / 1000
+    assert plan_batches([5000], config) == [[0]]
+
+
+def test_more_hypotheses_than_the_beam_holds_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"search\.beam_size: 5 translations .* of 4; set it"):
+        translate_batch([make_model()], [[4]], SearchConfig(beam_size=4), num_hypotheses=5)
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert translate_batch([make_model()], [], SearchConfig()) == []
