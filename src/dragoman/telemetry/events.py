@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
+from types import TracebackType, UnionType
 from typing import Any, ClassVar, Self
+
+from dragoman.errors import MachineError
 
 SCHEMA_VERSION = 1
 
@@ -219,6 +222,17 @@ class Event:
     payload: dict[str, Any] = field(default_factory=dict)
 
 
+_ENVELOPE: dict[str, type | UnionType] = {
+    "v": int,
+    "kind": str,
+    "time": int | float,
+    "mono_s": int | float,
+    "host": str,
+    "rank": int,
+    "step": int | None,
+}
+
+
 class EventWriter:
     """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
 
@@ -233,15 +247,18 @@ class EventWriter:
         self._host = socket.gethostname()
         self._file = self.path.open("ab", buffering=0)
         self._listeners: list[EventListener] = []
-        if self._file.tell() and not self.path.read_bytes().endswith(b"\n"):
-            self._file.write(b"\n")
+        if _is_torn(self.path):
+            self._append(b"\n")
 
     def subscribe(self, listener: EventListener) -> None:
         """Call listener(event) after each event that is written from now on."""
         self._listeners.append(listener)
 
     def write(self, payload: Payload, *, step: int | None = None) -> None:
-        """Append one event. Numbers that JSON has no word for are written as null."""
+        """Append one event. Numbers that JSON has no word for are written as null.
+
+        Raises MachineError where the line does not fit on the disk.
+        """
         values = {f.name: _json_value(getattr(payload, f.name)) for f in fields(payload)}
         event = Event(
             v=SCHEMA_VERSION,
@@ -253,10 +270,23 @@ class EventWriter:
             step=step,
             payload=values,
         )
-        envelope = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "payload"}
-        self._file.write(json.dumps(envelope | values, ensure_ascii=False).encode() + b"\n")
+        envelope = {name: getattr(event, name) for name in _ENVELOPE}
+        self._append(json.dumps(envelope | values, ensure_ascii=False).encode() + b"\n")
         for listener in self._listeners:
             listener(event)
+
+    def _append(self, line: bytes) -> None:
+        try:
+            written = self._file.write(line)
+        except OSError as error:
+            raise self._unwritable(error.strerror or str(error)) from error
+        if written != len(line):
+            raise self._unwritable("only a part of the line fitted on the disk")
+
+    def _unwritable(self, problem: str) -> MachineError:
+        return MachineError(
+            f"cannot write an event: {problem}", place=self.path, remedy="free disk space"
+        )
 
     def close(self) -> None:
         """Close the file and every listener."""
@@ -287,21 +317,44 @@ class EventListener:
         """Release what the sink holds."""
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """Events of one file in the order written; torn or foreign lines are passed over.
+def read_events(
+    path: Path, *, on_damaged: Callable[[int], None] = lambda _line: None
+) -> Iterator[Event]:
+    """Events of one file in the order written.
 
-    Keys of the payload that are not known here are kept, so that newer files can be read.
+    A line that is no event (torn by a kill, foreign) is passed over: on_damaged is called with
+    its number, counted from 1. Keys of the payload that are not known here are kept, so that
+    newer files can be read; keys that an older schema lacks are simply not there.
     """
     with path.open("rb") as lines:
-        for line in lines:
-            try:
-                values = json.loads(line)
-                envelope = {
-                    f.name: values.pop(f.name) for f in fields(Event) if f.name != "payload"
-                }
-            except (ValueError, KeyError, AttributeError):
-                continue
-            yield Event(**envelope, payload=values)
+        for number, line in enumerate(lines, start=1):
+            event = _event(line)
+            if event is not None:
+                yield event
+            elif line.strip():
+                on_damaged(number)
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(values, dict):
+        return None
+    envelope = {name: values.pop(name, None) for name in _ENVELOPE}
+    for name, kind in _ENVELOPE.items():
+        if isinstance(envelope[name], bool) or not isinstance(envelope[name], kind):
+            return None
+    return Event(**envelope, payload=values)
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the file ends in the middle of a line."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        return file.read(1) not in (b"", b"\n")
 
 
 def _json_value(value: object) -> object:
