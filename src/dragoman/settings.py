@@ -11,4 +11,4 @@ class Section(BaseModel):
     Unknown keys are refused: a misspelt key that is silently ignored costs a training run.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dragoman.settings import Section
 
@@ -44,6 +44,13 @@ class TextFiles(Section):
     target: str = ""
     tsv: str = ""
     mtdata: str = ""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        forms = bool(self.source or self.target) + bool(self.tsv) + bool(self.mtdata)
+        if forms != 1 or bool(self.source) != bool(self.target):
+            raise ValueError("an entry of text is source and target, or tsv, or mtdata")
+        return self
 
 
 class CorpusConfig(Section):

@@ -32,9 +32,9 @@ class DataConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _sentences_instead_of_tokens(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _sentences_instead_of_tokens(cls, values: Any) -> Any:
         # TOML has no word for None with which a recipe could take the default budget away.
-        if values.get("batch_sentences") is not None:
+        if isinstance(values, dict) and values.get("batch_sentences") is not None:
             return {"batch_tokens": None} | values
         return values
 

@@ -1,0 +1,237 @@
+"""A recipe: every section in one file. Defaults < the file < `--set section.key=value`.
+
+Free of torch, so that `--help`, `--dry-run` and a wrong key answer at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import tomli_w
+from pydantic import Field, ValidationError, model_validator
+
+from dragoman.corpus.config import CorpusConfig
+from dragoman.data.config import DataConfig
+from dragoman.errors import ConfigError
+from dragoman.evaluate.config import EvaluateConfig
+from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.recipe_errors import from_toml, from_validation
+from dragoman.settings import Section
+from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from dragoman.train.schedule import ScheduleConfig
+
+SHIPPED_RECIPES: Final = Path(__file__).parent / "recipes"
+_SPLITS: Final = ("train", "valid", "test")
+_FILE_KEYS: Final = ("source", "target", "tsv")
+
+
+class Recipe(Section):
+    """All that decides what a run does; each part takes only its own section."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
+    """Begins the name of the run's directory; the file's name where it is not set."""
+    corpus: CorpusConfig = CorpusConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    search: SearchConfig = SearchConfig()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        corpus = self.corpus
+        if not corpus.train:
+            raise ValueError("corpus.train names no text to train on")
+        if not corpus.valid and not corpus.valid_pairs:
+            raise ValueError("neither corpus.valid nor corpus.valid_pairs is set")
+        if self.model.tied_embeddings == "all" and not corpus.subword.joint:
+            raise ValueError('model.tied_embeddings = "all" needs corpus.subword.joint = true')
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedRecipe:
+    """A recipe that comes with dragoman; the summary is the first comment of its file."""
+
+    name: str
+    summary: str
+    path: Path
+
+
+def list_recipes() -> list[ShippedRecipe]:
+    """The shipped recipes, by name."""
+    return [
+        ShippedRecipe(path.stem, _summary(path.read_text(encoding="utf-8")), path)
+        for path in sorted(SHIPPED_RECIPES.glob("*.toml"))
+    ]
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or file, with overrides like "schedule.warmup_steps=400".
+
+    The value of an override is TOML; a bare word is a string, no value at all restores a default.
+    `corpus.folder` of the result is absolute: names in the file start at its own folder, names
+    in an override at the current one. So the dump of a recipe works from anywhere.
+    Raises ConfigError naming the file and line, or the override, the key and the remedy.
+    """
+    file = _find(name_or_path)
+    text = _read(file)
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise from_toml(error, place=str(file)) from error
+    values.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem))
+    parsed = [_Override.parse(override) for override in overrides]
+    for override in parsed:
+        override.apply(values)
+    _anchor_folder(values, file.parent)
+    try:
+        # JSON in strict mode: arrays become tuples, yet "4000" and true are no integers.
+        return Recipe.model_validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        said = {override.path: override.text for override in parsed}
+        raise from_validation(error, Recipe, file=file, text=text, overrides=said) from error
+
+
+def dump_toml(recipe: Recipe) -> str:
+    """The resolved recipe as TOML, every key in it; load_recipe reads it back to an equal one."""
+    values = recipe.model_dump(mode="json", exclude_none=True)
+    for split in _SPLITS:
+        values["corpus"][split] = [
+            {key: value for key, value in entry.items() if value}
+            for entry in values["corpus"][split]
+        ]
+    return tomli_w.dumps(values)
+
+
+def digest(recipe: Recipe) -> str:
+    """sha256 (hex) of the resolved recipe as canonical JSON."""
+    canonical = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Override:
+    """One `--set`: the key's path, its value, and the words it was given in."""
+
+    path: tuple[str, ...]
+    value: Any
+    text: str
+
+    @classmethod
+    def parse(cls, override: str) -> _Override:
+        key, equals, value = override.partition("=")
+        path = tuple(part.strip() for part in key.split("."))
+        if not equals or not all(path):
+            raise ConfigError(
+                "not of the form section.key=value",
+                place=f"--set {override}",
+                remedy="write for example --set schedule.warmup_steps=400",
+            )
+        return cls(path, _parse_value(value.strip(), override), override)
+
+    def apply(self, values: dict[str, Any]) -> None:
+        table = values
+        for part in self.path[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise ConfigError(
+                    f"{part} is not a section",
+                    place=f"--set {self.text}",
+                    remedy="name a section and a key of it, such as schedule.warmup_steps",
+                )
+        if self.value is None:
+            table.pop(self.path[-1], None)
+        else:
+            table[self.path[-1]] = self._anchored()
+
+    def _anchored(self) -> Any:
+        """File names are those of the current directory, not of the recipe's."""
+        if self.path == ("corpus", "folder") and isinstance(self.value, str):
+            return str(Path(self.value).resolve())
+        if self.path[:1] == ("corpus",) and self.path[1:] in {(split,) for split in _SPLITS}:
+            return _absolute(self.value)
+        return self.value
+
+
+def _parse_value(value: str, override: str) -> Any:
+    """The value as TOML, a bare word as a string, None where there is nothing."""
+    if not value:
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError as error:
+        if value[:1] in ("[", "{", '"', "'"):
+            raise from_toml(error, place=f"--set {override}", in_file=False) from error
+        return value
+    return parsed["value"] if len(parsed) == 1 else value
+
+
+def _absolute(entries: Any) -> Any:
+    """The same entries of text with their file names made absolute; wrong types stay."""
+    if not isinstance(entries, list):
+        return entries
+    return [
+        {
+            key: str(Path(name).resolve()) if key in _FILE_KEYS and isinstance(name, str) else name
+            for key, name in entry.items()
+        }
+        if isinstance(entry, Mapping)
+        else entry
+        for entry in entries
+    ]
+
+
+def _anchor_folder(values: dict[str, Any], base: Path) -> None:
+    corpus = values.setdefault("corpus", {})
+    if isinstance(corpus, dict) and isinstance(corpus.get("folder", ""), str):
+        corpus["folder"] = str((base / corpus.get("folder", "")).resolve())
+
+
+def _find(name_or_path: str | Path) -> Path:
+    shipped = SHIPPED_RECIPES / f"{name_or_path}.toml"
+    if isinstance(name_or_path, str) and re.fullmatch(r"[\w-]+", name_or_path) and shipped.exists():
+        return shipped
+    path = Path(name_or_path)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    names = [recipe.name for recipe in list_recipes()]
+    near = difflib.get_close_matches(str(name_or_path), names, n=1)
+    known = f"did you mean {near[0]}?" if near else f"the shipped ones are {', '.join(names)}"
+    raise ConfigError(
+        "there is no shipped recipe and no file of this name",
+        place=str(name_or_path),
+        remedy=f"{known} (a file's name ends in .toml)",
+    )
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            "the recipe is not UTF-8", place=f"{file}:{line}", remedy="save the file as UTF-8"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the recipe: {error.strerror}",
+            place=file,
+            remedy="name a TOML file, or one of the recipes that `dragoman recipes` lists",
+        ) from error
+
+
+def _summary(text: str) -> str:
+    first = text.split("\n", 1)[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

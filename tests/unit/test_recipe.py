@@ -1,0 +1,216 @@
+"""Recipes: what wins, what is refused and in which words, what is written back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import ConfigError
+from dragoman.recipe import Recipe, digest, dump_toml, list_recipes, load_recipe
+from dragoman.recipe_errors import line_of
+
+MINIMAL = """\
+# A recipe of my own.
+[corpus]
+train = [{source = "a.en", target = "a.de"}]
+valid_pairs = 10
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def refusal(path: Path, text: str = "", overrides: tuple[str, ...] = ()) -> str:
+    """The one line that a recipe of these lines is refused with, its folder left out."""
+    path.write_text(MINIMAL + text)
+    with pytest.raises(ConfigError) as error:
+        load_recipe(path, overrides)
+    message = str(error.value)
+    assert "\n" not in message
+    return message.replace(str(path.parent) + "/", "")
+
+
+def test_overrides_win_over_the_file_and_the_file_over_defaults(mine: Path) -> None:
+    mine.write_text(MINIMAL + "[schedule]\nwarmup_steps = 7\npeak_learning_rate = 0.5\n")
+    recipe = load_recipe(mine, ["schedule.warmup_steps=400", "schedule.kind=cosine"])
+    assert recipe.schedule.warmup_steps == 400
+    assert recipe.schedule.kind == "cosine"
+    assert recipe.schedule.peak_learning_rate == 0.5
+    assert recipe.schedule.final_ratio == 0.0
+
+
+def test_an_override_without_a_value_restores_the_default(mine: Path) -> None:
+    mine.write_text(MINIMAL + "[data]\nbatch_sentences = 64\n")
+    assert load_recipe(mine).data.batch_tokens is None
+    recipe = load_recipe(mine, ["data.batch_sentences=", "data.batch_tokens=100"])
+    assert (recipe.data.batch_sentences, recipe.data.batch_tokens) == (None, 100)
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("name=quick", "quick"),
+        ('name="quick"', "quick"),
+        ("name = quick", "quick"),
+        ('name="2024"', "2024"),
+    ],
+)
+def test_strings_need_no_quotes(mine: Path, override: str, value: str) -> None:
+    assert load_recipe(mine, [override]).name == value
+
+
+def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "my first try.toml"
+    path.write_text(MINIMAL)
+    assert load_recipe(path).name == "my-first-try"
+
+
+def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    recipe = load_recipe(mine)
+    assert recipe.corpus.folder == str(tmp_path)
+    assert recipe.corpus.train[0].source == "a.en"
+    recipe = load_recipe(mine, ['corpus.valid=[{source="b.en", target="b.de"}]'])
+    assert recipe.corpus.valid[0].target == str(here / "b.de")
+    assert load_recipe(mine, ["corpus.folder=data"]).corpus.folder == str(here / "data")
+    mine.write_text(MINIMAL + 'folder = "texts"\n')
+    assert load_recipe(mine).corpus.folder == str(tmp_path / "texts")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[schedule]\nwarmup_step = 4\n",
+            ["mine.toml:6:", "schedule.warmup_step;", "warmup_steps"],
+        ),
+        ("[shedule]\nwarmup_steps = 4\n", ["mine.toml:5:", "unknown key shedule;", "schedule?"]),
+        ("[train]\nwarmup_steps = 4\n", ["mine.toml:6:", "it belongs to [schedule]"]),
+        ("[train]\nfoo = 4\n", ["train.foo", "the keys here are max_steps, precision"]),
+        ("[schedule]\nkind = 'cosin'\n", ["mine.toml:6:", "schedule.kind", "did you mean cosine?"]),
+        ("[train]\nmax_steps = 'many'\n", ["mine.toml:6:", "valid integer", "100000"]),
+        ("[train]\nmax_steps = true\n", ["train.max_steps", "valid integer"]),
+        ("[train]\nmax_steps = '4000'\n", ["train.max_steps", "valid integer"]),
+        ("[train]\nmax_steps = 2024-01-01\n", ["train.max_steps", "valid integer"]),
+        ("[model]\ndropout = 1.5\n", ["mine.toml:6:", "model.dropout = 1.5", "less than 1", "0.1"]),
+        ("[schedule]\npeak_learning_rate = inf\n", ["peak_learning_rate", "finite"]),
+        ("[model]\nd_model = 500\n", ["mine.toml:5:", "multiple of num_heads"]),
+        ("[data]\nbatch_tokens = 1\nbatch_sentences = 1\n", ["mine.toml:5", "exactly one of"]),
+        ("[corpus.subword]\njoint = false\n", ["mine.toml:", "corpus.subword.joint = true"]),
+        ("[[corpus.test]]\ntsv = 'a'\n[[corpus.test]]\ntvs = 'a'\n", ["toml:8", "tsv?"]),
+        ("test = [{source = 'a'}]\n", ["mine.toml:5:", "source and target, or tsv, or mtdata"]),
+        ("[train]\nmax_steps = \n", ["mine.toml:6:", "not TOML", "key = value"]),
+        ("[train]\nprecision = bf16\n", ["mine.toml:6:", "not TOML", "quotes"]),
+        ("[train]\nx = [1,\n", ["mine.toml: not TOML"]),
+    ],
+)
+def test_a_wrong_file_is_refused_with_line_key_and_remedy(
+    mine: Path, text: str, words: list[str]
+) -> None:
+    message = refusal(mine, text)
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("schedule.warmup_step=4", ["--set schedule.warmup_step=4:", "did you mean warmup_steps?"]),
+        ("schedule.warmup_steps=-4", ["--set schedule.warmup_steps=-4:", "greater than or equal"]),
+        ("data=3", ["--set data=3", "a section", "[data]"]),
+        ("data.batch_sentences=3", []),
+        ("model.num_heads=7", ["--set model.num_heads=7:", "multiple of num_heads"]),
+        ("name.first=4", ["--set name.first=4:"]),
+        ("corpus.train.source=4", ["--set corpus.train.source=4:", "train is not a section"]),
+        ("corpus.train=[{tsv=}]", ["--set corpus.train=[{tsv=}]:", "not TOML"]),
+        ("schedule.warmup_steps", ["section.key=value"]),
+        ("=4", ["section.key=value"]),
+        ("corpus.train=", ["names no text to train on"]),
+        ("corpus.valid_pairs=0", ["neither corpus.valid nor corpus.valid_pairs"]),
+    ],
+)
+def test_a_wrong_override_is_refused_in_its_own_words(
+    mine: Path, override: str, words: list[str]
+) -> None:
+    if not words:
+        load_recipe(mine, [override])
+        return
+    message = refusal(mine, overrides=(override,))
+    for word in words:
+        assert word in message
+
+
+def test_what_is_no_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean demo"):
+        load_recipe("demmo")
+    with pytest.raises(ConfigError, match="No such file"):
+        load_recipe(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_recipe(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'name = "a"\n# \xe4\n')
+    with pytest.raises(ConfigError, match=r"latin.toml:2: the recipe is not UTF-8"):
+        load_recipe(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize("name", [recipe.name for recipe in list_recipes()])
+def test_the_dump_of_a_shipped_recipe_reads_back_equal(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    text = dump_toml(recipe)
+    assert text == dump_toml(recipe)
+    (tmp_path / "recipe.toml").write_text(text)
+    again = load_recipe(tmp_path / "recipe.toml")
+    assert again == recipe
+    assert digest(again) == digest(recipe)
+    assert set(tomllib.loads(text)) == set(Recipe.model_fields)
+
+
+def test_the_digest_is_that_of_the_values_and_not_of_their_spelling(mine: Path) -> None:
+    plain = digest(load_recipe(mine))
+    mine.write_text(MINIMAL + "# a comment\n[train]\nseed = 1 # the default\n")
+    assert digest(load_recipe(mine)) == plain
+    assert digest(load_recipe(mine, ["train.seed=2"])) != plain
+    assert len(plain) == 64
+
+
+def test_every_shipped_recipe_says_what_it_is_for() -> None:
+    recipes = list_recipes()
+    assert {recipe.name for recipe in recipes} >= {
+        "demo",
+        "multi30k-tiny",
+        "wmt16-ende-base",
+        "wmt16-ende-big",
+        "wmt16-ende-reference",
+    }
+    for recipe in recipes:
+        assert 20 < len(recipe.summary) < 100
+        assert load_recipe(recipe.name).name == recipe.name
+
+
+@given(st.integers(0, 3), st.sampled_from(["a", "b-c", '"d e"']))
+def test_a_key_is_found_on_its_line(blank: int, key: str) -> None:
+    text = "top = 1\n[s]\n" + "\n# x = 1\n" * blank + f"  {key}  = [\n  1,\n]\n[s.t]\n{key} = 2\n"
+    bare = key.strip('"')
+    assert line_of(text, ("s", bare)) == 3 + 2 * blank
+    assert line_of(text, ("s", "t", bare)) == 7 + 2 * blank
+    assert line_of(text, ("top",)) == 1
+    assert line_of(text, ("absent",)) is None
+
+
+def test_reading_a_recipe_never_imports_torch() -> None:
+    code = "import sys, dragoman.recipe, dragoman.estimate; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
