@@ -1,6 +1,6 @@
 # make demo    a model from the bundled sample corpus, in minutes
 # make test    the tests; the checks are in `make check`
-PYTHON ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) -c \
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c \
 	'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 BIN := .venv/bin
 READY := .venv/.ready

@@ -1,0 +1,114 @@
+"""Who am I among how many, on which device.
+
+A worker learns it from the environment that torchrun sets. The processes of one machine find each
+other through a file and talk over the loopback interface: no port is open to the network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+RENDEZVOUS_VARIABLE: Final = "DRAGOMAN_RENDEZVOUS"
+"""Names the file through which the processes of a run find each other; set by launch.py."""
+_COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
+"""Ranks may differ by the longest share of a validation; a dead one is noticed by torchrun."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One process among the `world_size` that train together."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one process that writes what all share."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, in place, on every rank."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        if self.world_size > 1:
+            self.sum(torch.zeros(1, device=self.device))
+
+    def gather_json(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank, on every rank; values travel as JSON, never as pickle."""
+        if self.world_size == 1:
+            return [value]
+        own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
+        sizes[self.rank] = len(own)
+        self.sum(sizes)
+        longest = int(sizes.max())
+        padded = torch.zeros(longest, dtype=torch.uint8, device=self.device)
+        padded[: len(own)] = own
+        gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
+        dist.all_gather(gathered, padded)
+        return [
+            json.loads(bytes(part[:size].tolist()))
+            for part, size in zip(gathered, sizes.tolist(), strict=True)
+        ]
+
+
+@contextmanager
+def join_world() -> Iterator[World]:
+    """This process's place among the others; alone where torchrun did not start it.
+
+    The device is the GPU of the local rank where there is one, else the CPU.
+    """
+    rank = int(os.environ.get("RANK", 0))
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    world = World(rank, world_size, local_rank, _device(local_rank))
+    if world_size == 1:
+        yield world
+        return
+    _connect(world, Path(os.environ[RENDEZVOUS_VARIABLE]))
+    try:
+        yield world
+    finally:
+        dist.destroy_process_group()
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _connect(world: World, rendezvous: Path) -> None:
+    """Join the process group. A restart by torchrun meets in a file of its own."""
+    # Without a name Gloo listens on the address that the host's name resolves to.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    on_gpu = world.device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        init_method=f"file://{rendezvous.resolve()}-{attempt}",
+        rank=world.rank,
+        world_size=world.world_size,
+        timeout=_COLLECTIVE_TIMEOUT,
+        device_id=world.device if on_gpu else None,
+    )

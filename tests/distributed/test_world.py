@@ -1,0 +1,55 @@
+"""Real ranks: sums, JSON, and no port that is open to the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.distributed.world import World, join_world
+from ranks import run_ranks
+
+LISTENING = "0A"
+
+
+def _exchange(world: World) -> Any:
+    total = world.sum(torch.full((3,), float(world.rank + 1)))
+    gathered = world.gather_json({"rank": world.rank, "text": "ü" * (world.rank * 5)})
+    world.barrier()
+    return [total.tolist(), gathered, _listening_addresses()]
+
+
+def _listening_addresses() -> list[str]:
+    """Local addresses (hex, as the kernel writes them) of this process's listening sockets."""
+    inodes = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:  # the listing's own descriptor
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    addresses = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in inodes:
+                addresses.append(fields[1].split(":")[0])
+    return addresses
+
+
+def test_ranks_sum_exchange_json_and_listen_on_loopback_only() -> None:
+    results = run_ranks(_exchange, world_size=3)
+    for total, gathered, addresses in results:
+        assert total == [6.0, 6.0, 6.0]
+        assert gathered == [{"rank": r, "text": "ü" * (r * 5)} for r in range(3)]
+        assert addresses, "gloo listens somewhere"
+        assert set(addresses) == {"0100007F"}
+
+
+def test_one_process_is_a_world_of_its_own() -> None:
+    with join_world() as world:
+        assert (world.rank, world.world_size, world.is_main) == (0, 1, True)
+        assert world.sum(torch.ones(2)).tolist() == [1.0, 1.0]
+        assert world.gather_json({"a": 1}) == [{"a": 1}]

@@ -1,0 +1,83 @@
+"""Runs a function in several real processes that talk over Gloo, as torchrun's workers do."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dragoman.distributed.world import RENDEZVOUS_VARIABLE, join_world
+
+RankFunction = Callable[..., Any]
+
+
+def run_ranks(
+    function: RankFunction, *arguments: Any, world_size: int, timeout_s: float = 120.0
+) -> list[Any]:
+    """Call function(world, *arguments) in `world_size` processes.
+
+    The function is one of a module's own; arguments and results travel as JSON. Returns what each
+    rank returned, by rank; where a rank fails, the caller fails with its output.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        call = [inspect.getfile(function), function.__name__, directory, json.dumps(arguments)]
+        outputs = [(Path(directory) / f"{rank}.out").open("wb") for rank in range(world_size)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, *call],
+                env=_environment(rank, world_size, directory),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            for rank, output in enumerate(outputs)
+        ]
+        try:
+            exit_codes = [process.wait(timeout_s) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+            for output in outputs:
+                output.close()
+        said = [(Path(directory) / f"{rank}.out").read_text() for rank in range(world_size)]
+        assert not any(exit_codes), "\n".join(
+            f"rank {rank} ended with {code}:\n{text}"
+            for rank, (code, text) in enumerate(zip(exit_codes, said, strict=True))
+        )
+        return [
+            json.loads((Path(directory) / f"{rank}.json").read_text()) for rank in range(world_size)
+        ]
+
+
+def _environment(rank: int, world_size: int, directory: str) -> dict[str, str]:
+    return os.environ | {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parent),
+        RENDEZVOUS_VARIABLE: f"{directory}/meeting",
+    }
+
+
+def _enter(file: str, function: str, directory: str, arguments: str) -> None:
+    """What each process does: load the test's module by its file and call the function."""
+    spec = importlib.util.spec_from_file_location("of_the_test", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    with join_world() as world:
+        result = getattr(module, function)(world, *json.loads(arguments))
+        (Path(directory) / f"{world.rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    _enter(*sys.argv[1:])
