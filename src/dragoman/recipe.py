@@ -116,8 +116,13 @@ def dump_toml(recipe: Recipe) -> str:
 
 
 def digest(recipe: Recipe) -> str:
-    """sha256 (hex) of the resolved recipe as canonical JSON."""
-    canonical = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    """sha256 (hex) of the resolved recipe."""
+    return section_digest(recipe)
+
+
+def section_digest(section: Section) -> str:
+    """sha256 (hex) of a section as canonical JSON: values count, their spelling does not."""
+    canonical = json.dumps(section.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
