@@ -2,6 +2,8 @@
 
 events        event types; JSON-lines writer and reader; schema version
 timers        the phases of a step
+host          what this machine is, and the most memory used
 environment   versions, git state and hardware of a run
+progress      where a run stands, folded from its events
 sinks         console and TensorBoard, fed by events
 """
