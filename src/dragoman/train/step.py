@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dragoman.data.batch import Batch
+from dragoman.data.loader import Update
+from dragoman.distributed.gradient_sync import GradientSync
+from dragoman.distributed.world import World
+from dragoman.model.loss import LossSum
+from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.config import OptimizerConfig, TrainConfig
 from dragoman.train.optimizer import Ema, LossScaler, apply_gradients, gradient_norm
 
-if TYPE_CHECKING:
-    from dragoman.data.loader import Update
-    from dragoman.distributed.gradient_sync import GradientSync
-    from dragoman.distributed.world import World
-    from dragoman.telemetry.timers import PhaseTimer
-
-_AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST_DTYPES: Final = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class StepResult:
 
 
 class TrainStep:
-    """Makes updates: step(update, learning_rate) -> StepResult.
+    """Makes updates, and holds what they change: model, optimizer, loss scale, averaged weights.
 
     The gradient is that of the summed token loss over the target tokens of the *global* batch,
     so any number of ranks and of micro-batches gives the same update.
@@ -47,61 +48,76 @@ class TrainStep:
 
     def __init__(
         self,
+        model: nn.Module,
+        *,
         sync: GradientSync,
         optimizer: torch.optim.Adam,
-        *,
         config: TrainConfig,
         optimizer_config: OptimizerConfig,
         world: World,
         timer: PhaseTimer,
     ) -> None:
-        self._sync = sync
+        self.model = model
+        self.sync = sync
         self.optimizer = optimizer
-        self._weights = list(sync.module.parameters())
+        self.scaler = LossScaler(world.device) if config.precision == "fp16" else None
+        self.ema = Ema(model, config.ema_decay) if config.ema_decay > 0 else None
+        self._weights = list(model.parameters())
         self._clip_norm = optimizer_config.clip_norm
         self._seed = config.seed
-        self._dtype = _AUTOCAST[config.precision]
+        self._autocast_dtype = _AUTOCAST_DTYPES[config.precision]
         self._world = world
         self._timer = timer
-        self.scaler = LossScaler(world.device) if config.precision == "fp16" else None
-        self.ema = Ema(sync.module, config.ema_decay) if config.ema_decay > 0 else None
 
-    def __call__(self, update: Update, learning_rate: float) -> StepResult:
-        """Make one update. Waits for the device only where the strategy or the timer does."""
-        scale = self.scaler.scale if self.scaler is not None else None
+    def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
+        """Make one update; a GPU is only given the work, not waited for."""
+        scale = None if self.scaler is None else self.scaler.scale
         factor = (1.0 if scale is None else scale) / update.global_target_tokens
         sums = torch.zeros(2, device=self._world.device)
-        last = len(update.micro_batches) - 1
         for micro, batch in enumerate(update.micro_batches):
             seed_dropout(self._seed, update.update_index, micro, self._world.rank)
-            with self._sync.micro_step(micro == last):
-                with self._timer.phase("forward"), self._autocast():
-                    loss = self._sync.module(batch)
-                with self._timer.phase("backward"):
-                    (loss.loss * factor).backward()
+            last = micro == len(update.micro_batches) - 1
+            loss = self._accumulate(batch, factor, last=last)
             sums += torch.stack([loss.loss.detach(), loss.nll])
         with self._timer.phase("optimizer"):
-            norm = gradient_norm(self._weights)
-            if scale is not None:
-                norm = norm / scale
-            skipped = apply_gradients(
-                self.optimizer,
-                norm,
-                learning_rate=learning_rate,
-                clip_norm=self._clip_norm,
-                loss_scale=scale,
-            )
-            self.optimizer.zero_grad(set_to_none=True)
-            if self.scaler is not None:
-                self.scaler.update(skipped)
+            norm, skipped = self._apply(learning_rate, scale)
             if self.ema is not None:
                 self.ema.update(update.update_index)
         return StepResult(sums[0], sums[1], norm, skipped)
 
+    def _accumulate(self, batch: Batch, factor: Tensor | float, *, last: bool) -> LossSum:
+        """Add the gradients of `factor` times the loss of one micro-batch to what is there."""
+        with ExitStack() as micro_step:
+            micro_step.enter_context(self.sync.micro_step(last=last))
+            with self._timer.phase("forward"), self._autocast():
+                loss: LossSum = self.sync.module(batch)
+            with self._timer.phase("backward"):
+                (loss.loss * factor).backward()  # type: ignore[no-untyped-call]
+                micro_step.close()  # a strategy may only now wait for the other ranks
+        return loss
+
+    def _apply(self, learning_rate: float, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Turn gradients into weights; returns their norm and whether they were left alone."""
+        norm = gradient_norm(self._weights)
+        if scale is not None:
+            norm = norm / scale
+        skipped = apply_gradients(
+            self.optimizer,
+            norm,
+            learning_rate=learning_rate,
+            clip_norm=self._clip_norm,
+            loss_scale=scale,
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler is not None:
+            self.scaler.update(skipped)
+        return norm, skipped
+
     def _autocast(self) -> torch.autocast:
-        enabled = self._dtype != torch.float32
         return torch.autocast(
-            self._world.device.type, self._dtype if enabled else None, enabled=enabled
+            self._world.device.type,
+            self._autocast_dtype,
+            enabled=self._autocast_dtype is not None,
         )
 
 

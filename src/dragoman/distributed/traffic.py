@@ -1,0 +1,36 @@
+"""Bytes on the wire: by formula, and as the kernel counts them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+_INTERFACES = Path("/sys/class/net")
+
+
+class InterfaceBytes(NamedTuple):
+    """What an interface has received and sent since it came up."""
+
+    received: int
+    sent: int
+
+
+def ring_all_reduce_bytes(payload_bytes: int, world_size: int) -> int:
+    """What each of `world_size` ranks sends to sum a payload: 2 (N - 1) / N of it.
+
+    Patarasuk and Yuan 2009: N - 1 parts of one N-th are passed round twice, first to add, then to
+    tell the result. Headers are not counted.
+    """
+    return round(payload_bytes * 2 * (world_size - 1) / world_size)
+
+
+def interface_bytes(interface: str) -> InterfaceBytes:
+    """The kernel's counters of one interface, headers included.
+
+    Raises FileNotFoundError where there is no such interface.
+    """
+    counters = _INTERFACES / interface / "statistics"
+    return InterfaceBytes(
+        received=int((counters / "rx_bytes").read_text()),
+        sent=int((counters / "tx_bytes").read_text()),
+    )
