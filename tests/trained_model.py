@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
 import torch
+from sentencepiece import SentencePieceProcessor
 
-from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
-from dragoman.data.batch import make_batch
+from dragoman.corpus.config import SubwordConfig
+from dragoman.corpus.shards import TokenRows
+from dragoman.corpus.subword import Subword, train_subword
+from dragoman.data.batch import Batch, make_batch
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 
@@ -24,54 +25,57 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model in eval mode and its joint subwords."""
+    """A model in eval mode, its joint subwords and what it was trained on.
+
+    subword_file: the bytes of the SentencePiece model.
+    sources, targets: pieces of each training pair, without end of sentence.
+    """
 
     model: Transformer
-    subwords: sentencepiece.SentencePieceProcessor
+    subword: Subword
+    subword_file: bytes
+    sources: list[list[int]]
+    targets: list[list[int]]
 
-    def encode(self, lines: list[str]) -> list[list[int]]:
-        """Pieces of each line, without end of sentence."""
-        pieces: list[list[int]] = self.subwords.encode(lines)
-        return pieces
+
+def small_model() -> Transformer:
+    """The architecture, untrained; the same weights each time."""
+    torch.manual_seed(1)
+    config = ModelConfig(
+        d_model=64, num_heads=4, d_ffn=128, encoder_layers=2, decoder_layers=2, dropout=0.1
+    )
+    return Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
 
 
 @cache
-def train_on_multi30k(shared_data: Path, *, steps: int = NUM_STEPS) -> TrainedModel:
-    """English to German, for a minute at most."""
+def train_on_multi30k(shared_data: Path) -> TrainedModel:
+    """English to German, in some seconds."""
     texts = [
         (shared_data / f"multi30k/train.{language}").read_text("utf-8").split("\n")[:NUM_PAIRS]
         for language in ("en", "de")
     ]
-    written = BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts[0] + texts[1]),
-        model_writer=written,
-        vocab_size=VOCAB_SIZE,
-        model_type="bpe",
-        pad_id=PAD,
-        unk_id=UNK,
-        bos_id=BOS,
-        eos_id=EOS,
-        num_threads=1,
-        minloglevel=2,
-    )
-    subwords = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-    sources, targets = (subwords.encode(text) for text in texts)
-    torch.manual_seed(1)
-    config = ModelConfig(
-        d_model=64, num_heads=4, d_ffn=128, encoder_layers=2, decoder_layers=2, dropout=0.0
-    )
-    model = Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
+    subword_file = train_subword(texts, SubwordConfig(vocab_size=VOCAB_SIZE))
+    subword = Subword(SentencePieceProcessor(model_proto=subword_file))
+    sources, targets = (subword.encode(text) for text in texts)
+    model = small_model().eval()  # so short a training needs no dropout
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     order = sorted(range(NUM_PAIRS), key=lambda pair: len(targets[pair]))
-    starts = np.random.default_rng(1).integers(0, NUM_PAIRS - ROWS, steps)
-    for start in starts:
+    for start in np.random.default_rng(1).integers(0, NUM_PAIRS - ROWS, NUM_STEPS):
         rows = order[start : start + ROWS]
-        sides = [[side[row] for row in rows] for side in (sources, targets)]
-        flat = [np.array([p for pieces in side for p in pieces], np.int64) for side in sides]
-        lengths = [np.array([len(pieces) for pieces in side]) for side in sides]
-        batch = make_batch(flat[0], lengths[0], flat[1], lengths[1])
+        batch = batch_of([sources[row] for row in rows], [targets[row] for row in rows])
         optimizer.zero_grad()
         (model(batch).loss / batch.num_target_tokens).backward()
         optimizer.step()
-    return TrainedModel(model.eval(), subwords)
+    return TrainedModel(model, subword, subword_file, sources, targets)
+
+
+def batch_of(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+    """These pairs as one batch."""
+    source_rows, target_rows = token_rows(sources), token_rows(targets)
+    return make_batch(source_rows.ids, source_rows.lengths, target_rows.ids, target_rows.lengths)
+
+
+def token_rows(rows: list[list[int]]) -> TokenRows:
+    """Rows of pieces as shards hold them."""
+    ids = np.array([piece for row in rows for piece in row], dtype=np.uint16)
+    return TokenRows(ids, np.array([len(row) for row in rows], dtype=np.int32))

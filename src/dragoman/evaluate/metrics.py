@@ -81,5 +81,6 @@ def _score(
     low, high = None, None
     if bootstrap_samples > 1:
         # sacreBLEU prints this pair as "mean ± half-width" and has no public name for it.
-        low, high = result._mean - result._ci, result._mean + result._ci
-    return Score(result.score, low, high, f"{result.name}|{metric.get_signature()}")
+        mean, half_width = float(result._mean), float(result._ci)
+        low, high = mean - half_width, mean + half_width
+    return Score(float(result.score), low, high, f"{result.name}|{metric.get_signature()}")

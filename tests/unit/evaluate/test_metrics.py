@@ -48,6 +48,7 @@ def test_scores_equal_the_sacrebleu_command(
         assert score.low == pytest.approx(mean - half_width, abs=2e-6)
         assert score.high == pytest.approx(mean + half_width, abs=2e-6)
         assert score.low < score.value < score.high
+        assert {type(score.value), type(score.low), type(score.high)} == {float}
         assert ("case:lc" in score.signature) == lowercase
         assert f"version:{sacrebleu.__version__}" in score.signature
 

@@ -27,7 +27,7 @@ def cut(ids: list[int]) -> list[int]:
 def test_100_of_100_sentences_are_equal(shared_data: Path, beam_size: int, alpha: float) -> None:
     trained = train_on_multi30k(shared_data)
     lines = (shared_data / "multi30k/test2016.en").read_text("utf-8").split("\n")[:NUM_SENTENCES]
-    sources = sorted(trained.encode(lines), key=len)
+    sources = sorted(trained.subword.encode(lines), key=len)
     count = min(beam_size, NUM_HYPOTHESES)
     config = SearchConfig(
         beam_size=beam_size, length_penalty="power", length_penalty_alpha=alpha, batch_tokens=2000

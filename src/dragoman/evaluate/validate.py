@@ -1,0 +1,268 @@
+"""What a model is worth at one moment: its loss on both sides of the fence, real translations.
+
+The work is dealt to the ranks in whole batches, which do not depend on the number of ranks, and
+sums are taken exactly: one rank and many measure the same numbers and write the same text.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.corpus.shards import TokenShards
+from dragoman.corpus.subword import Subword
+from dragoman.data.batch import make_batch
+from dragoman.distributed.world import World
+from dragoman.errors import CorpusError
+from dragoman.evaluate.config import EvaluateConfig
+from dragoman.evaluate.long_text import cut_into_chunks
+from dragoman.evaluate.metrics import METRICS, Score
+from dragoman.model.config import SearchConfig
+from dragoman.model.incremental import inference
+from dragoman.model.search import plan_batches, translate_batch
+from dragoman.model.transformer import Transformer
+from dragoman.telemetry.events import SampleTranslation, Validated
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationData:
+    """What a validation needs of a prepared corpus.
+
+    subwords: of the source and of the target. sources, references: the normalised dev text.
+    max_source_pieces: the longest source, without end of sentence, that is translated in one go.
+    """
+
+    dev: TokenShards
+    train: TokenShards
+    subwords: tuple[Subword, Subword]
+    sources: list[str]
+    references: list[str]
+    max_source_pieces: int
+
+    @classmethod
+    def open(cls, directory: Path, *, max_source_pieces: int) -> Self:
+        """From the directory that `prepare` has written."""
+        return cls(
+            dev=TokenShards.open(directory / "valid"),
+            train=TokenShards.open(directory / "train"),
+            subwords=(
+                Subword.load(directory / "source.model"),
+                Subword.load(directory / "target.model"),
+            ),
+            sources=read_lines(directory / "valid" / "source.txt"),
+            references=read_lines(directory / "valid" / "target.txt"),
+            max_source_pieces=max_source_pieces,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The result of one validation, the same on every rank.
+
+    Losses are nats per target token without smoothing, dropout off; None where not measured.
+    scores: by the names of METRICS; empty where nothing was decoded.
+    """
+
+    dev_loss: float
+    train_slice_loss: float | None
+    scores: dict[str, Score]
+    samples: list[SampleTranslation]
+    dev_pairs: int
+    decoded_pairs: int
+    loss_s: float
+    decode_s: float
+
+    @property
+    def dev_perplexity(self) -> float:
+        """The exponential of dev_loss."""
+        return math.exp(self.dev_loss) if self.dev_loss < 700 else math.inf
+
+    def event(self) -> Validated:
+        """As an event; the samples are events already."""
+        bleu, chrf = self.scores.get("bleu"), self.scores.get("chrf")
+        return Validated(
+            dev_loss=self.dev_loss,
+            dev_perplexity=self.dev_perplexity,
+            train_slice_loss=self.train_slice_loss,
+            bleu=bleu.value if bleu else None,
+            bleu_low=bleu.low if bleu else None,
+            bleu_high=bleu.high if bleu else None,
+            bleu_signature=bleu.signature if bleu else None,
+            chrf=chrf.value if chrf else None,
+            chrf_low=chrf.low if chrf else None,
+            chrf_high=chrf.high if chrf else None,
+            chrf_signature=chrf.signature if chrf else None,
+            dev_pairs=self.dev_pairs,
+            decoded_pairs=self.decoded_pairs,
+            loss_s=self.loss_s,
+            decode_s=self.decode_s,
+        )
+
+
+def validate(
+    model: Transformer,
+    data: ValidationData,
+    *,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    world: World,
+) -> Validation:
+    """Measure a model; every rank takes part. For averaged weights, load them first."""
+    started = time.perf_counter()
+    everything = np.arange(data.dev.num_pairs)
+    dev_loss = mean_loss(model, data.dev, everything, world, batch_tokens=config.batch_tokens)
+    train_slice_loss = None
+    if config.train_slice_pairs:
+        pairs = _evenly(data.train.num_pairs, config.train_slice_pairs)
+        train_slice_loss = mean_loss(
+            model, data.train, pairs, world, batch_tokens=config.batch_tokens
+        )
+    decode_started = time.perf_counter()
+    sources = data.sources[: config.bleu_pairs]
+    references = data.references[: config.bleu_pairs]
+    hypotheses = translate_corpus(
+        [model], data.subwords, sources, search, world, max_source_pieces=data.max_source_pieces
+    )
+    decode_s = time.perf_counter() - decode_started
+    scores, times = _from_main(
+        world,
+        (
+            _scores(hypotheses, references, config) if world.is_main else {},
+            (decode_started - started, decode_s),
+        ),
+    )
+    return Validation(
+        dev_loss=dev_loss,
+        train_slice_loss=train_slice_loss,
+        scores=scores,
+        samples=[
+            SampleTranslation(
+                source=sources[row], hypothesis=hypotheses[row], reference=references[row]
+            )
+            for row in _evenly(len(sources), config.sample_translations).tolist()
+        ],
+        dev_pairs=data.dev.num_pairs,
+        decoded_pairs=len(sources),
+        loss_s=times[0],
+        decode_s=times[1],
+    )
+
+
+def mean_loss(
+    model: Transformer,
+    shards: TokenShards,
+    indices: NDArray[np.int64],
+    world: World,
+    *,
+    batch_tokens: int,
+) -> float:
+    """Nats per target token over these pairs, dropout off, without smoothing; on every rank.
+
+    batch_tokens: rows times the longest side of a batch. Raises CorpusError without pairs.
+    """
+    if not len(indices):
+        raise CorpusError("no pairs to measure the loss on", remedy="give the split some text")
+    batches = _batches_of_like_length(shards, indices, batch_tokens)
+    sums, num_tokens = [], 0
+    with inference([model]):
+        for batch_indices in batches[world.rank :: world.world_size]:
+            batch = make_batch(*shards.gather(batch_indices)).to(world.device)
+            sums.append(model(batch).nll.double())
+            num_tokens += batch.num_target_tokens
+    own_sums = torch.stack(sums).tolist() if sums else []
+    gathered = world.gather_json([own_sums, num_tokens])
+    total_nll = math.fsum(nll for rank_sums, _ in gathered for nll in rank_sums)
+    total_tokens: int = sum(rank_tokens for _, rank_tokens in gathered)
+    return total_nll / total_tokens
+
+
+def translate_corpus(
+    models: Sequence[Transformer],
+    subwords: tuple[Subword, Subword],
+    sources: Sequence[str],
+    config: SearchConfig,
+    world: World,
+    *,
+    max_source_pieces: int,
+) -> list[str]:
+    """The translation of each line in its place, detokenised, on every rank.
+
+    subwords: of the source and of the target. sources: text normalised as the training text was.
+    A line of more than max_source_pieces is translated in parts; an empty one stays empty.
+    """
+    source_subword, target_subword = subwords
+    chunks_of_lines = [
+        cut_into_chunks(line, source_subword, max_pieces=max_source_pieces) for line in sources
+    ]
+    chunks = [chunk for chunks_of_line in chunks_of_lines for chunk in chunks_of_line]
+    own_texts: list[tuple[int, str]] = []
+    batches = plan_batches([len(chunk) for chunk in chunks], config)
+    for batch in batches[world.rank :: world.world_size]:
+        found = translate_batch(models, [chunks[row] for row in batch], config)
+        texts = target_subword.decode([hypotheses[0].ids for hypotheses in found])
+        own_texts.extend(zip(batch, texts, strict=True))
+    translated = {row: text for part in world.gather_json(own_texts) for row, text in part}
+    rows = iter(range(len(chunks)))
+    return [
+        " ".join(translated[next(rows)] for _ in chunks_of_line)
+        for chunks_of_line in chunks_of_lines
+    ]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file, ended by newlines alone."""
+    return path.read_text("utf-8").removesuffix("\n").split("\n")
+
+
+def _batches_of_like_length(
+    shards: TokenShards, indices: NDArray[np.int64], batch_tokens: int
+) -> list[NDArray[np.int64]]:
+    """The pairs, longest first, in batches of at most `batch_tokens` cells on the longer side."""
+    lengths = np.maximum(shards.source_lengths[indices], shards.target_lengths[indices]) + 1
+    order = np.argsort(-lengths, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        rows = max(1, batch_tokens // int(lengths[order[start]]))
+        batches.append(indices[order[start : start + rows]])
+        start += rows
+    return batches
+
+
+def _scores(
+    hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
+) -> dict[str, Score]:
+    """Every metric, or none where nothing was decoded."""
+    if not hypotheses:
+        return {}
+    return {
+        name: metric(
+            hypotheses,
+            references,
+            lowercase=config.lowercase,
+            bootstrap_samples=config.bootstrap_samples,
+        )
+        for name, metric in METRICS.items()
+    }
+
+
+def _from_main(
+    world: World, own: tuple[dict[str, Score], tuple[float, float]]
+) -> tuple[dict[str, Score], tuple[float, float]]:
+    """The scores and times of rank 0."""
+    scores, times = own
+    sent = [{name: asdict(score) for name, score in scores.items()}, times]
+    received, (loss_s, decode_s) = world.gather_json(sent)[0]
+    return {name: Score(**fields) for name, fields in received.items()}, (loss_s, decode_s)
+
+
+def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:
+    """Positions spread over the whole, always the same ones; all of them where there are fewer."""
+    return np.arange(num_items)[:: max(1, num_items // max(1, num_chosen))][:num_chosen]
