@@ -76,7 +76,8 @@ def test_cosine_after_warmup_is_hugging_faces() -> None:
 def test_linear_after_warmup_is_hugging_faces() -> None:
     config = ScheduleConfig(kind="linear", peak_learning_rate=0.5, warmup_steps=20)
     theirs = their_rates(
-        lambda optimizer: transformers.get_linear_schedule_with_warmup(optimizer, 20, 100), 100
+        lambda optimizer: transformers.get_linear_schedule_with_warmup(optimizer, 20, 100),  # type: ignore[no-untyped-call]
+        100,
     )
     assert rates(config, 100)[20:] == pytest.approx(theirs[20:], rel=1e-9)
 

@@ -1,0 +1,231 @@
+"""Checkpoints: atomic directories with digests; what to keep; which one to go on from.
+
+step-0004000/
+    model.safetensors       the weights, fp32, by parameter name
+    ema.safetensors         their moving average, where the run keeps one
+    optimizer.safetensors   the optimizer's state, by parameter name and kind
+    state.json              see state.py
+    digests.json            size and SHA-256 of each of the others
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dragoman.errors import CheckpointError
+from dragoman.train.config import CheckpointConfig
+from dragoman.train.durable import discard, publish, remove_drafts, verify
+from dragoman.train.state import TrainState
+
+STATE_FILE: Final = "state.json"
+TensorGroups = Mapping[str, Mapping[str, Tensor]]
+"""Named tensors by the file they belong in: model, ema, optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    path: Path
+    state: TrainState
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The checkpoint in this directory, every file checked against its digest.
+
+        Raises CheckpointError that names the file which is missing, torn or altered.
+        """
+        verify(path)
+        return cls(path, read_state(path))
+
+    def has(self, group: str) -> bool:
+        """Whether the checkpoint has tensors of this group."""
+        return _tensor_file(self.path, group).is_file()
+
+    def tensors(self, group: str) -> dict[str, Tensor]:
+        """The tensors of a group by name, on the CPU."""
+        return load_file(_tensor_file(self.path, group))
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a save took."""
+
+    path: Path
+    size_bytes: int
+    seconds_s: float
+
+
+class CheckpointStore:
+    """The checkpoints of one run. Only one process may save; any may look."""
+
+    def __init__(self, directory: Path, config: CheckpointConfig) -> None:
+        self.directory = directory
+        self._config = config
+
+    def clean(self) -> None:
+        """Remove what a killed process left half-written; only for the process that saves."""
+        remove_drafts(self.directory)
+
+    def save(self, state: TrainState, groups: TensorGroups) -> Saved:
+        """Write the checkpoint of `state.step`, then remove those no longer to be kept.
+
+        Raises MachineError where the disk is full; the older checkpoints are untouched then.
+        """
+        start = time.perf_counter()
+        path = self.directory / f"step-{state.step:07d}"
+
+        def fill(draft: Path) -> None:
+            for group, tensors in groups.items():
+                if tensors:
+                    save_file(dict(tensors), _tensor_file(draft, group))
+            (draft / STATE_FILE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
+
+        size_bytes = publish(path, fill)
+        for other in self._not_kept(state.step):
+            discard(other)
+        return Saved(path, size_bytes, time.perf_counter() - start)
+
+    def paths(self) -> list[Path]:
+        """The directories of all checkpoints by step; none of them is checked."""
+        found = (path for path in self.directory.glob("step-*") if path.name[5:].isdecimal())
+        return sorted(found, key=_step)
+
+    def latest_valid(self, warn: Callable[[CheckpointError], None]) -> Checkpoint | None:
+        """The newest intact checkpoint; None where there is none at all.
+
+        warn: called with the damage of each newer one, which is passed over.
+        Raises CheckpointError where there are checkpoints and all are damaged.
+        """
+        paths = self.paths()
+        for path in reversed(paths):
+            try:
+                return Checkpoint.open(path)
+            except CheckpointError as error:
+                warn(error)
+        if paths:
+            raise CheckpointError(
+                f"none of the {len(paths)} checkpoints is intact",
+                place=self.directory,
+                remedy="start a new run with --fresh",
+            )
+        return None
+
+    def choose(self, which: str) -> Path:
+        """The directory of one checkpoint.
+
+        which: "last"; "best-loss"; "best-bleu"; "best", which is by BLEU where any was measured
+            and by dev loss where not; or a step.
+        Raises CheckpointError where there is no such checkpoint.
+        """
+        states = dict(self._states())
+        if which == "last" and states:
+            return max(states, key=_step)
+        if which.isdecimal():
+            named = [path for path in states if _step(path) == int(which)]
+        elif which in ("best", "best-bleu", "best-loss"):
+            by_bleu = [] if which == "best-loss" else _best_by_bleu(states)
+            named = by_bleu or ([] if which == "best-bleu" else _best_by_loss(states))
+        else:
+            named = []
+        if named:
+            return named[0]
+        steps = ", ".join(str(_step(path)) for path in states) or "none"
+        raise CheckpointError(
+            f"no checkpoint {which!r}",
+            place=self.directory,
+            remedy=f"choose last, best, best-loss, best-bleu or a step (there are: {steps})",
+        )
+
+    def _not_kept(self, step: int) -> list[Path]:
+        """All but the last ones and the best ones up to `step`.
+
+        Those beyond it belong to a future that was given up because they were damaged.
+        """
+        states = {path: state for path, state in self._states() if _step(path) <= step}
+        best = self._config.keep_best
+        kept = {
+            *list(states)[-self._config.keep_last :],
+            *_best_by_loss(states)[:best],
+            *_best_by_bleu(states)[:best],
+        }
+        return [path for path in self.paths() if path not in kept]
+
+    def _states(self) -> Iterator[tuple[Path, TrainState]]:
+        """All checkpoints whose state can be read, by step."""
+        for path in self.paths():
+            try:
+                yield path, read_state(path)
+            except CheckpointError:
+                continue
+
+
+def read_state(path: Path) -> TrainState:
+    """The JSON part of the checkpoint in this directory; raises CheckpointError."""
+    try:
+        return TrainState.model_validate_json((path / STATE_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(
+            "the state cannot be read",
+            place=path / STATE_FILE,
+            remedy="use another checkpoint, or the version of dragoman that wrote this one",
+        ) from error
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Put the weights to translate with into a model: the moving average where there is one.
+
+    path: a checkpoint, or the directory that `average` made.
+    Raises CheckpointError where they are damaged or belong to another model.
+    """
+    group = "ema" if _tensor_file(path, "ema").is_file() else "model"
+    file = _tensor_file(path, group)
+    verify(path, [file.name])
+    copy_named(load_file(file), dict(model.named_parameters()), place=file)
+
+
+@torch.no_grad()
+def copy_named(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, place: Path) -> None:
+    """Copy tensors onto those of the same name.
+
+    Raises CheckpointError, before anything is copied, that names a tensor which only one side
+    has or whose shapes differ.
+    """
+    remedy = "use the recipe that the checkpoint was trained with, or start a new run"
+    for name in [*target, *source]:
+        if name not in source or name not in target:
+            problem = f"{name} is in the {'checkpoint' if name in source else 'model'} only"
+            raise CheckpointError(problem, place=place, remedy=remedy)
+        if source[name].shape != target[name].shape:
+            ours, theirs = tuple(target[name].shape), tuple(source[name].shape)
+            problem = f"{name} is {theirs} in the checkpoint and {ours} in the model"
+            raise CheckpointError(problem, place=place, remedy=remedy)
+    for name, tensor in source.items():
+        target[name].copy_(tensor)
+
+
+def _best_by_loss(states: Mapping[Path, TrainState]) -> list[Path]:
+    measured = {p: s.dev_loss for p, s in states.items() if s.dev_loss is not None}
+    return sorted(measured, key=lambda path: (measured[path], _step(path)))
+
+
+def _best_by_bleu(states: Mapping[Path, TrainState]) -> list[Path]:
+    measured = {p: s.bleu for p, s in states.items() if s.bleu is not None}
+    return sorted(measured, key=lambda path: (-measured[path], _step(path)))
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _tensor_file(path: Path, group: str) -> Path:
+    return path / f"{group}.safetensors"

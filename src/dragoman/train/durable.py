@@ -1,0 +1,123 @@
+"""Directories that appear on disk whole or not at all, with a digest of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors import SafetensorError
+
+from dragoman.errors import CheckpointError, MachineError
+
+DIGESTS_FILE: Final = "digests.json"
+
+
+def publish(directory: Path, fill: Callable[[Path], None]) -> int:
+    """Make a directory whose files `fill` writes into the path it is given; returns their bytes.
+
+    Everything is on disk before the directory takes its name, so a crash at any moment leaves
+    either all of it or a draft that `remove_drafts` removes. An older directory of the same name
+    is replaced. Raises MachineError where the disk is full or cannot be written, and leaves
+    nothing behind then.
+    """
+    draft = _hidden(directory, "draft")
+    try:
+        draft.mkdir(parents=True)
+        fill(draft)
+        digests = {path.name: _digest(path) for path in sorted(draft.iterdir())}
+        text = json.dumps(digests, indent=1)
+        (draft / DIGESTS_FILE).write_text(text, encoding="utf-8")
+        for path in [*draft.iterdir(), draft]:
+            _flush(path)
+        if directory.exists():
+            discard(directory)
+        draft.rename(directory)
+        _flush(directory.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise MachineError(
+            f"cannot be written: {getattr(error, 'strerror', None) or error}",
+            place=directory,
+            remedy="free disk space or make the directory writable, then run the same command "
+            "again; what was complete before is still there",
+        ) from error
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def discard(directory: Path) -> None:
+    """Remove a directory; a crash on the way never leaves a part of it under its name."""
+    doomed = _hidden(directory, "doomed")
+    directory.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_drafts(parent: Path) -> None:
+    """Remove what a killed `publish` or `discard` has left in this directory."""
+    for kind in ("draft", "doomed"):
+        for path in parent.glob(f".*.{kind}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def verify(directory: Path, names: Iterable[str] | None = None) -> None:
+    """Check files against their digests, all files or those named.
+
+    Raises CheckpointError that names the first file which is missing, cut short or altered.
+    """
+    digests = _read_digests(directory)
+    for name in digests if names is None else names:
+        path = directory / name
+        try:
+            found = _digest(path)
+        except OSError as error:
+            raise _damaged(path, f"cannot be read: {error.strerror}") from error
+        expected = digests.get(name)
+        if expected is None:
+            raise _damaged(path, f"not in {DIGESTS_FILE}")
+        if found["bytes"] != expected["bytes"]:
+            raise _damaged(path, f"has {found['bytes']} bytes instead of {expected['bytes']}")
+        if found != expected:
+            raise _damaged(path, "its content is not what was written")
+
+
+def _damaged(path: Path, problem: str) -> CheckpointError:
+    return CheckpointError(
+        problem, place=path, remedy="use another checkpoint, this one is damaged"
+    )
+
+
+def _read_digests(directory: Path) -> dict[str, dict[str, Any]]:
+    path = directory / DIGESTS_FILE
+    try:
+        digests: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
+        if all(isinstance(entry["bytes"], int) for entry in digests.values()):
+            return digests
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise _damaged(path, "missing or torn")
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"sha256": sha256, "bytes": file.tell()}
+
+
+def _hidden(directory: Path, kind: str) -> Path:
+    return directory.with_name(f".{directory.name}.{kind}")
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file's content, or a directory's list of names, is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
