@@ -1,13 +1,29 @@
 """Text files -> shards. Never imports torch.
 
-config      the corpus section of a recipe
-pairs       files of parallel text -> SentencePair, or an error naming the line
-normalize   one spelling for one character: BOM, CRLF, Unicode NFC, control characters
-filters     scores and thresholds; every dropped pair has a reason
-dedup       duplicates, and training pairs that occur in dev or test
-split       valid and test taken from a corpus that comes without them
-subword     SentencePiece models: trained on a bounded sample, applied in parallel
-shards      token ids on disk, memory-mapped, shuffled, with a manifest
-prepare     the stages in order, resumable
-fetch       named corpora through mtdata
+config       the corpus section of a recipe
+special_ids  ids that every subword model shares
+sources      the files behind a recipe's entries, and whether they have changed
+fetch        named corpora through mtdata
+download     a file from a server, whole and as expected
+lines        a text file, packed or not -> runs of whole lines
+pairs        files of parallel text -> blocks of pairs, or an error naming the line
+alignment    where two files that should be parallel stop being so
+normalize    one spelling for one character: BOM, CRLF, Unicode NFC, spaces
+filters      scores and thresholds; every dropped pair has a reason
+rejected     what was dropped, readable afterwards
+clean        a block -> normalised, filtered pairs in a sorted run
+dedup        hashes of pairs: duplicates, and training pairs that occur in dev or test
+runs         the full shuffle: sorted runs on disk, read back by ranges of hashes
+split        dev and test sets, given or held out
+selection    which cleaned pairs stay, once all can be seen
+shards       token ids on disk, memory-mapped
+subword      SentencePiece models: trained on a bounded sample, applied fast
+encode       cleaned runs -> token rows
+stages       the stages that need the whole cleaned text
+assemble     encoded parts -> shards, rejected pairs and manifest
+manifest     what a prepared corpus is made of
+files        files that are whole or absent; what a disk says, in one line
+workers      one task over many items on several processes
+workplace    the folder of an unfinished corpus, so that work goes on after a kill
+prepare      the stages in order
 """

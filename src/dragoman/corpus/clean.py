@@ -1,0 +1,220 @@
+"""Blocks of raw lines -> normalised, filtered pairs, in sorted runs on disk."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.dedup import distinct_keys, pair_keys, repeated
+from dragoman.corpus.files import write_whole
+from dragoman.corpus.filters import FILTERS, Columns, Filter, Rejection, reject
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.pairs import BLOCK_LINES, Block
+from dragoman.corpus.rejected import RejectedPair, pack_rejected
+from dragoman.corpus.runs import write_run
+from dragoman.errors import CorpusError
+
+INVALID_UTF8 = "invalid_utf8"
+COLUMNS = "columns"
+DUPLICATE = "duplicate"
+_MAX_MALFORMED_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReport:
+    """What became of one block. Bytes are those of the pairs that stay.
+
+    malformed: "" or what is wrong with the first line that is no pair at all.
+    """
+
+    file: str
+    pairs_in: int
+    pairs_out: int
+    dropped: dict[str, int]
+    source_bytes: int
+    target_bytes: int
+    malformed: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanBlock:
+    """Normalised pairs that passed the filters with their line numbers, and those that did not."""
+
+    file: str
+    sources: list[str]
+    targets: list[str]
+    lines: NDArray[np.int64]
+    rejected: list[RejectedPair]
+
+    def without(self, rejections: list[Rejection]) -> CleanBlock:
+        """The block with some of its rows rejected."""
+        if not rejections:
+            return self
+        keep = np.ones(len(self.sources), dtype=np.bool_)
+        keep[[rejection.row for rejection in rejections]] = False
+        rejected = [
+            RejectedPair(
+                name, score, self.file, int(self.lines[row]), self.sources[row], self.targets[row]
+            )
+            for row, name, score in rejections
+        ]
+        rows = np.flatnonzero(keep)
+        return CleanBlock(
+            self.file,
+            [self.sources[row] for row in rows],
+            [self.targets[row] for row in rows],
+            self.lines[rows],
+            self.rejected + rejected,
+        )
+
+    def report(self) -> BlockReport:
+        """The counts of this block."""
+        malformed = [pair for pair in self.rejected if pair.filter in (INVALID_UTF8, COLUMNS)]
+        return BlockReport(
+            file=self.file,
+            pairs_in=len(self.sources) + len(self.rejected),
+            pairs_out=len(self.sources),
+            dropped=dict(Counter(pair.filter for pair in self.rejected)),
+            source_bytes=num_bytes(self.sources),
+            target_bytes=num_bytes(self.targets),
+            malformed=_describe(malformed[0]) if malformed else "",
+        )
+
+
+class BlockCleaner:
+    """The task of a worker: clean a block and write it as a run. Done blocks are passed over."""
+
+    def __init__(self, config: CorpusConfig, runs: Path) -> None:
+        self._config = config
+        self._runs = runs
+
+    def __call__(self, block: Block) -> BlockReport:
+        """Write the run, its rejected pairs and, last, its report."""
+        path = run_path(self._runs, block.index)
+        report_path = path.with_suffix(".json")
+        if report_path.exists():
+            return BlockReport(**json.loads(report_path.read_bytes()))
+        cleaned = clean_block(block, self._config)
+        keys = pair_keys(cleaned.sources, cleaned.targets, seed=self._config.seed)
+        if self._config.filters.drop_duplicates:
+            again = repeated(keys)
+            cleaned = cleaned.without(
+                [Rejection(int(row), DUPLICATE, 1.0) for row in np.flatnonzero(again)]
+            )
+            keys = keys[~again]
+        else:
+            keys = distinct_keys(keys, first_ordinal=block.index * BLOCK_LINES)
+        pairs = [f"{s}\t{t}" for s, t in zip(cleaned.sources, cleaned.targets, strict=True)]
+        write_run(path, keys, cleaned.lines, pairs)
+        write_whole(path.with_suffix(".rejected"), pack_rejected(cleaned.rejected))
+        report = cleaned.report()
+        write_whole(report_path, json.dumps(asdict(report)))
+        return report
+
+
+def run_path(runs: Path, index: int) -> Path:
+    """Where the text of a block's run is; its index, rejected pairs and report lie beside it."""
+    return runs / f"{index:06d}.txt"
+
+
+def clean_block(
+    block: Block, config: CorpusConfig, *, filters: Sequence[Filter] = FILTERS
+) -> CleanBlock:
+    """Decode, normalise and filter the lines of a block."""
+    source_text, target_text, malformed = _decode(block)
+    sources = normalize(source_text, lowercase=config.lowercase).split("\n")
+    targets = normalize(target_text, lowercase=config.lowercase).split("\n")
+    whole = CleanBlock(
+        file=block.entry.name,
+        sources=sources,
+        targets=targets,
+        lines=np.arange(block.first_line, block.first_line + block.num_lines),
+        rejected=[],
+    )
+    columns = Columns(sources, targets)
+    return whole.without(reject(columns, config.filters, malformed=malformed, filters=filters))
+
+
+def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
+    """Pass reports on, in their order, as long as the lines of a file mostly are pairs.
+
+    Raises: CorpusError where over 1% of a file's lines so far are not UTF-8, or not two columns:
+    such a file is of another kind, and dropping its lines would hide that.
+    """
+    lines, malformed = Counter[str](), Counter[str]()
+    first: dict[str, str] = {}
+    for report in reports:
+        lines[report.file] += report.pairs_in
+        malformed[report.file] += sum(
+            report.dropped.get(name, 0) for name in (INVALID_UTF8, COLUMNS)
+        )
+        if report.malformed:
+            first.setdefault(report.file, report.malformed)
+        if malformed[report.file] > _MAX_MALFORMED_SHARE * lines[report.file]:
+            raise CorpusError(
+                first[report.file],
+                place=report.file,
+                remedy="convert the text to UTF-8, one sentence a line, "
+                "in two files or in two columns with one tab between them",
+            )
+        yield report
+
+
+def num_bytes(texts: list[str]) -> int:
+    """Bytes of the texts in UTF-8, a newline after each."""
+    return len("\n".join(texts).encode()) + (len(texts) > 0)
+
+
+def _decode(block: Block) -> tuple[str, str, list[Rejection]]:
+    """Both sides as text of num_lines lines, and the rows that are no pairs."""
+    source, malformed = _decode_lines(block.source)
+    if block.target is None:
+        source, target, bad_rows = _split_columns(source)
+    else:
+        target, bad_rows = _decode_lines(block.target)
+    first_of_row = {rejection.row: rejection for rejection in reversed(malformed + bad_rows)}
+    return source, target, list(first_of_row.values())
+
+
+def _decode_lines(text: bytes) -> tuple[str, list[Rejection]]:
+    """Text without its last newline, and the rows that are not UTF-8 with their bad bytes."""
+    try:
+        return text[:-1].decode(), []
+    except UnicodeDecodeError:
+        pass
+    lines = []
+    rejections = []
+    for row, line in enumerate(text[:-1].split(b"\n")):
+        lines.append(line.decode(errors="replace"))
+        bad_bytes = sum(
+            "\udc80" <= character <= "\udcff" for character in line.decode(errors="surrogateescape")
+        )
+        if bad_bytes:
+            rejections.append(Rejection(row, INVALID_UTF8, bad_bytes))
+    return "\n".join(lines), rejections
+
+
+def _split_columns(text: str) -> tuple[str, str, list[Rejection]]:
+    """Both columns, and the rows that do not have two by their count of columns."""
+    sources, targets, rejections = [], [], []
+    for row, line in enumerate(text.split("\n")):
+        source, _, target = line.partition("\t")
+        num_columns = line.count("\t") + 1
+        if num_columns != 2:
+            rejections.append(Rejection(row, COLUMNS, num_columns))
+        sources.append(source)
+        targets.append(target)
+    return "\n".join(sources), "\n".join(targets), rejections
+
+
+def _describe(pair: RejectedPair) -> str:
+    if pair.filter == COLUMNS:
+        return f"line {pair.line} has {pair.score:.0f} column(s) instead of 2"
+    return f"line {pair.line} has {pair.score:.0f} byte(s) that are not UTF-8"

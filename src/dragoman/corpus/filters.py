@@ -1,0 +1,133 @@
+"""Scores and thresholds: why a pair is kept or dropped.
+
+A filter gives every pair a score; a pair is dropped by the first filter whose threshold its score
+exceeds. To add a filter, write its score and add a line to FILTERS.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.corpus.config import FilterConfig
+
+_RATIO_MIN_CHARACTERS = 20
+_CONTROL_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
+
+
+class Columns:
+    """Normalised pairs of one block, side by side, with what several filters look at."""
+
+    def __init__(self, sources: list[str], targets: list[str]) -> None:
+        self.sources = sources
+        self.targets = targets
+        self.source_characters = _lengths(sources)
+        self.target_characters = _lengths(targets)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A named score and the highest value at which a pair is accepted."""
+
+    name: str
+    score: Callable[[Columns], Scores]
+    threshold: Callable[[FilterConfig], float]
+
+
+class Rejection(NamedTuple):
+    """Row of a block that a filter dropped, and the score it had."""
+
+    row: int
+    filter: str
+    score: float
+
+
+def empty_sides(pairs: Columns) -> Scores:
+    """How many sides are empty."""
+    sides = zip(pairs.sources, pairs.targets, strict=True)
+    return _array((not source) + (not target) for source, target in sides)
+
+
+def control_characters(pairs: Columns) -> Scores:
+    """Control, private and unassigned characters on both sides."""
+    sides = zip(pairs.sources, pairs.targets, strict=True)
+    return _array(_count_controls(source) + _count_controls(target) for source, target in sides)
+
+
+def longest_words(pairs: Columns) -> Scores:
+    """Words of the longer side."""
+    words = ([text.count(" ") for text in side] for side in (pairs.sources, pairs.targets))
+    return np.maximum(*map(_array, words)) + 1.0
+
+
+def length_ratio(pairs: Columns) -> Scores:
+    """Characters of the longer side over those of the shorter; 1 where both are short."""
+    longer = np.maximum(pairs.source_characters, pairs.target_characters)
+    shorter = np.minimum(pairs.source_characters, pairs.target_characters)
+    return np.where(longer > _RATIO_MIN_CHARACTERS, longer / np.maximum(shorter, 1), 1.0)
+
+
+def identical_sides(pairs: Columns) -> Scores:
+    """1 where source and target are the same text."""
+    sides = zip(pairs.sources, pairs.targets, strict=True)
+    return _array(source == target for source, target in sides)
+
+
+EMPTY = Filter("empty", empty_sides, lambda _: 0)
+FILTERS: tuple[Filter, ...] = (
+    EMPTY,
+    Filter("control_characters", control_characters, lambda c: c.max_control_characters),
+    Filter("over_long", longest_words, lambda c: c.max_words),
+    Filter("length_ratio", length_ratio, lambda c: c.max_length_ratio),
+    Filter("identical", identical_sides, lambda c: 0 if c.drop_identical else np.inf),
+)
+
+
+def reject(
+    pairs: Columns,
+    config: FilterConfig,
+    *,
+    malformed: Sequence[Rejection] = (),
+    filters: Sequence[Filter] = FILTERS,
+) -> list[Rejection]:
+    """The rows to drop, each once, with the first filter that it fails.
+
+    malformed: rows that are dropped whatever the filters say; they come first in the result.
+    """
+    rejections = list(malformed)
+    accepted = np.ones(len(pairs), dtype=np.bool_)
+    for rejection in malformed:
+        accepted[rejection.row] = False
+    for chosen in filters:
+        scores = chosen.score(pairs)
+        failed = accepted & (scores > chosen.threshold(config))
+        accepted &= ~failed
+        rejections += [
+            Rejection(int(row), chosen.name, float(scores[row])) for row in np.flatnonzero(failed)
+        ]
+    return rejections
+
+
+def _count_controls(text: str) -> int:
+    if text.isprintable():
+        return 0
+    return sum(unicodedata.category(character) in _CONTROL_CATEGORIES for character in text)
+
+
+def _lengths(texts: list[str]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+
+
+def _array(values: Iterable[float]) -> Scores:
+    return np.fromiter(values, dtype=np.float64)

@@ -1,0 +1,141 @@
+"""What a prepared corpus is made of, and what it cost on the way.
+
+A manifest is written last: a directory with a manifest is whole. MB are 10^6 bytes, MiB 2^20.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Self
+
+from pydantic import ValidationError
+
+from dragoman.corpus.config import CorpusConfig
+from dragoman.errors import CorpusError
+from dragoman.settings import Section
+
+FORMAT_VERSION = 1
+FILE_NAME = "manifest.json"
+
+
+class TextSize(Section):
+    """Bytes of text, in the two units that are taken for each other."""
+
+    num_bytes: int
+    mb: float
+    mib: float
+
+    @classmethod
+    def of(cls, num_bytes: int) -> Self:
+        """The size in all units."""
+        return cls(
+            num_bytes=num_bytes, mb=round(num_bytes / 1e6, 3), mib=round(num_bytes / 2**20, 3)
+        )
+
+
+class SourceFile(Section):
+    """A file that was read. name is as in the recipe; text is its size after unpacking."""
+
+    split: str
+    name: str
+    sha256: str
+    size_bytes: int
+    mtime_ns: int
+    lines: int
+    text: TextSize
+
+
+class StageFacts(Section):
+    """Pairs into and out of a stage, and the text that it left."""
+
+    stage: str
+    pairs_in: int
+    pairs_out: int
+    dropped: dict[str, int]
+    dropped_share: float
+    source_text: TextSize
+    target_text: TextSize
+
+
+class SplitFacts(Section):
+    """One split: its stages in order, and what is in its shards. Pieces have no special ids."""
+
+    stages: tuple[StageFacts, ...]
+    pairs: int
+    source_pieces: int
+    target_pieces: int
+    source_unknown_pieces: int
+    target_unknown_pieces: int
+    truncated: int
+    truncated_share: float
+
+    @property
+    def pairs_in(self) -> int:
+        """Pairs read."""
+        return self.stages[0].pairs_in
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Pairs dropped by each filter, over all stages."""
+        counts: dict[str, int] = {}
+        for stage in self.stages:
+            for reason, pairs in stage.dropped.items():
+                counts[reason] = counts.get(reason, 0) + pairs
+        return counts
+
+
+class OutputFile(Section):
+    """A file of the prepared corpus."""
+
+    sha256: str
+    size_bytes: int
+
+
+class Manifest(Section):
+    """The facts of a prepared corpus.
+
+    digest is of the files' digests: two corpora with one digest hold the same text, models and ids,
+    wherever and by however many workers they were made.
+    """
+
+    format_version: int
+    digest: str
+    config: CorpusConfig
+    source_vocab_size: int
+    target_vocab_size: int
+    sources: tuple[SourceFile, ...]
+    splits: dict[str, SplitFacts]
+    files: dict[str, OutputFile]
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """The manifest of a prepared corpus.
+
+        Raises: CorpusError where there is none, or it is of another version or broken.
+        """
+        path = directory / FILE_NAME
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise CorpusError(
+                "is not a prepared corpus", place=directory, remedy="run dragoman prepare first"
+            ) from error
+        except (OSError, ValidationError) as error:
+            raise CorpusError(
+                "is not a manifest that this version can read",
+                place=path,
+                remedy="run dragoman prepare again",
+            ) from error
+
+    @property
+    def train(self) -> SplitFacts:
+        """The training split."""
+        return self.splits["train"]
+
+
+def digest_files(files: dict[str, OutputFile]) -> str:
+    """The digest of a corpus with these files."""
+    digests = {name: file.sha256 for name, file in files.items()}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()

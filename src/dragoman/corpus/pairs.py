@@ -1,0 +1,125 @@
+"""Files of parallel text -> blocks of pairs, or an error that names the line.
+
+An entry is two aligned files or one TSV file of two columns. A block is raw bytes: the process
+that reads only cuts at line ends, the processes that clean do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.corpus.alignment import first_suspicious_line
+from dragoman.corpus.lines import RUN_BYTES, FileFacts, LineReader
+from dragoman.errors import CorpusError
+
+BLOCK_LINES = 32_768
+_TARGET_RUN_BYTES = 8 * RUN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class TextEntry:
+    """One entry of a corpus with its files found; target is None where source is a TSV file.
+
+    name: what the recipe calls the source file.
+    """
+
+    name: str
+    source: Path
+    target: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the entry."""
+        return (self.source,) if self.target is None else (self.source, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive lines of one entry; every line ends with a newline.
+
+    index counts the blocks of a split over all its entries. target is None where source holds
+    both columns of a TSV file.
+    """
+
+    index: int
+    entry: TextEntry
+    first_line: int
+    num_lines: int
+    source: bytes
+    target: bytes | None
+
+
+class BlockReader:
+    """Reads the entries of one split, in order, as blocks.
+
+    facts holds what was learnt of each file that has been read to its end.
+    """
+
+    def __init__(self, entries: Sequence[TextEntry], *, block_lines: int = BLOCK_LINES) -> None:
+        self._entries = entries
+        self._block_lines = block_lines
+        self.facts: list[FileFacts] = []
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield every block.
+
+        Raises: CorpusError where a file cannot be read or is empty, or where two files do not have
+        the same number of lines.
+        """
+        index = 0
+        for entry in self._entries:
+            readers = [LineReader(path) for path in entry.paths]
+            first_line = 1
+            while texts := self._take(readers):
+                num_lines = texts[0][1]
+                source, target = texts[0][0], texts[1][0] if len(texts) > 1 else None
+                yield Block(index, entry, first_line, num_lines, source, target)
+                first_line += num_lines
+                index += 1
+            self.facts += [reader.facts() for reader in readers]
+            if first_line == 1:
+                raise CorpusError(
+                    "holds no text",
+                    place=entry.source,
+                    remedy="give a file with one sentence a line",
+                )
+
+    def _take(self, readers: list[LineReader]) -> list[tuple[bytes, int]]:
+        """The next lines of each reader, as many of each; empty at the end."""
+        text, num_lines = readers[0].take(self._block_lines)
+        texts = [(text, num_lines)]
+        for reader in readers[1:]:
+            texts.append(reader.take(num_lines or 1, max_bytes=_TARGET_RUN_BYTES))
+        if any(count != num_lines for _, count in texts):
+            raise _misaligned(readers[0].path, readers[1].path)
+        return texts if num_lines else []
+
+
+def _misaligned(source: Path, target: Path) -> CorpusError:
+    source_lengths, target_lengths = _line_lengths(source), _line_lengths(target)
+    num_source, num_target = len(source_lengths), len(target_lengths)
+    suspicious = first_suspicious_line(source_lengths, target_lengths)
+    if suspicious > min(num_source, num_target):
+        how = "the shorter one seems to be cut off at its end"
+    else:
+        how = f"from about line {suspicious} on their lengths do not fit each other"
+    return CorpusError(
+        f"{num_source} lines against {num_target}; {how}",
+        place=f"{source}, {target}",
+        remedy="give files in which line N of one belongs to line N of the other",
+    )
+
+
+def _line_lengths(path: Path) -> NDArray[np.int64]:
+    """Bytes in each line of a file."""
+    reader = LineReader(path)
+    lengths = [np.zeros(0, dtype=np.int64)]
+    while run := reader.take(BLOCK_LINES)[0]:
+        newlines = np.flatnonzero(np.frombuffer(run, dtype=np.uint8) == ord("\n"))
+        lengths.append(np.diff(newlines, prepend=-1) - 1)
+    return np.concatenate(lengths)

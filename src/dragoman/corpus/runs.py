@@ -1,0 +1,107 @@
+"""The full shuffle: runs on disk, each sorted by key, read back together by ranges of keys.
+
+A key is a seeded hash, so the order of keys is a random order of the whole corpus, the same
+whatever the blocks and the workers. Equal pairs have equal keys and meet. Any prefix of the order
+is a uniform sample. A run is a text file of `source<TAB>target` lines and an index beside it, an
+array of shape (3, pairs): keys, ends of the lines in bytes, line numbers in the entry's files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.corpus.dedup import Keys
+from dragoman.corpus.files import whole_file
+
+KEY_SPACE = 1 << 64
+RANGE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SortedPairs:
+    """Pairs in the order of their keys; of equal keys the one that came first comes first.
+
+    pairs are `source<TAB>target`. runs and lines tell where each pair came from.
+    """
+
+    keys: Keys
+    pairs: list[str]
+    runs: NDArray[np.int64]
+    lines: NDArray[np.uint64]
+
+
+def write_run(path: Path, keys: Keys, lines: NDArray[np.int64], pairs: Sequence[str]) -> None:
+    """Sort pairs by key and write them; path is the text file, the index gets the suffix .npy."""
+    order = np.argsort(keys, kind="stable")
+    encoded = [f"{pairs[row]}\n".encode() for row in order]
+    index = np.empty((3, len(pairs)), dtype=np.uint64)
+    index[0] = keys[order]
+    index[1] = np.cumsum(np.fromiter(map(len, encoded), dtype=np.uint64, count=len(encoded)))
+    index[2] = lines[order]
+    with whole_file(path) as file:
+        file.write(b"".join(encoded))
+    with whole_file(path.with_suffix(".npy")) as file:
+        np.save(file, index)
+
+
+class SortedRuns:
+    """All runs of a corpus, in the order of their blocks; the indexes are memory-mapped."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._indexes = [np.load(path.with_suffix(".npy"), mmap_mode="r") for path in paths]
+        self.num_pairs = sum(index.shape[1] for index in self._indexes)
+        self.num_bytes = sum(path.stat().st_size for path in paths)
+
+    def ranges(self, *, range_bytes: int = RANGE_BYTES) -> list[tuple[int, int]]:
+        """Ranges of keys, low included and high not, that cover all and hold about as many bytes.
+
+        They depend on the corpus alone.
+        """
+        count = -(-self.num_bytes // range_bytes) or 1
+        bounds = [KEY_SPACE * i // count for i in range(count + 1)]
+        return list(pairwise(bounds))
+
+    def read(self, low: int, high: int) -> SortedPairs:
+        """Every pair with low <= key < high."""
+        keys, lines, runs = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)], []
+        pairs: list[str] = []
+        for run, (path, index) in enumerate(zip(self._paths, self._indexes, strict=True)):
+            first, last = _position(index[0], low), _position(index[0], high)
+            if first == last:
+                continue
+            keys.append(index[0, first:last])
+            lines.append(index[2, first:last])
+            runs.append(np.full(last - first, run))
+            start = int(index[1, first - 1]) if first else 0
+            pairs += _read_lines(path, start, int(index[1, last - 1]))
+        all_keys = np.concatenate(keys)
+        order = np.argsort(all_keys, kind="stable")
+        return SortedPairs(
+            keys=all_keys[order],
+            pairs=[pairs[row] for row in order],
+            runs=np.concatenate([np.zeros(0, np.int64), *runs])[order],
+            lines=np.concatenate(lines)[order],
+        )
+
+    def in_order(self) -> Iterator[SortedPairs]:
+        """The whole corpus in the order of the keys, a range at a time."""
+        for low, high in self.ranges():
+            yield self.read(low, high)
+
+
+def _position(keys: Keys, bound: int) -> int:
+    return len(keys) if bound == KEY_SPACE else int(np.searchsorted(keys, np.uint64(bound)))
+
+
+def _read_lines(path: Path, start: int, end: int) -> list[str]:
+    with path.open("rb") as file:
+        file.seek(start, os.SEEK_SET)
+        return file.read(end - start).decode().split("\n")[:-1]

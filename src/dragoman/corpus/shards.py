@@ -1,0 +1,150 @@
+"""Token ids on disk, memory-mapped: the rows of one split, both sides.
+
+Files of a split, for side in source, target:
+    <side>_ids.npy      the rows' pieces end to end, uint16, or uint32 over 65,536 ids
+    <side>_offsets.npy  int64, shape (pairs + 1,): where each row starts
+    <side>_lengths.npy  int32, shape (pairs,): pieces in each row
+Rows hold no special ids; data/batch.py adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.corpus.files import whole_file
+from dragoman.errors import CorpusError
+
+Ids = NDArray[np.integer]
+Lengths = NDArray[np.int32]
+SIDES = ("source", "target")
+
+
+def id_dtype(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
+    """The smallest type that holds every id of a vocabulary."""
+    return np.dtype(np.uint16) if vocab_size <= 1 << 16 else np.dtype(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """Rows of pieces end to end. ids: shape (sum of lengths,). lengths: int32, shape (rows,)."""
+
+    ids: Ids
+    lengths: Lengths
+
+    def select(self, keep: NDArray[np.bool_]) -> TokenRows:
+        """The rows where keep, of shape (rows,), is true."""
+        return TokenRows(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
+
+    def truncate(self, max_pieces: int) -> TokenRows:
+        """The first max_pieces of each row."""
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        positions = np.arange(len(self.ids)) - np.repeat(ends - self.lengths, self.lengths)
+        return TokenRows(self.ids[positions < max_pieces], np.minimum(self.lengths, max_pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class SideSize:
+    """How much one side of a split holds."""
+
+    num_rows: int
+    num_ids: int
+    dtype: np.dtype[np.generic]
+
+
+class TokenShards:
+    """One split of a prepared corpus; nothing of its ids is read before it is asked for.
+
+    source_lengths, target_lengths: int32, shape (num_pairs,), pieces without end of sentence.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._source_ids = _open_array(directory / "source_ids.npy")
+        self._source_offsets = _open_array(directory / "source_offsets.npy")
+        self.source_lengths: Lengths = _open_array(directory / "source_lengths.npy")
+        self._target_ids = _open_array(directory / "target_ids.npy")
+        self._target_offsets = _open_array(directory / "target_offsets.npy")
+        self.target_lengths: Lengths = _open_array(directory / "target_lengths.npy")
+        self.num_pairs = len(self.source_lengths)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """The split in a directory such as `prepared/train`.
+
+        Raises: CorpusError where a file is missing or torn.
+        """
+        return cls(directory)
+
+    def source(self, index: int) -> Ids:
+        """Source pieces of one pair."""
+        return self._source_ids[self._source_offsets[index] : self._source_offsets[index + 1]]
+
+    def target(self, index: int) -> Ids:
+        """Target pieces of one pair."""
+        return self._target_ids[self._target_offsets[index] : self._target_offsets[index + 1]]
+
+    def gather(self, indices: NDArray[np.int64]) -> tuple[Ids, Lengths, Ids, Lengths]:
+        """Source pieces and lengths, target pieces and lengths of some pairs, as make_batch takes.
+
+        indices: shape (B,), any order. Pieces are end to end, lengths of shape (B,).
+        """
+        source_lengths, target_lengths = self.source_lengths[indices], self.target_lengths[indices]
+        return (
+            _gather(self._source_ids, self._source_offsets[indices], source_lengths),
+            source_lengths,
+            _gather(self._target_ids, self._target_offsets[indices], target_lengths),
+            target_lengths,
+        )
+
+
+def write_side(directory: Path, side: str, parts: Iterable[TokenRows], *, size: SideSize) -> None:
+    """Write one side of a split from its parts in order; memory holds one part at a time.
+
+    size: what the parts amount to, which must be known ahead.
+    """
+    names = [directory / f"{side}_{part}.npy" for part in ("ids", "offsets", "lengths")]
+    with (
+        whole_file(names[0]) as ids,
+        whole_file(names[1]) as offsets,
+        whole_file(names[2]) as lengths,
+    ):
+        _write_header(ids, size.dtype, size.num_ids)
+        _write_header(offsets, np.dtype(np.int64), size.num_rows + 1)
+        _write_header(lengths, np.dtype(np.int32), size.num_rows)
+        offsets.write(np.zeros(1, np.int64).data)
+        end = 0
+        for rows in parts:
+            ends = np.cumsum(rows.lengths, dtype=np.int64) + end
+            end += len(rows.ids)
+            ids.write(np.ascontiguousarray(rows.ids).data)
+            offsets.write(ends.data)
+            lengths.write(np.ascontiguousarray(rows.lengths).data)
+    assert end == size.num_ids
+
+
+def _write_header(file: BinaryIO, dtype: np.dtype[np.generic], size: int) -> None:
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _open_array(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
+    except (OSError, ValueError, EOFError) as error:
+        raise CorpusError(
+            f"is not a whole token file ({error})",
+            place=path,
+            remedy="remove the prepared directory and run dragoman prepare again",
+        ) from error
+
+
+def _gather(ids: NDArray[Any], starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+    """Pieces of the rows that start at starts, end to end."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return ids[np.repeat(starts - (ends - lengths), lengths) + np.arange(total)]

@@ -1,0 +1,75 @@
+"""One task over many items on several processes, in order, with bounded memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from dragoman.errors import MachineError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_task: Callable[[Any], Any] | None = None
+
+
+def parallel_map(
+    make_task: Callable[[], Callable[[Item], Result]], items: Iterable[Item], *, workers: int
+) -> Iterator[Result]:
+    """Yield task(item) for every item, in the order of the items.
+
+    make_task: called once in each worker process; what it returns may hold state. Both it and the
+    items must be picklable. With one worker everything happens in this process.
+    Raises: what a task raises; MachineError where a worker is killed.
+    """
+    if workers == 1:
+        yield from map(make_task(), items)
+        return
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(make_task,),
+    )
+    pending: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(_run_task, item))
+            if len(pending) > workers + 1:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise MachineError(
+            "a worker process was killed, most often because memory ran out",
+            remedy="free memory or use fewer workers, then run again: finished parts are kept",
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(make_task: Callable[[], Callable[[Any], Any]]) -> None:
+    global _task
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    _task = make_task()
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed cannot end its workers: they would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run_task(item: Any) -> Any:
+    assert _task is not None
+    return _task(item)

@@ -1,0 +1,99 @@
+"""The folder in which a corpus is being made, so that work can go on after a kill.
+
+It lies inside the directory of the corpus and is removed when the corpus is whole. A file in it is
+whole or absent; what is there need not be made again, as long as the plan is the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dragoman.corpus.files import remove_tree, write_whole
+from dragoman.corpus.manifest import FILE_NAME
+from dragoman.errors import MachineError
+
+_FOLDER = ".unfinished"
+
+
+class Workplace:
+    """Paths of the unfinished corpus.
+
+    runs: the cleaned training text. parts: its encoded pieces. result: what will be published.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.root = directory / _FOLDER
+        self.runs = self.root / "runs"
+        self.parts = self.root / "parts"
+        self.result = self.root / "result"
+
+    def rejected(self, split: str) -> Path:
+        """The rejected pairs of a dev or test set."""
+        return self.root / f"{split}.rejected"
+
+    def begin(self, plan: str) -> None:
+        """Keep what belongs to the plan, a digest; remove what belongs to another one."""
+        marker = self.root / "plan"
+        if not marker.exists() or marker.read_text() != plan:
+            remove_tree(self.root)
+        for folder in (self.runs, self.parts, self.result):
+            folder.mkdir(parents=True, exist_ok=True)
+        for torn in self.root.rglob("*.tmp"):
+            torn.unlink()
+        write_whole(marker, plan)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What make() returned the first time under this plan; it must survive JSON."""
+        path = self.root / f"{name}.json"
+        if not path.exists():
+            write_whole(path, json.dumps(make()))
+        return self.recall(name)
+
+    def recall(self, name: str) -> Any:
+        """What was kept under a name."""
+        return json.loads((self.root / f"{name}.json").read_bytes())
+
+    def publish(self) -> None:
+        """Put the result in place of what the directory held; the manifest comes last."""
+        self.once("retired", self._retire)
+        names = sorted(path.name for path in self.result.iterdir())
+        for name in sorted(names, key=lambda name: name == FILE_NAME):
+            (self.result / name).replace(self.directory / name)
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the workplace."""
+        remove_tree(self.root)
+
+    def _retire(self) -> None:
+        (self.directory / FILE_NAME).unlink(missing_ok=True)
+        for name in ("train", "valid", "test", "rejected"):
+            remove_tree(self.directory / name)
+
+
+@contextmanager
+def sole_use(directory: Path) -> Iterator[None]:
+    """Make the directory and keep other preparations out of it.
+
+    Raises: MachineError where another process prepares a corpus there.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise MachineError(
+            "another process prepares a corpus here",
+            place=directory,
+            remedy="wait for it, or choose another directory",
+        ) from error
+    finally:
+        os.close(handle)
