@@ -55,9 +55,10 @@ class Quantity:
             return "not finite"
         for symbol, scale in reversed(self.symbols):
             number = self._number(value / scale)
-            if abs(_to_float(number)) >= 1 or (symbol, scale) == self.symbols[0]:
-                return f"{number}{self.space if symbol else ''}{symbol}"
-        raise AssertionError("the smallest symbol takes every value")
+            text = number + (self.space + symbol if symbol else "")
+            if abs(_to_float(number)) >= 1 or (value == 0 and scale == 1):
+                break
+        return text
 
     def parse(self, text: str) -> float:
         """The value of `text` in base units; ConfigError where it does not say one."""

@@ -64,6 +64,7 @@ def test_any_text_is_a_value_or_refused_with_words(name: str, text: str) -> None
         (units.BYTE_RATE, 12e6, "12 MB/s"),
         (units.BYTE_RATE, 216.6e6, "216.6 MB/s"),
         (units.DURATION, 0.0381, "38.1 ms"),
+        (units.DURATION, 0, "0 s"),
         (units.DURATION, 59.99, "1 min 00 s"),
         (units.DURATION, 245, "4 min 05 s"),
         (units.DURATION, 3599.7, "1 h 00 min"),

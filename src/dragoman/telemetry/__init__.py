@@ -5,5 +5,6 @@ timers        the phases of a step
 host          what this machine is, and the most memory used
 environment   versions, git state and hardware of a run
 progress      where a run stands, folded from its events
+lines         events and progress in words
 sinks         console and TensorBoard, fed by events
 """

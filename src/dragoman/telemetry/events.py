@@ -259,7 +259,7 @@ class EventWriter:
 
         Raises MachineError where the line does not fit on the disk.
         """
-        values = {f.name: _json_value(getattr(payload, f.name)) for f in fields(payload)}
+        values = as_values(payload)
         event = Event(
             v=SCHEMA_VERSION,
             kind=payload.kind,
@@ -357,5 +357,10 @@ def _is_torn(path: Path) -> bool:
         return file.read(1) not in (b"", b"\n")
 
 
-def _json_value(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def as_values(payload: Payload) -> dict[str, Any]:
+    """The payload as it is written: a number that JSON has no word for is None."""
+    values = ((f.name, getattr(payload, f.name)) for f in fields(payload))
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values
+    }

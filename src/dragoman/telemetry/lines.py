@@ -1,0 +1,184 @@
+"""Events and progress in words, for the console."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from dragoman import units
+from dragoman.telemetry import events
+from dragoman.telemetry.events import Event
+from dragoman.telemetry.progress import Progress
+from dragoman.units import Quantity
+
+_SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
+_ENDINGS = {
+    "max_steps": "trained to the last step",
+    "early_stop": "stopped early, no new best",
+    "signal": "stopped by a signal, all is saved",
+    "diverged": "diverged",
+}
+
+Values = Mapping[str, Any]
+
+
+def told(quantity: Quantity, value: float | None) -> str:
+    """The value as text; "not measured" where there is none."""
+    return "not measured" if value is None else quantity.text(value)
+
+
+def interval_of(values: Values, name: str) -> str:
+    """A confidence interval as " (22.1 to 24.6)", or nothing where none was measured."""
+    low, high = values.get(f"{name}_low"), values.get(f"{name}_high")
+    if low is None or high is None:
+        return ""
+    return f" ({units.SCORE.text(low)} to {units.SCORE.text(high)})"
+
+
+def clock_time(moment: float) -> str:
+    """A moment as the time of day here, with the date where it is not today."""
+    there, today = time.localtime(moment), time.localtime()
+    same_day = (there.tm_year, there.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M" if same_day else "%H:%M on %a %d %b", there)
+
+
+def time_left(progress: Progress) -> str:
+    """What is left and when it will be done."""
+    left_s, finish_time = progress.left_s, progress.finish_time
+    if left_s is None or finish_time is None:
+        return "time left not known yet"
+    return f"{units.DURATION.text(round(left_s))} left, done at {clock_time(finish_time)}"
+
+
+def learning(interval: Values) -> list[tuple[str, str]]:
+    """How well an interval went: (what it is, value)."""
+    return [
+        ("loss", told(units.LOSS, interval.get("train_loss"))),
+        ("learning rate", told(units.LEARNING_RATE, interval.get("learning_rate"))),
+        ("gradient norm", told(units.NORM, interval.get("gradient_norm"))),
+    ]
+
+
+def speed(progress: Progress) -> list[tuple[str, str]]:
+    """How fast an interval went: (what it is, value)."""
+    return [
+        ("source + target", told(units.TOKEN_RATE, progress.tokens_per_s)),
+        ("padding", told(units.SHARE, progress.interval.get("padding_share"))),
+        ("data wait", told(units.SHARE, progress.data_wait_share)),
+    ]
+
+
+def progress_line(progress: Progress) -> Text:
+    """The progress of a run as one line."""
+    last = progress.max_steps or progress.step
+    line = Text(f"step {units.COUNT.text(progress.step)} of {units.COUNT.text(last)}")
+    for label, value in learning(progress.interval) + speed(progress):
+        line.append(f", {label} {value}")
+    return line.append(f", {time_left(progress)}")
+
+
+def event_lines(event: Event, progress: Progress, *, width: int) -> list[Text]:
+    """What people are told of an event; nothing for most kinds.
+
+    progress: with this event already taken into account.
+    """
+    tell = _TELLERS.get(event.kind)
+    return tell(event, progress, width) if tell else []
+
+
+def _run_started(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    run = event.payload
+    resumed = run["resumed_from_step"]
+    ranks = "1 rank" if run["world_size"] == 1 else f"{run['world_size']} ranks"
+    numbers = [
+        f"{units.COUNT.text(run['num_parameters'])} parameters",
+        f"{units.COUNT.text(run['train_pairs'])} pairs",
+        f"{ranks} on {run['device']}",
+        str(run["precision"]),
+    ]
+    lines = [Text.assemble((str(run["run_name"]), "bold"), ("  " + ", ".join(numbers), ""))]
+    if resumed is not None:
+        lines.append(Text(f"going on from step {units.COUNT.text(resumed)}", style="cyan"))
+    return lines
+
+
+def _validated(event: Event, progress: Progress, width: int) -> list[Text]:
+    seen, step = event.payload, event.step or 0
+    last = units.COUNT.text(progress.max_steps or step)
+    line = Text(f"step {units.COUNT.text(step):>{len(last)}}   ")
+    _measured(line, "dev loss", told(units.LOSS, seen["dev_loss"]))
+    if width >= 100:
+        _measured(line, "perplexity", told(units.SCORE, seen["dev_perplexity"]))
+    if seen["bleu"] is not None:
+        _measured(line, "BLEU", units.SCORE.text(seen["bleu"]), interval_of(seen, "bleu"))
+    if seen["chrf"] is not None:
+        _measured(line, "chrF", units.SCORE.text(seen["chrf"]))
+    best = progress.bleu if seen["bleu"] is not None else progress.dev_loss
+    if step and best is not None and best.step == step:
+        line.append("best", style="green")
+    return [line]
+
+
+def _measured(line: Text, label: str, value: str, doubt: str = "") -> None:
+    line.append(f"{label} ", style="dim")
+    line.append(value, style="bold")
+    line.append(f"{doubt}   ", style="dim")
+
+
+def _test_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    scores = Text(f"{seen['name']}   ")
+    _measured(scores, "BLEU", units.SCORE.text(seen["bleu"]), interval_of(seen, "bleu"))
+    _measured(scores, "chrF", units.SCORE.text(seen["chrf"]), interval_of(seen, "chrf"))
+    scores.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
+    signatures = ((name, seen[f"{name.lower()}_signature"]) for name in ("BLEU", "chrF"))
+    return [scores, *(Text(f"{name} signature {text}", style="dim") for name, text in signatures)]
+
+
+def _checkpoint(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    name = str(seen["path"]).rstrip("/").rsplit("/", 1)[-1]
+    size, seconds = units.SIZE.text(seen["size_bytes"]), units.DURATION.text(seen["seconds_s"])
+    return [Text(f"saved {name}, {size} in {seconds}", style="dim")]
+
+
+def _alert(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    style = _SEVERITY_STYLES.get(seen["severity"], "")
+    return [Text.assemble((f"{seen['severity']}: ", style), f"{seen['cause']}; {seen['remedy']}")]
+
+
+def _corpus_stage(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    kept = f"{units.COUNT.text(seen['pairs_out'])} of {units.COUNT.text(seen['pairs_in'])} pairs"
+    took = units.DURATION.text(seen["seconds_s"])
+    return [Text(f"{seen['split']:<6} {seen['stage']:<12} {kept:>28}  {took:>12}", style="dim")]
+
+
+def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    how = _ENDINGS.get(seen["reason"], seen["reason"])
+    where = f" (step {units.COUNT.text(progress.step)}, {units.DURATION.text(seen['wall_s'])})"
+    line = Text.assemble((how, "bold"), where)
+    for name, key, quantity in (
+        ("dev loss", "best_dev_loss", units.LOSS),
+        ("BLEU", "best_bleu", units.SCORE),
+    ):
+        if seen[key] is not None:
+            at = units.COUNT.text(seen[f"{key}_step"])
+            line.append(f"; best {name} {quantity.text(seen[key])} at step {at}")
+    return [line]
+
+
+_TELLERS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
+    events.RunStarted.kind: _run_started,
+    events.Validated.kind: _validated,
+    events.TestScored.kind: _test_scored,
+    events.CheckpointWritten.kind: _checkpoint,
+    events.Alert.kind: _alert,
+    events.CorpusStage.kind: _corpus_stage,
+    events.RunFinished.kind: _run_finished,
+}

@@ -1,0 +1,115 @@
+"""Where a run stands, folded from its events: the live screen and the log lines show this."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.telemetry.events import Event, RunStarted, TrainInterval, Validated
+
+_RECENT_INTERVALS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best value of a metric so far, and its step."""
+
+    value: float
+    step: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """The state of one run; `see` each of its events in order.
+
+    The time left is the remaining steps at the speed of the last 20 intervals, each with its
+    share of what this process spent outside steps so far (validation, checkpoints).
+    """
+
+    run: Mapping[str, Any] = field(default_factory=dict)
+    interval: Mapping[str, Any] = field(default_factory=dict)
+    step: int = 0
+    dev_loss: Best | None = None
+    bleu: Best | None = None
+    _recent: deque[tuple[int, float]] = field(
+        default_factory=lambda: deque(maxlen=_RECENT_INTERVALS)
+    )
+    _began: float | None = None
+    _now: float = 0.0
+    _steps: int = 0
+    _in_steps_s: float = 0.0
+
+    def see(self, event: Event) -> None:
+        """Take one event into account."""
+        self._now = event.time
+        if event.kind == RunStarted.kind:
+            self.run = event.payload
+            self.step = event.payload["resumed_from_step"] or 0
+            self._recent.clear()
+            self._began, self._steps, self._in_steps_s = None, 0, 0.0
+        elif event.kind == TrainInterval.kind:
+            self._see_interval(event)
+        elif event.kind == Validated.kind:
+            self._see_validation(event)
+
+    def _see_interval(self, event: Event) -> None:
+        steps, seconds = event.payload["steps"], event.payload["interval_s"]
+        self.interval = event.payload
+        self.step = event.step or 0
+        self._recent.append((steps, seconds))
+        if self._began is None:
+            self._began = event.time - seconds
+        self._steps += steps
+        self._in_steps_s += seconds
+
+    def _see_validation(self, event: Event) -> None:
+        step, loss, bleu = event.step or 0, event.payload["dev_loss"], event.payload["bleu"]
+        if loss is not None and (self.dev_loss is None or loss < self.dev_loss.value):
+            self.dev_loss = Best(loss, step)
+        if bleu is not None and (self.bleu is None or bleu > self.bleu.value):
+            self.bleu = Best(bleu, step)
+
+    @property
+    def max_steps(self) -> int | None:
+        """How many steps the run is to have; None before it has started."""
+        return self.run.get("max_steps")
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Source and target tokens of the last interval a second, padding not counted."""
+        if not self.interval.get("interval_s"):
+            return None
+        tokens: int = self.interval["source_tokens"] + self.interval["target_tokens"]
+        return tokens / float(self.interval["interval_s"])
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Steps of the last interval a second."""
+        if not self.interval.get("interval_s"):
+            return None
+        return float(self.interval["steps"] / self.interval["interval_s"])
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """The part of the last interval in which training waited for data."""
+        if not self.interval.get("interval_s"):
+            return None
+        return float(self.interval["data_wait_s"] / self.interval["interval_s"])
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the last step; None before the first interval has ended."""
+        if self._began is None or self.max_steps is None:
+            return None
+        steps = sum(steps for steps, _ in self._recent)
+        step_s = sum(seconds for _, seconds in self._recent) / max(steps, 1)
+        outside_s = max(self._now - self._began - self._in_steps_s, 0.0) / max(self._steps, 1)
+        return max(self.max_steps - self.step, 0) * (step_s + outside_s)
+
+    @property
+    def finish_time(self) -> float | None:
+        """When the last step will be done, in seconds since 1970."""
+        left_s = self.left_s
+        return None if left_s is None else self._now + left_s

@@ -1,0 +1,105 @@
+"""Events of a small run, with what a test does not care about filled in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dragoman.telemetry.events import (
+    Event,
+    Payload,
+    RunFinished,
+    RunStarted,
+    SampleTranslation,
+    TestScored,
+    TrainInterval,
+    Validated,
+    as_values,
+)
+
+RUN_STARTED = RunStarted(
+    run_name="demo",
+    recipe_digest="0123456789abcdef",
+    world_size=2,
+    device="cpu",
+    precision="fp32",
+    num_parameters=7_420_000,
+    max_steps=8000,
+    train_pairs=29_000,
+    resumed_from_step=None,
+)
+TRAIN_INTERVAL = TrainInterval(
+    steps=100,
+    epoch=0,
+    train_loss=3.2145,
+    train_nll=2.9,
+    learning_rate=9.882e-4,
+    gradient_norm=0.512,
+    pairs=12_800,
+    source_tokens=200_000,
+    target_tokens=210_000,
+    padding_share=0.031,
+    interval_s=40.0,
+    step_median_s=0.4,
+    step_p95_s=0.5,
+    data_wait_s=0.08,
+    forward_s=12.0,
+    backward_s=25.0,
+    sync_s=2.0,
+    optimizer_s=0.9,
+    sync_bytes=2_968_000_000,
+    skipped_steps=0,
+    loss_scale=None,
+    peak_memory_bytes=1_500_000_000,
+)
+VALIDATED = Validated(
+    dev_loss=2.1034,
+    dev_perplexity=8.194,
+    train_slice_loss=1.9981,
+    bleu=23.41,
+    bleu_low=22.1,
+    bleu_high=24.6,
+    bleu_signature="nrefs:1|bs:1000|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
+    chrf=48.2,
+    chrf_low=47.0,
+    chrf_high=49.3,
+    chrf_signature="nrefs:1|bs:1000|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0",
+    dev_pairs=1014,
+    decoded_pairs=1000,
+    loss_s=1.0,
+    decode_s=3.0,
+)
+SAMPLE = SampleTranslation(
+    source="A dog runs through the snow.",
+    hypothesis="Ein Hund läuft durch den Schnee.",
+    reference="Ein Hund rennt durch den Schnee.",
+)
+TEST_SCORED = TestScored(
+    name="test2016",
+    bleu=34.5,
+    bleu_low=33.2,
+    bleu_high=35.8,
+    bleu_signature="nrefs:1|bs:1000|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
+    chrf=60.2,
+    chrf_low=59.3,
+    chrf_high=61.1,
+    chrf_signature="nrefs:1|bs:1000|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0",
+    pairs=1000,
+    decode_s=12.3,
+)
+RUN_FINISHED = RunFinished(
+    reason="max_steps",
+    best_dev_loss=2.1034,
+    best_dev_loss_step=7000,
+    best_bleu=23.41,
+    best_bleu_step=8000,
+    wall_s=85_560.0,
+)
+
+
+def event(
+    payload: Payload, *, step: int | None = None, time: float = 1.7e9, **changes: Any
+) -> Event:
+    """An event with this payload as the writer would make it, some values changed."""
+    values = as_values(replace(payload, **changes))
+    return Event(1, payload.kind, time, time - 1.6e9, "host-a", 0, step, values)

@@ -1,0 +1,92 @@
+"""Where a run stands is what its events add up to."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.telemetry.progress import Best, Progress
+from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED, event
+
+RATES = {"tokens_per_s", "steps_per_s", "data_wait_share"}
+
+
+def _unknown(progress: Progress) -> set[str]:
+    names = ("max_steps", "left_s", "finish_time", *RATES)
+    return {name for name in names if getattr(progress, name) is None}
+
+
+def _after(*, intervals: int, pause_s: float = 0.0, interval_s: float = 40.0) -> Progress:
+    """Intervals of 100 steps with a pause after each but the last."""
+    progress = Progress()
+    now = 1000.0
+    progress.see(event(RUN_STARTED, time=now))
+    for number in range(1, intervals + 1):
+        now += interval_s + pause_s * (number > 1)
+        progress.see(event(TRAIN_INTERVAL, step=100 * number, time=now, interval_s=interval_s))
+    return progress
+
+
+def test_nothing_is_claimed_before_anything_happened() -> None:
+    assert _unknown(Progress()) == {"max_steps", "left_s", "finish_time", *RATES}
+    progress = Progress()
+    progress.see(event(RUN_STARTED))
+    assert progress.max_steps == 8000
+    assert _unknown(progress) == {"left_s", "finish_time", *RATES}
+
+
+def test_rates_are_those_of_the_last_interval() -> None:
+    progress = _after(intervals=3)
+    assert progress.step == 300
+    assert progress.tokens_per_s == 410_000 / 40
+    assert progress.steps_per_s == 2.5
+    assert progress.data_wait_share == pytest.approx(0.002)
+
+
+def test_an_interval_of_no_time_has_no_rates() -> None:
+    progress = _after(intervals=1, interval_s=0.0)
+    assert _unknown(progress) == RATES
+
+
+def test_the_time_left_is_the_remaining_steps_at_the_speed_so_far() -> None:
+    progress = _after(intervals=10)
+    assert progress.left_s == pytest.approx(7000 * 0.4)
+    assert progress.finish_time == pytest.approx(1000 + 10 * 40 + 7000 * 0.4)
+
+
+def test_the_time_left_counts_validations_on_the_way() -> None:
+    progress = _after(intervals=10, pause_s=20.0)
+    assert progress.left_s == pytest.approx(7000 * (0.4 + 9 * 20 / 1000))
+
+
+def test_a_long_preparation_before_the_first_step_does_not_count() -> None:
+    progress = Progress()
+    progress.see(event(RUN_STARTED, time=0))
+    progress.see(event(VALIDATED, step=0, time=5000))
+    progress.see(event(TRAIN_INTERVAL, step=100, time=5040))
+    assert progress.left_s == pytest.approx(7900 * 0.4)
+
+
+def test_old_speed_is_forgotten() -> None:
+    progress = _after(intervals=20, interval_s=400.0)
+    now = 1000.0 + 20 * 400
+    for number in range(21, 41):
+        now += 40
+        progress.see(event(TRAIN_INTERVAL, step=100 * number, time=now))
+    assert progress.left_s == pytest.approx(4000 * 0.4)
+
+
+def test_a_resumed_run_counts_from_where_it_stood() -> None:
+    progress = _after(intervals=5)
+    progress.see(event(RUN_STARTED, resumed_from_step=400, time=90_000))
+    assert progress.step == 400
+    assert progress.left_s is None
+    progress.see(event(TRAIN_INTERVAL, step=500, time=90_040))
+    assert progress.left_s == pytest.approx(7500 * 0.4)
+
+
+def test_the_best_values_and_their_steps() -> None:
+    progress = Progress()
+    for step, loss, bleu in ((0, 9.4, 0.0), (100, 3.0, 20.0), (200, 3.1, 21.0), (300, None, None)):
+        progress.see(event(VALIDATED, step=step, dev_loss=loss or float("nan"), bleu=bleu))
+    assert progress.dev_loss == Best(3.0, 100)
+    assert progress.bleu == Best(21.0, 200)

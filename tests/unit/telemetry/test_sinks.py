@@ -1,0 +1,156 @@
+"""What people see: the console at several widths, and TensorBoard read back by itself."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from dragoman.telemetry.events import Alert, CheckpointWritten, CorpusStage, Event
+from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+from example_events import (
+    RUN_FINISHED,
+    RUN_STARTED,
+    SAMPLE,
+    TEST_SCORED,
+    TRAIN_INTERVAL,
+    VALIDATED,
+    event,
+)
+
+RUN = [
+    event(CorpusStage(split="train", stage="filter", pairs_in=9, pairs_out=8, seconds_s=3.2)),
+    event(RUN_STARTED, step=0),
+    event(VALIDATED, step=0, bleu=0.0, dev_loss=9.4),
+    event(TRAIN_INTERVAL, step=100, time=1.7e9 + 40),
+    event(VALIDATED, step=100, time=1.7e9 + 44),
+    event(SAMPLE, step=100),
+    event(SAMPLE, step=100, source="The second sample."),
+    event(
+        CheckpointWritten(path="/x/step-0000100", reason="x", size_bytes=89 * 10**6, seconds_s=1)
+    ),
+    event(Alert(severity="info", cause="all is well", remedy="nothing to do")),
+    event(Alert(severity="warning", cause="one GPU is slow", remedy="look at its clock")),
+    event(TEST_SCORED, step=8000),
+    event(RUN_FINISHED, step=8000),
+]
+
+
+def _shown(events: list[Event], *, terminal: bool, width: int = 80, quiet: bool = False) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=width, no_color=True, height=24)
+    sink = ConsoleSink(console, quiet=quiet)
+    for one in events:
+        sink(one)
+    sink.close()
+    return file.getvalue()
+
+
+def test_without_a_terminal_each_event_is_one_plain_line() -> None:
+    lines = _shown(RUN, terminal=False).splitlines()
+    assert "\x1b" not in "".join(lines)
+    assert lines[1] == "demo  7,420,000 parameters, 29,000 pairs, 2 ranks on cpu, fp32"
+    assert lines[2].startswith("step     0   dev loss 9.4000   BLEU 0.0")
+    left = "step 100 of 8,000, loss 3.2145, learning rate 9.882e-4, gradient norm 0.512, "
+    assert lines[3].startswith(
+        left + "source + target 10,250 tokens/s, padding 3.1%, data wait 0.2%"
+    )
+    assert "52 min 40 s left, done at " in lines[3]
+    assert lines[4].startswith("step   100   dev loss 2.1034   BLEU 23.4 (22.1 to 24.6)")
+    assert lines[5].split() == ["source", *SAMPLE.source.split()]
+    assert lines[6].split() == ["hypothesis", *SAMPLE.hypothesis.split()]
+    assert lines[7] == "saved step-0000100, 89 MB in 1 s"
+    assert lines[9] == "warning: one GPU is slow; look at its clock"
+    assert lines[-1].startswith("trained to the last step (step 100, 23 h 46 min); best dev loss")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_on_a_terminal_nothing_is_wider_than_it(width: int) -> None:
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _shown(RUN, terminal=True, width=width))
+    lines = [line for part in text.split("\n") for line in part.split("\r")]
+    assert max(map(len, lines)) <= width
+    for what in ("demo", "100 of 8,000 steps", "left, done at", "BLEU", "signature"):
+        assert what in text
+
+
+def test_validations_line_up_below_each_other() -> None:
+    lines = _shown(RUN, terminal=False).splitlines()
+    first, second = (line for line in lines if "dev loss" in line and line.startswith("step "))
+    assert first.index("dev loss") == second.index("dev loss")
+
+
+def test_quiet_tells_only_warnings_scores_and_the_end() -> None:
+    lines = _shown(RUN, terminal=False, quiet=True).splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "warning:",
+        *["test2016", "BLEU", "chrF", "trained"],
+    ]
+
+
+def test_what_was_not_measured_is_said_to_be_so() -> None:
+    poor = [
+        event(RUN_STARTED),
+        event(TRAIN_INTERVAL, step=100, train_loss=float("nan"), interval_s=0.0),
+        event(VALIDATED, step=100, dev_loss=float("nan"), bleu=None, chrf=None, bleu_low=None),
+    ]
+    text = _shown(poor, terminal=False)
+    assert "loss not measured" in text
+    assert "source + target not measured" in text
+    assert "dev loss not measured" in text
+    assert "BLEU" not in text
+
+
+def test_a_resumed_run_says_so() -> None:
+    assert "going on from step 1,200" in _shown(
+        [event(RUN_STARTED, resumed_from_step=1200)], terminal=False
+    )
+
+
+def _read_back(directory: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(directory))
+    accumulator.Reload()
+    return accumulator
+
+
+def test_tensorboard_reads_back_exactly_the_scalars(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    for one in RUN:
+        sink(one)
+    sink.close()
+    found = _read_back(tmp_path)
+    values = {
+        tag: [(s.step, s.value) for s in found.Scalars(tag)] for tag in found.Tags()["scalars"]
+    }
+    assert values == {
+        "train_loss": [(100, pytest.approx(3.2145))],
+        "learning_rate": [(100, pytest.approx(9.882e-4))],
+        "global_step_per_s": [(100, pytest.approx(2.5))],
+        "global_gradient_norm": [(100, pytest.approx(0.512))],
+        "tokens_per_s": [(100, pytest.approx(10_250))],
+        "padding_share": [(100, pytest.approx(0.031))],
+        "eval_loss": [(0, pytest.approx(9.4)), (100, pytest.approx(2.1034))],
+        "eval_bleu": [(0, 0.0), (100, pytest.approx(23.41))],
+    }
+    assert found.Scalars("train_loss")[0].wall_time == pytest.approx(1.7e9 + 40)
+    assert found.Tags()["tensors"] == ["sample_translation/0", "sample_translation/1"]
+    (text,) = found.Tensors("sample_translation/0")[0].tensor_proto.string_val
+    assert text.decode().split("\n\n")[1] == f"**hypothesis** {SAMPLE.hypothesis}"
+    assert found.SummaryMetadata("sample_translation/0").plugin_data.plugin_name == "text"
+
+
+def test_after_a_resume_tensorboard_forgets_the_steps_that_were_lost(tmp_path: Path) -> None:
+    for resumed, steps in ((None, (100, 200, 300)), (100, (200, 300, 400))):
+        sink = TensorBoardSink(tmp_path)
+        sink(event(RUN_STARTED, resumed_from_step=resumed))
+        for step in steps:
+            sink(event(TRAIN_INTERVAL, step=step, train_loss=float(step + (resumed or 0))))
+        sink.close()
+        # Two files of one second are told apart by name only; TensorBoard reads them in order.
+        for number, path in enumerate(sorted(tmp_path.glob("events.out.tfevents.*"))):
+            path.rename(path.with_name(f"{path.name[:19]}{number:010d}{path.name[29:]}"))
+    scalars = _read_back(tmp_path).Scalars("train_loss")
+    assert [(s.step, s.value) for s in scalars] == [(100, 100), (200, 300), (300, 400), (400, 500)]
