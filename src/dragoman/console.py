@@ -1,0 +1,150 @@
+"""What commands print: tables on a terminal, the same as plain unbroken lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dragoman import units
+from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
+from dragoman.estimate import Disk, Estimate, Memory, estimate
+from dragoman.recipe import Recipe, ShippedRecipe, dump_toml
+
+_UNBROKEN = 10_000
+
+
+def open_console() -> Console:
+    """The console of this process's output. Where that is no terminal, no line is ever broken."""
+    width = None if sys.stdout.isatty() else _UNBROKEN
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
+    """The shipped recipes, a row each."""
+    table = _table("recipe", "what it is for")
+    table.columns[0].no_wrap = True
+    for recipe in recipes:
+        table.add_row(recipe.name, recipe.summary)
+    open_console().print(table)
+
+
+def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
+    """The resolved recipe, then what a run of it will take on each of `world_size` ranks."""
+    console = open_console()
+    console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
+    taken = estimate(recipe, world_size=world_size)
+    console.print("", _facts(_taken(taken)))
+
+
+def print_prepared(manifest: Manifest, directory: Path) -> None:
+    """What went in, what came out and why the rest did not, split by split."""
+    console = open_console()
+    console.print(Text(str(directory), style="bold"), soft_wrap=True)
+    console.print("", _splits(manifest), "")
+    dropped = _dropped(manifest)
+    if dropped.row_count:
+        console.print(dropped)
+        console.print(f"dropped pairs: {directory / 'rejected'}", soft_wrap=True, style="dim")
+    vocabulary = units.COUNT.text(manifest.source_vocab_size)
+    if manifest.target_vocab_size != manifest.source_vocab_size:
+        vocabulary += f" and {units.COUNT.text(manifest.target_vocab_size)}"
+    kind = manifest.config.subword.kind
+    model = f"{'joint' if manifest.config.subword.joint else 'separate'} {kind}"
+    console.print(f"{model} pieces: {vocabulary}; digest {manifest.digest[:12]}", style="dim")
+
+
+def _splits(manifest: Manifest) -> Table:
+    table = _table("split", right=("read", "kept", "dropped", "cut short", "source", "target"))
+    for name, split in manifest.splits.items():
+        text = split.stages[-1]
+        table.add_row(
+            name,
+            units.COUNT.text(split.pairs_in),
+            units.COUNT.text(split.pairs),
+            _share(split.pairs_in - split.pairs, split.pairs_in),
+            _share(split.truncated, split.pairs),
+            _side(text.source_text, split.source_pieces),
+            _side(text.target_text, split.target_pieces),
+        )
+    return table
+
+
+def _side(text: TextSize, pieces: int) -> str:
+    size, binary = units.SIZE.text(text.num_bytes), units.BINARY_SIZE.text(text.num_bytes)
+    return f"{size}\n({binary})\n{units.SHORT_COUNT.text(pieces)} pieces"
+
+
+def _dropped(manifest: Manifest) -> Table:
+    table = _table("dropped from", "because", right=("pairs", "share"))
+    for name, split in manifest.splits.items():
+        for reason, pairs in _by_count(split):
+            share = _share(pairs, split.pairs_in)
+            table.add_row(name, reason.replace("_", " "), units.COUNT.text(pairs), share)
+    return table
+
+
+def _by_count(split: SplitFacts) -> list[tuple[str, int]]:
+    return sorted(split.dropped.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _share(part: int, whole: int) -> str:
+    return units.SHARE.text(part / whole) if whole else units.SHARE.text(0.0)
+
+
+def _taken(taken: Estimate) -> Iterable[tuple[str, RenderableType]]:
+    tokens, total = taken.target_tokens_per_update, taken.target_tokens
+    yield "parameters", units.COUNT.text(taken.num_parameters)
+    yield "steps", units.COUNT.text(taken.num_updates)
+    yield (
+        "target tokens",
+        f"at most {units.COUNT.text(tokens)} a step, {units.COUNT.text(total)} in all",
+    )
+    yield (
+        "arithmetic",
+        f"{units.FLOPS.text(taken.flop_per_target_token)} a target token, "
+        f"at most {units.FLOPS.text(taken.total_flop)} in all",
+    )
+    yield "memory a rank", _memory(taken.memory)
+    yield "disk", _disk(taken.disk)
+
+
+def _memory(memory: Memory) -> str:
+    parts = (
+        f"{field.name.removesuffix('_bytes')} {units.SIZE.text(getattr(memory, field.name))}"
+        for field in fields(memory)
+        if getattr(memory, field.name)
+    )
+    total = units.SIZE.text(memory.total_bytes)
+    return f"{total} ({', '.join(parts)}), and about 0.5 GB for Python and PyTorch"
+
+
+def _disk(disk: Disk) -> str:
+    kept = f"{disk.num_checkpoints} checkpoints of {units.SIZE.text(disk.checkpoint_bytes)}"
+    text = f"{units.SIZE.text(disk.checkpoints_bytes)} for {kept}"
+    if disk.shards_bytes is None:
+        return f"{text}; the text is not here yet to tell the size of its shards"
+    return f"{text}; about {units.SIZE.text(disk.shards_bytes)} of shards"
+
+
+def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _table(*left: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table

@@ -1,0 +1,84 @@
+"""What commands print, made of the real classes."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dragoman import console
+from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.prepare import prepare
+from dragoman.recipe import list_recipes, load_recipe
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("prepared")
+    words = ["sun", "moon", "star", "sea", "hill"]
+    lines = [f"the {a} and the {b}\tdie {b} und der {a}" for a in words for b in words]
+    lines += [lines[0], "same\tsame", f"{'long ' * 9}\tkurz", ""]
+    (directory / "train.tsv").write_text("\n".join(lines))
+    config = CorpusConfig(
+        folder=str(directory),
+        train=(TextFiles(tsv="train.tsv"),),
+        valid_pairs=3,
+        max_pieces=30,
+        subword=SubwordConfig(vocab_size=48),
+    )
+    prepare(config, directory / "shards", workers=1)
+    return directory / "shards"
+
+
+def test_each_shipped_recipe_is_a_line_of_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_recipes(list_recipes())
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    recipes = list_recipes()
+    assert len(lines) == 1 + len(recipes)
+    for line, recipe in zip(lines[1:], recipes, strict=True):
+        assert line.startswith(recipe.name)
+        assert line.endswith(recipe.summary)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_table_is_wider_than_the_terminal(
+    width: int, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = io.StringIO()
+    terminal = Console(file=file, width=width, force_terminal=True, color_system=None)
+    monkeypatch.setattr(console, "open_console", lambda: terminal)
+    console.print_recipes(list_recipes())
+    console.print_prepared(Manifest.load(prepared), Path("prepared"))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue()).splitlines()
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if "…" in line]
+
+
+def test_a_dry_run_shows_the_recipe_and_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = load_recipe("wmt16-ende-reference", [])
+    console.print_dry_run(recipe)
+    shown = capsys.readouterr().out
+    assert "warmup_steps = 8000" in shown
+    facts = dict(line.split("  ", 1) for line in shown.splitlines()[-6:])
+    assert facts["parameters"].strip() == "60,880,896"
+    assert facts["steps"].strip() == "300,000"
+    assert "weights" in facts["memory a rank"]
+    assert "the text is not here yet" in facts["disk"]
+
+
+def test_what_prepare_dropped_and_why(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = Manifest.load(prepared)
+    console.print_prepared(manifest, prepared)
+    shown = capsys.readouterr().out
+    for reason, pairs in manifest.train.dropped.items():
+        line = next(line for line in shown.splitlines() if reason.replace("_", " ") in line)
+        assert line.split()[0] == "train"
+        assert line.split()[-2] == str(pairs)
+    assert str(prepared / "rejected") in shown
+    text = manifest.train.stages[-1].source_text
+    assert f"{text.num_bytes} B" in shown
+    assert "joint bpe pieces: 48" in shown
