@@ -1,0 +1,12 @@
+"""The machines around a run, and what their network does to it (never imports torch).
+
+hosts         which machines: hosts.toml or the inline form
+links         how fast the network between them is, and how the ranks lie on them
+throughput    how fast one GPU computes
+workload      what a recipe asks of them
+step_time     bytes on the wire and seconds of a step: formulas alone
+strategies    these formulas for every strategy on one cluster
+plan          every strategy and what-if in hours and money; which to choose, and why
+plan_view     a plan as tables and as JSON
+plan_command  from the options of `dragoman plan` to a plan
+"""

@@ -1,0 +1,197 @@
+"""The machines of a run: hosts.toml, or `10.0.0.1:2,10.0.0.2:1` on the command line.
+
+    currency = "USD"
+
+    [defaults]                     # for every host that does not say otherwise
+    user = "ubuntu"
+    interface = "ens5"
+    price_per_hour = 3.06
+
+    [[host]]
+    address = "10.0.0.1"
+    gpus = 2
+
+    [[host]]
+    address = "10.0.0.2"
+    gpus = 1
+
+The first host is the one that ranks count from. Hosts may differ in everything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field, ValidationError
+
+from dragoman.errors import ConfigError
+from dragoman.recipe_errors import from_toml, from_validation, line_of
+from dragoman.settings import Section
+
+# No leading dash: a name is an argument of ssh, which would take it for an option.
+_ADDRESS: Final = r"^[A-Za-z0-9:][A-Za-z0-9:._%-]*$"
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+_USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
+_INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
+_INLINE: Final = re.compile(
+    r"(?:(?P<user>[A-Za-z_][\w.-]*)@)?"
+    r"(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<gpus>\d{1,4}))?"
+)
+_INLINE_FORM: Final = "write address:gpus with commas between, such as 10.0.0.1:2,10.0.0.2:1"
+
+
+class HostDefaults(Section):
+    """What hosts may have in common."""
+
+    user: str | None = Field(default=None, pattern=_USER)
+    """Whom ssh logs in as; what ssh's own configuration says where it is not set."""
+    port: int | None = Field(default=None, ge=1, le=65_535)
+    """Where sshd listens; what ssh's own configuration says where it is not set."""
+    interface: str | None = Field(default=None, pattern=_INTERFACE)
+    """The network interface of the collectives; the one that routes to the peers if not set."""
+    gpu: str | None = None
+    """Kind of GPU, as `dragoman plan` names them: v100, a100, ..."""
+    price_per_hour: float | None = Field(default=None, ge=0.0)
+    """Of the whole machine, in the file's currency."""
+
+
+class Host(HostDefaults):
+    """One machine. It runs one rank on each of its GPUs, or `slots` ranks on its CPU."""
+
+    address: str = Field(pattern=_ADDRESS, max_length=255)
+    """What the peers and ssh reach it by: an IP address or a name."""
+    name: str = Field(default="", max_length=64)
+    """What tables and logs call it; the address where it is not set."""
+    gpus: int = Field(default=0, ge=0, le=64)
+    slots: int = Field(default=0, ge=0, le=1024)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train on it."""
+        return self.gpus or self.slots
+
+
+class Hosts(Section):
+    """Every machine of a run, in the order of their ranks."""
+
+    host: tuple[Host, ...] = Field(min_length=1)
+    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
+    defaults: HostDefaults = HostDefaults()
+
+    @property
+    def ranks_per_host(self) -> tuple[int, ...]:
+        """Ranks of each host."""
+        return tuple(host.ranks for host in self.host)
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """Of all of them together; None where the price of one is not known."""
+        prices = [host.price_per_hour for host in self.host if host.price_per_hour is not None]
+        return sum(prices) if len(prices) == len(self.host) else None
+
+
+def load_hosts(text: str) -> Hosts:
+    """The hosts of a file (its name ends in .toml, or exists) or of the inline form.
+
+    Defaults are filled in: every host says what holds for it. ConfigError names the file and
+    line, or the word of the inline form, what is wrong with it and the remedy.
+    """
+    if text.endswith(".toml") or Path(text).is_file():
+        return _from_file(Path(text))
+    return _from_words(text)
+
+
+def _from_words(text: str) -> Hosts:
+    hosts = []
+    for word in text.split(","):
+        match = _INLINE.fullmatch(word.strip())
+        if match is None:
+            raise ConfigError(
+                f"{word.strip()!r} is no host", place=f"--hosts {text}", remedy=_INLINE_FORM
+            )
+        address = match["address"].strip("[]")
+        gpus = int(match["gpus"] or 1)
+        if not 1 <= gpus <= 64:
+            raise ConfigError(
+                f"{word.strip()!r} has {gpus} GPUs", place=f"--hosts {text}", remedy="1 to 64"
+            )
+        hosts.append(Host(address=address, name=address, gpus=gpus, user=match["user"]))
+    _check_unique(hosts, places=[f"--hosts {text}"] * len(hosts))
+    return Hosts(host=tuple(hosts))
+
+
+def _from_file(file: Path) -> Hosts:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"cannot read the hosts: {reason}",
+            place=file,
+            remedy=f"name a hosts.toml, or {_INLINE_FORM}",
+        ) from error
+    try:
+        values = tomllib.loads(text)
+        parsed = Hosts.model_validate_json(json.dumps(values, default=str), strict=True)
+    except tomllib.TOMLDecodeError as error:
+        raise from_toml(error, place=str(file)) from error
+    except ValidationError as error:
+        raise _explained(error, file=file, text=text) from error
+    places = [f"{file}:{line_of(text, ('host', n)) or 1}" for n in range(len(parsed.host))]
+    hosts = [_filled(host, parsed.defaults) for host in parsed.host]
+    for host, place in zip(hosts, places, strict=True):
+        _check_ranks(host, place=place)
+    _check_unique(hosts, places=places)
+    return parsed.model_copy(update={"host": tuple(hosts)})
+
+
+def _explained(error: ValidationError, *, file: Path, text: str) -> ConfigError:
+    if all(detail["loc"] == ("host",) for detail in error.errors()):
+        return ConfigError(
+            "it lists no host",
+            place=file,
+            remedy='write [[host]] and below it address = "10.0.0.1" and gpus = 1, for each host',
+        )
+    return from_validation(error, Hosts, file=file, text=text, overrides={})
+
+
+def _filled(host: Host, defaults: HostDefaults) -> Host:
+    """The host with the defaults where it says nothing itself."""
+    said = host.model_dump(exclude_unset=True)
+    values = defaults.model_dump(exclude_unset=True) | {"name": host.address} | said
+    return Host(**values)
+
+
+def _check_ranks(host: Host, *, place: str) -> None:
+    if bool(host.gpus) == bool(host.slots):
+        problem = "neither gpus nor slots is set" if not host.ranks else "gpus and slots are set"
+        raise ConfigError(
+            f"host {host.name}: {problem}",
+            place=place,
+            remedy="write gpus = 2 (a rank on each GPU) or slots = 2 (ranks on the CPU)",
+        )
+    if not re.match(_NAME, host.name) and host.name != host.address:
+        raise ConfigError(
+            f"host name {host.name!r} is not usable in file names",
+            place=place,
+            remedy="use letters, digits, dots, dashes and underscores",
+        )
+
+
+def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
+    for key in ("address", "name"):
+        seen: Counter[str] = Counter()
+        for host, place in zip(hosts, places, strict=True):
+            value = getattr(host, key)
+            seen[value] += 1
+            if seen[value] > 1:
+                raise ConfigError(
+                    f"{key} {value} occurs twice",
+                    place=place,
+                    remedy="give each machine one entry, with all of its GPUs",
+                )

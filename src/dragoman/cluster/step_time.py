@@ -1,0 +1,97 @@
+"""Bytes on the wire and seconds of a step, as formulas; nothing here knows a recipe or a machine.
+
+S bytes of gradients, N ranks of which each sends and receives at B bytes/s, k collectives, alpha
+the latency of one message, Tc the compute of a step, T the time its synchronisation takes:
+
+    W        = 2 (N-1)/N S                           bytes through each interface, each direction
+    T        = W / B + k 2 (N-1) alpha
+    sync     = Tc + max(0, T - overlap)              overlap <= 0.9 of backward, 2/3 of Tc
+    accum K  = Tc + max(0, T - overlap) / K          a step is one micro-batch
+    diloco   = Tc + T / H                            H local steps between synchronisations
+    stream   = Tc + F max(0, T(S/F) - tau Tc) / H    F fragments, tau <= H/F - 1 steps late
+    H_free   = F + ceil(T / Tc)                      the smallest H that hides the link
+
+Ring all-reduce: Patarasuk and Yuan 2009. DiLoCo: Douillard et al. 2023; streaming: Douillard et
+al. 2025. PowerSGD: Vogels et al. 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+BACKWARD_SHARE: Final = 2 / 3
+"""Of a step's compute; forward is the other third."""
+OVERLAP_SHARE: Final = 0.9
+"""Of backward, during which gradients can be on the wire: the first are ready after a while."""
+FP32_BYTES: Final = 4
+BF16_BYTES: Final = 2
+BUCKET_BYTES: Final = 25 * 1024**2
+"""Gradients that DistributedDataParallel reduces in one collective; the first holds 1 MiB."""
+POWERSGD_COMPUTE: Final = 1.08
+"""Its orthogonalisation and error feedback, on top of a step's compute."""
+POWERSGD_LEAST_GAIN: Final = 2
+"""PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""
+
+
+def ring_bytes(size_bytes: float, *, num_ranks: int) -> float:
+    """What each rank sends, and receives, in an all-reduce of `size_bytes`."""
+    return 2 * (num_ranks - 1) / num_ranks * size_bytes
+
+
+def num_buckets(size_bytes: float) -> int:
+    """Collectives in which DistributedDataParallel reduces this many bytes."""
+    return 1 + math.ceil(size_bytes / BUCKET_BYTES)
+
+
+def ring_s(
+    size_bytes: float,
+    *,
+    num_ranks: int,
+    bytes_per_s: float,
+    latency_s: float = 0.0,
+    num_collectives: int = 1,
+) -> float:
+    """Seconds of an all-reduce of `size_bytes`, cut into this many collectives."""
+    messages = num_collectives * 2 * (num_ranks - 1)
+    return ring_bytes(size_bytes, num_ranks=num_ranks) / bytes_per_s + messages * latency_s
+
+
+def sync_exposed_s(compute_s: float, network_s: float) -> float:
+    """What backward does not hide of one synchronisation."""
+    overlap_s = OVERLAP_SHARE * BACKWARD_SHARE * compute_s
+    return max(0.0, network_s - overlap_s)
+
+
+def streaming_exposed_s(
+    compute_s: float, fragment_s: float, *, sync_every: int, num_fragments: int, delay: int
+) -> float:
+    """Waiting in a step of streaming DiLoCo, on average.
+
+    fragment_s: synchronisation of one fragment. delay: steps that go on before it is waited for,
+    below sync_every / num_fragments.
+    """
+    assert delay < sync_every / num_fragments
+    return num_fragments * max(0.0, fragment_s - delay * compute_s) / sync_every
+
+
+def hidden_sync_every(compute_s: float, network_s: float, *, num_fragments: int) -> int:
+    """The smallest H of streaming DiLoCo at which nothing of the link is exposed."""
+    return num_fragments + math.ceil(network_s / compute_s)
+
+
+def powersgd_bytes(shapes: Iterable[tuple[int, ...]], *, rank: int) -> int:
+    """Bytes that PowerSGD reduces in place of gradients of these shapes, in fp32.
+
+    An m x n matrix becomes factors of (m + n) x rank where that is less by a factor of over 2;
+    vectors go as they are. As torch.distributed's powerSGD_hook decides it.
+    """
+    numbers = 0
+    for shape in shapes:
+        whole = math.prod(shape)
+        rows = shape[0]
+        factors = (rows + whole // rows) * rank
+        compressed = len(shape) > 1 and factors * POWERSGD_LEAST_GAIN < whole
+        numbers += factors if compressed else whole
+    return numbers * FP32_BYTES

@@ -1,0 +1,240 @@
+"""What every strategy of synchronisation costs on one cluster: bytes and seconds of a step.
+
+A step is the recipe's global batch, so that all strategies are compared at equal tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from dragoman import units
+from dragoman.cluster import step_time
+from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.throughput import Device
+from dragoman.cluster.workload import Workload
+
+NUM_FRAGMENTS: Final = 4
+SYNC_EVERY: Final = 100
+"""Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
+LEAST_SYNC_EVERY: Final = 50
+MOST_SYNC_EVERY: Final = 500
+POWERSGD_RANK: Final = 4
+MOST_TARGET_TOKENS: Final = 402_000
+"""The largest batch at which a translation model is known to train as well (Ott et al. 2018)."""
+LEAST_UPDATES: Final = 10_000
+"""With batches of that size it still took somewhat more updates than this (the same)."""
+MOST_ACCUMULATION: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Seconds of a step without any network.
+
+    alone_s: on one rank that does the whole global batch. least_s: below it no rank goes.
+    unit: what a rank runs on, for people.
+    """
+
+    alone_s: float
+    source: str
+    least_s: float = 0.0
+    unit: str = "rank"
+
+    def step_s(self, num_ranks: int) -> float:
+        """On this many equal ranks that share the batch."""
+        return max(self.alone_s / num_ranks, self.least_s)
+
+    @classmethod
+    def on(cls, device: Device, workload: Workload) -> Compute:
+        """As the table of devices has it."""
+        return cls(
+            workload.flop_per_step / device.flop_per_s,
+            f"{device.name} at {units.FLOP_RATE.text(device.flop_per_s)} ({device.source})",
+            device.least_step_s,
+            "CPU" if device.name == "cpu" else "GPU",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Ranks on hosts, and the network between them."""
+
+    layout: Layout
+    link: Link
+
+    def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
+        """All-reduce over one ring through all ranks, deaf to which of them share a host."""
+        return self._ring_s(size_bytes, self.layout.num_ranks, num_collectives)
+
+    def between_hosts_s(self, size_bytes: float, *, num_collectives: int) -> float:
+        """All-reduce with one rank of each host."""
+        if self.layout.num_hosts == 1:
+            return 0.0
+        return self._ring_s(size_bytes, self.layout.num_hosts, num_collectives)
+
+    def inside_s(self, size_bytes: float) -> float:
+        """Reduce and distribute among the ranks of the host that has the most."""
+        return step_time.ring_s(
+            size_bytes,
+            num_ranks=self.layout.most_ranks,
+            bytes_per_s=self.link.inside_bytes_per_s,
+        )
+
+    def flat_bytes(self, size_bytes: float) -> float:
+        """Through each host's interface, each direction, in `flat_s`."""
+        if self.layout.num_hosts == 1:
+            return 0.0
+        return step_time.ring_bytes(size_bytes, num_ranks=self.layout.num_ranks)
+
+    def between_hosts_bytes(self, size_bytes: float) -> float:
+        """Through each host's interface, each direction, in `between_hosts_s`."""
+        return step_time.ring_bytes(size_bytes, num_ranks=self.layout.num_hosts)
+
+    def _ring_s(self, size_bytes: float, num_ranks: int, num_collectives: int) -> float:
+        one_host = self.layout.num_hosts == 1
+        return step_time.ring_s(
+            size_bytes,
+            num_ranks=num_ranks,
+            bytes_per_s=self.link.inside_bytes_per_s if one_host else self.link.bytes_per_s,
+            latency_s=0.0 if one_host else self.link.latency_s,
+            num_collectives=num_collectives,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One strategy on one cluster.
+
+    strategy: none, plain, sync, accum, diloco or powersgd; `label` says it with its numbers.
+    step_s: seconds of a step; compute_s: of it without any network. wire_bytes: through each
+    host's interface, each direction, averaged over steps. every: micro-batches or local steps
+    from one synchronisation to the next. num_fragments: 0 where nothing is streamed.
+    """
+
+    strategy: str
+    label: str
+    compute_s: float
+    step_s: float
+    wire_bytes: float
+    every: int = 1
+    num_fragments: int = 0
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds of a step that are spent waiting for the network."""
+        return self.step_s - self.compute_s
+
+
+def plain(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+    """What others do: fp32 gradients around one ring of all ranks, each step."""
+    size = workload.num_parameters * step_time.FP32_BYTES
+    network_s = cluster.flat_s(size, num_collectives=step_time.num_buckets(size))
+    last_s = compute_s / workload.micro_batches_per_step
+    return Prediction(
+        "plain",
+        "plain fp32",
+        compute_s,
+        compute_s + step_time.sync_exposed_s(last_s, network_s),
+        cluster.flat_bytes(size),
+    )
+
+
+def sync(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+    """bf16 gradients, reduced inside each host first, each step."""
+    exposed_s, wire_bytes = _bf16(cluster, workload, compute_s)
+    return Prediction("sync", "sync bf16", compute_s, compute_s + exposed_s, wire_bytes)
+
+
+def accumulate(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
+    """`sync`, but only after every so many micro-batches of the recipe's size."""
+    exposed_s, wire_bytes = _bf16(cluster, workload, compute_s)
+    return Prediction(
+        "accum",
+        f"accum K={every}",
+        compute_s,
+        compute_s + exposed_s / every,
+        wire_bytes / every,
+        every,
+    )
+
+
+def most_accumulation(workload: Workload) -> int:
+    """The largest K in the range known to train as well; below 2 there is none."""
+    by_tokens = MOST_TARGET_TOKENS // workload.target_tokens_per_step
+    by_updates = workload.max_steps // LEAST_UPDATES
+    return int(min(by_tokens, by_updates, MOST_ACCUMULATION))
+
+
+def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
+    """Local steps on each host; every so many of them the hosts wait for their average."""
+    size, network_s = _parameters(cluster, workload)
+    local_s = _local_s(cluster, size, compute_s)
+    return Prediction(
+        "diloco",
+        f"diloco H={every}",
+        compute_s,
+        local_s + network_s / every,
+        cluster.between_hosts_bytes(size) / every,
+        every,
+    )
+
+
+def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+    """DiLoCo a fragment at a time under the compute, with the smallest H that hides the link."""
+    size, network_s = _parameters(cluster, workload)
+    local_s = _local_s(cluster, size, compute_s)
+    hidden = step_time.hidden_sync_every(local_s, network_s, num_fragments=NUM_FRAGMENTS)
+    wanted = min(max(hidden, LEAST_SYNC_EVERY), MOST_SYNC_EVERY)
+    every = NUM_FRAGMENTS * math.ceil(wanted / NUM_FRAGMENTS)
+    exposed_s = step_time.streaming_exposed_s(
+        local_s,
+        network_s / NUM_FRAGMENTS,
+        sync_every=every,
+        num_fragments=NUM_FRAGMENTS,
+        delay=every // NUM_FRAGMENTS - 1,
+    )
+    return Prediction(
+        "diloco",
+        f"diloco H={every} F={NUM_FRAGMENTS}",
+        compute_s,
+        local_s + exposed_s,
+        cluster.between_hosts_bytes(size) / every,
+        every,
+        NUM_FRAGMENTS,
+    )
+
+
+def powersgd(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+    """Low-rank factors of the gradients in one bucket after backward, each step."""
+    size = step_time.powersgd_bytes(workload.shapes, rank=POWERSGD_RANK)
+    own_s = compute_s * step_time.POWERSGD_COMPUTE
+    return Prediction(
+        "powersgd",
+        f"powersgd r={POWERSGD_RANK}",
+        own_s,
+        own_s + cluster.flat_s(size, num_collectives=3),
+        cluster.flat_bytes(size),
+    )
+
+
+def _bf16(cluster: Cluster, workload: Workload, compute_s: float) -> tuple[float, float]:
+    """Exposed seconds and bytes of one synchronisation of bf16 gradients."""
+    size = workload.num_parameters * step_time.BF16_BYTES
+    collectives = step_time.num_buckets(size)
+    network_s = cluster.inside_s(size) + cluster.between_hosts_s(size, num_collectives=collectives)
+    last_s = compute_s / workload.micro_batches_per_step
+    exposed_s = step_time.sync_exposed_s(last_s, network_s)
+    return exposed_s, cluster.between_hosts_bytes(size)
+
+
+def _parameters(cluster: Cluster, workload: Workload) -> tuple[int, float]:
+    """Bytes of the parameters in fp32, and seconds to average them over the hosts."""
+    size = workload.num_parameters * step_time.FP32_BYTES
+    return size, cluster.between_hosts_s(size, num_collectives=NUM_FRAGMENTS)
+
+
+def _local_s(cluster: Cluster, size_bytes: float, compute_s: float) -> float:
+    """A step of one host by itself: its ranks still synchronise with each other."""
+    inside_s = cluster.inside_s(size_bytes)
+    return compute_s + step_time.sync_exposed_s(compute_s, inside_s)

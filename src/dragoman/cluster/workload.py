@@ -1,0 +1,80 @@
+"""What a recipe asks of the machines, as far as a plan needs it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dragoman.estimate import TYPICAL_LENGTH, estimate
+from dragoman.model.config import ModelConfig
+from dragoman.recipe import Recipe
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One training run, whatever it runs on.
+
+    shapes: of every trainable weight. flop_per_step: useful arithmetic of one update over the
+    global batch, forward and backward. target_tokens_per_step: of the global batch.
+    micro_batches_per_step: gradients are on the wire during the last one's backward only.
+    """
+
+    name: str
+    shapes: Shapes
+    flop_per_step: float
+    target_tokens_per_step: float
+    max_steps: int
+    micro_batches_per_step: int = 1
+
+    @property
+    def num_parameters(self) -> int:
+        """Trainable parameters."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+
+def workload_of(recipe: Recipe) -> Workload:
+    """The workload of a recipe whose text is not known yet: sentences of a typical length."""
+    expected = estimate(recipe)
+    vocab_size = recipe.corpus.subword.vocab_size
+    tokens = expected.target_tokens_per_update
+    if recipe.data.batch_sentences is not None:
+        length = min(TYPICAL_LENGTH, recipe.corpus.max_pieces + 1)
+        tokens = recipe.data.batch_sentences * recipe.data.accumulate * length
+    return Workload(
+        name=recipe.name,
+        shapes=weight_shapes(
+            recipe.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size
+        ),
+        flop_per_step=tokens * expected.flop_per_target_token,
+        target_tokens_per_step=tokens,
+        max_steps=recipe.train.max_steps,
+        micro_batches_per_step=recipe.data.accumulate,
+    )
+
+
+def weight_shapes(config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int) -> Shapes:
+    """The shape of every weight of the model with these vocabularies, in no special order."""
+    d, ffn = config.d_model, config.d_ffn
+    ffn_in = 2 * ffn if config.activation == "swiglu" else ffn
+    norm: Shapes = ((d,), (d,))
+    feed_forward: Shapes = ((ffn_in, d), (ffn_in,), (d, ffn), (d,))
+    self_attention: Shapes = ((3 * d, d), (d, d))
+    cross_attention: Shapes = ((d, d), (2 * d, d), (d, d))
+    if config.attention_bias:
+        self_attention += ((3 * d,), (d,))
+        cross_attention += ((d,), (2 * d,), (d,))
+    encoder_layer = self_attention + feed_forward + 2 * norm
+    decoder_layer = self_attention + cross_attention + feed_forward + 3 * norm
+    vocabularies = {
+        "all": (target_vocab_size,),
+        "decoder": (source_vocab_size, target_vocab_size),
+        "none": (source_vocab_size, target_vocab_size, target_vocab_size),
+    }[config.tied_embeddings]
+    return (
+        tuple((size, d) for size in vocabularies)
+        + config.encoder_layers * encoder_layer
+        + config.decoder_layers * decoder_layer
+        + (2 * norm if config.norm == "pre" else ())
+    )

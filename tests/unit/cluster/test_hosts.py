@@ -1,0 +1,171 @@
+"""Hosts: the file, the inline form, and every way to get them wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dragoman.cluster import hosts as hosts_module
+from dragoman.cluster.hosts import Host, load_hosts
+from dragoman.errors import ConfigError
+
+GOOD = """\
+currency = "EUR"
+
+[defaults]
+user = "ubuntu"
+interface = "ens5"
+price_per_hour = 3.06
+gpu = "v100"
+
+[[host]]
+address = "10.0.0.1"
+name = "alpha"
+gpus = 2
+
+[[host]]
+address = "10.0.0.2"
+gpus = 1
+user = "root"
+port = 2222
+price_per_hour = 1.5
+"""
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "hosts.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_hosts(str(file))
+    message = str(error.value)
+    assert "\n" not in message
+    assert error.value.remedy
+    return message.replace(f"{tmp_path}/", "")
+
+
+def test_a_file_with_uneven_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text(GOOD)
+    hosts = load_hosts(str(file))
+    assert hosts.ranks_per_host == (2, 1)
+    assert [host.name for host in hosts.host] == ["alpha", "10.0.0.2"]
+    assert [host.user for host in hosts.host] == ["ubuntu", "root"]
+    assert [host.port for host in hosts.host] == [None, 2222]
+    assert {host.interface for host in hosts.host} == {"ens5"}
+    assert hosts.price_per_hour == pytest.approx(4.56)
+    assert hosts.currency == "EUR"
+
+
+def test_the_example_of_the_docstring_is_read(tmp_path: Path) -> None:
+    lines = (hosts_module.__doc__ or "").splitlines()
+    example = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    file = tmp_path / "hosts.toml"
+    file.write_text(example)
+    assert load_hosts(str(file)).ranks_per_host == (2, 1)
+
+
+def test_ranks_on_processors(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text('[[host]]\naddress = "a"\nslots = 3\n')
+    assert load_hosts(str(file)).ranks_per_host == (3,)
+    assert load_hosts(str(file)).price_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10.0.0.1:2,10.0.0.2:1", [("10.0.0.1", 2, None), ("10.0.0.2", 1, None)]),
+        ("alpha, beta:4", [("alpha", 1, None), ("beta", 4, None)]),
+        ("ubuntu@alpha:2", [("alpha", 2, "ubuntu")]),
+        ("[fe80::1]:2,[fe80::2%ens5]", [("fe80::1", 2, None), ("fe80::2%ens5", 1, None)]),
+    ],
+)
+def test_the_inline_form(text: str, expected: list[tuple[str, int, str | None]]) -> None:
+    found = [(host.address, host.gpus, host.user) for host in load_hosts(text).host]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "'' is no host"),
+        ("10.0.0.1:2,", "'' is no host"),
+        ("10.0.0.1:two", "'10.0.0.1:two' is no host"),
+        ("10.0.0.1:0", "has 0 GPUs"),
+        ("10.0.0.1:2,10.0.0.1:1", "address 10.0.0.1 occurs twice"),
+        ("-oProxyCommand=date:1", "is no host"),
+        ("a@-oProxyCommand=date", "is no host"),
+        ("a b", "is no host"),
+        ("a;date", "is no host"),
+    ],
+)
+def test_inline_forms_that_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_hosts(text)
+    assert words in str(error.value)
+    assert error.value.place == f"--hosts {text}"
+    assert error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "hosts.toml: it lists no host; write [[host]]"),
+        ("host = []", "it lists no host"),
+        ("[[host]]\ngpus = 1\n", "hosts.toml:1: host[0].address"),
+        ('[[host]]\naddress = "a"\n', "hosts.toml:1: host a: neither gpus nor slots is set"),
+        (
+            '[[host]]\naddress = "a"\ngpus = 1\nslots = 2\n',
+            "hosts.toml:1: host a: gpus and slots are set",
+        ),
+        (
+            '[[host]]\naddress = "a"\ngpus = 1\n\n[[host]]\naddress = "a"\ngpus = 1\n',
+            "hosts.toml:5: address a occurs twice",
+        ),
+        (
+            '[[host]]\naddress = "a"\nname = "x"\ngpus = 1\n'
+            '[[host]]\naddress = "b"\nname = "x"\ngpus = 1\n',
+            "hosts.toml:5: name x occurs twice",
+        ),
+        (
+            '[[host]]\naddress = "a"\nnmae = "x"\ngpus = 1\n',
+            "hosts.toml:3: unknown key host[0].nmae; did you mean name?",
+        ),
+        ('user = "x"\n[[host]]\naddress = "a"\ngpus = 1\n', "hosts.toml:1: unknown key user"),
+        ('[[host]]\naddress = "a"\ngpus = "2"\n', "hosts.toml:3: host[0].gpus = '2': must be"),
+        ('[[host]]\naddress = "a"\ngpus = 65\n', "hosts.toml:3: host[0].gpus = 65"),
+        ('[[host]]\naddress = "a"\ngpus = 1\nport = 0\n', "hosts.toml:4: host[0].port = 0"),
+        ('[[host]]\naddress = "-oX"\ngpus = 1\n', "hosts.toml:2: host[0].address = '-oX'"),
+        ('[[host]]\naddress = "a"\nname = "a/b"\ngpus = 1\n', "host name 'a/b'"),
+        ('currency = "dollars"\n[[host]]\naddress = "a"\ngpus = 1\n', "hosts.toml:1: currency"),
+        ("[[host]\n", "hosts.toml:1: not TOML"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    assert words in refusal(tmp_path, text)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: cannot read the hosts"):
+        load_hosts("missing.toml")
+
+
+@given(st.text(max_size=30))
+def test_any_text_gives_safe_hosts_or_is_refused(text: str) -> None:
+    try:
+        hosts = load_hosts(text)
+    except ConfigError:
+        return
+    for host in hosts.host:
+        assert not host.address.startswith("-")
+        assert not set(host.address) & set(" ;|&$`'\"\\\n")
+
+
+@pytest.mark.parametrize("address", ["-v", "a b", "a;b", "$(date)", "a\n", ""])
+def test_an_address_is_never_an_option_or_a_command(address: str) -> None:
+    with pytest.raises(ValidationError):
+        Host(address=address, gpus=1)

@@ -1,0 +1,53 @@
+"""Links and layouts as people type them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.cluster.links import Layout, Link
+from dragoman.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("100Mbit", 11.8125e6),
+        ("1 Gbit/s", 118.125e6),
+        ("215 MB/s", 215e6),
+        ("12MB/s", 12e6),
+    ],
+)
+def test_bits_are_a_port_and_bytes_a_measurement(text: str, bytes_per_s: float) -> None:
+    assert Link.parse(text).bytes_per_s == pytest.approx(bytes_per_s)
+
+
+@pytest.mark.parametrize("text", ["100 MB", "100", "100 Mb/s", "0 Mbit", "-1 MB/s", "fast", ""])
+def test_ambiguous_links_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Link.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks_per_host", "said"),
+    [
+        ("4", (1, 1, 1, 1), "4 hosts of one rank"),
+        ("1", (1,), "1 rank on one host"),
+        ("2+1", (2, 1), "2 hosts of 2+1 ranks"),
+        ("2+2", (2, 2), "2 hosts of 2 ranks"),
+    ],
+)
+def test_layouts(text: str, ranks_per_host: tuple[int, ...], said: str) -> None:
+    layout = Layout.parse(text)
+    assert layout.ranks_per_host == ranks_per_host
+    assert str(layout) == said
+
+
+@pytest.mark.parametrize("text", ["0", "", "2+", "two", "2+0", "-1", "2,1", "99999"])
+def test_layouts_that_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--ranks"):
+        Layout.parse(text)
+
+
+def test_more_hosts_are_like_the_first() -> None:
+    assert Layout((2, 1)).extended(4) == Layout((2, 1, 2, 2))
+    assert Layout((2, 1)).extended(1) == Layout((2,))

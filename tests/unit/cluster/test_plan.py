@@ -1,0 +1,230 @@
+"""Plans: what `auto` chooses and says, what is never called a speed-up, hours and money."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.plan import Plan, choose, make_plan, predict_all
+from dragoman.cluster.plan_command import PlanRequest, plan_recipe
+from dragoman.cluster.plan_view import plan_as_json, print_plan, recommendation
+from dragoman.cluster.strategies import Cluster, Compute
+from dragoman.cluster.workload import Workload, weight_shapes
+from dragoman.errors import ConfigError
+from dragoman.model.config import ModelConfig
+from dragoman.recipe import load_recipe
+
+WORKLOAD = Workload(
+    name="reference",
+    shapes=weight_shapes(
+        ModelConfig(attention_bias=False), source_vocab_size=32_768, target_vocab_size=32_768
+    ),
+    flop_per_step=62_400 * 183e6,
+    target_tokens_per_step=31_200,
+    max_steps=300_000,
+)
+
+
+def chosen(ranks: str, link: str, *, compute_s: float) -> tuple[str, int, str]:
+    layout = Layout.parse(ranks)
+    choice = choose(
+        Cluster(layout, Link.parse(link)), WORKLOAD, Compute(compute_s * layout.num_ranks, "")
+    )
+    return choice.prediction.strategy, choice.prediction.every, choice.why
+
+
+@pytest.mark.parametrize(
+    ("link", "strategy", "every"),
+    [
+        ("100Gbit", "sync", 1),
+        ("10Gbit", "sync", 1),
+        ("1Gbit", "diloco", 52),
+        ("100Mbit", "diloco", 88),
+        ("10Mbit", "diloco", 500),
+    ],
+)
+def test_the_rule_of_auto_on_two_ranks(link: str, strategy: str, every: int) -> None:
+    found, found_every, why = chosen("2", link, compute_s=0.25)
+    assert (found, found_every) == (strategy, every)
+    assert "x the compute alone" in why
+
+
+def test_auto_takes_the_smallest_accumulation_that_hides_the_link() -> None:
+    strategy, every, why = chosen("2", "2.5Gbit", compute_s=0.25)
+    # 121.8 MB of bf16 take 0.41 s, of which 0.15 s are hidden: 0.26 / (0.15 x 0.25) = 7.1.
+    assert (strategy, every) == ("accum", 8)
+    assert "249.6k target tokens an update" in why or "250k target tokens an update" in why
+
+
+def test_a_cluster_slower_than_one_gpu_is_not_recommended() -> None:
+    strategy, _every, why = chosen("2", "100kbit", compute_s=0.25)
+    assert strategy == "none"
+    assert "no speed-up" in why
+
+
+def test_one_rank_needs_no_strategy() -> None:
+    assert chosen("1", "1Gbit", compute_s=0.25)[0] == "none"
+
+
+@given(
+    ranks=st.lists(st.integers(1, 8), min_size=1, max_size=8),
+    megabits=st.floats(0.1, 1e5),
+    compute_s=st.floats(1e-3, 100),
+)
+def test_auto_is_never_slower_than_one_rank(
+    ranks: list[int], megabits: float, compute_s: float
+) -> None:
+    cluster = Cluster(Layout(tuple(ranks)), Link.nominal(megabits * 1e6))
+    compute = Compute(compute_s, "")
+    choice = choose(cluster, WORKLOAD, compute)
+    assert choice.prediction.step_s <= compute.alone_s
+    assert choice.why
+    if choice.prediction.strategy == "diloco":
+        synced = predict_all(cluster, WORKLOAD, compute)[1]
+        assert synced.strategy == "sync"
+        assert synced.step_s > 1.15 * synced.compute_s
+
+
+def plan(ranks: str = "2+2", link: str = "215MB/s", price: float | None = 3.06) -> Plan:
+    layout = Layout.parse(ranks)
+    return make_plan(
+        WORKLOAD,
+        Cluster(layout, Link.parse(link)),
+        Compute(0.61 * layout.num_ranks, "measured", unit="GPU"),
+        prices_per_hour=[price] * layout.num_hosts,
+        currency="USD",
+    )
+
+
+def test_hours_and_money_are_those_of_all_hosts() -> None:
+    row = plan().strategies[0]
+    assert row.run_s == pytest.approx(row.prediction.step_s * 300_000)
+    assert row.price == pytest.approx(row.run_s / 3600 * 2 * 3.06)
+
+
+def test_one_gpu_alone_is_paid_for_alone() -> None:
+    alone = plan().what_ifs[0]
+    assert alone.prediction.step_s == pytest.approx(4 * 0.61)
+    assert alone.price == pytest.approx(4 * 0.61 * 300_000 / 3600 * 3.06)
+    assert alone.speed_up == 1
+
+
+def test_an_unknown_price_of_one_host_makes_the_sum_unknown() -> None:
+    layout = Layout((1, 1))
+    unknown = make_plan(
+        WORKLOAD,
+        Cluster(layout, Link.parse("1Gbit")),
+        Compute(1.0, ""),
+        prices_per_hour=[1.0, None],
+        currency="USD",
+    )
+    assert unknown.strategies[0].price is None
+    assert unknown.what_ifs[0].price is not None
+
+
+def test_what_ifs() -> None:
+    names = [row.name for row in plan(link="100Mbit").what_ifs]
+    assert names == [
+        "one GPU alone",
+        "first host alone",
+        "as it is",
+        "1 Gbit/s ports",
+        "10 Gbit/s ports",
+        "two more hosts",
+        "16 ranks",
+        "32 ranks",
+        "64 ranks",
+        "128 ranks",
+        "256 ranks",
+        "512 ranks",
+    ]
+
+
+def test_the_text_fits_a_terminal_and_names_slower_things_so() -> None:
+    console = Console(width=80, record=True, force_terminal=False, quiet=False)
+    with console.capture() as capture:
+        print_plan(plan("4", "100Mbit", 3.06), console)
+    text = capture.get()
+    assert "…" not in text
+    assert "x slower" in text
+    assert "Use diloco H=" in text
+    table = [line for line in text.splitlines() if line.startswith(("plain", "sync", "512"))]
+    assert all(len(line) <= 80 for line in table)
+
+
+def test_the_recommendation_for_a_hopeless_link() -> None:
+    assert recommendation(plan("2", "100kbit")).startswith("Train on one GPU alone: 101 h 40 min")
+
+
+def test_json_says_the_same_with_units_in_its_names() -> None:
+    made = plan()
+    values = json.loads(plan_as_json(made))
+    assert values["ranks_per_host"] == [2, 2]
+    assert values["link_bytes_per_s"] == 215e6
+    assert [row["label"] for row in values["strategies"]] == [
+        row.prediction.label for row in made.strategies
+    ]
+    assert values["choice"]["strategy"] == made.choice.prediction.strategy
+    for row in values["strategies"]:
+        assert row["faster_than_one_rank"] == (row["step_s"] < 4 * 0.61)
+
+
+def test_the_command_for_a_shipped_recipe() -> None:
+    recipe = load_recipe("wmt16-ende-reference")
+    request = PlanRequest(link="215MB/s", ranks="4", gpu="v100", price="3.06 USD")
+    made = plan_recipe(recipe, request)
+    assert made.workload.num_parameters == 60_880_896
+    assert made.strategies[0].prediction.step_s == pytest.approx(1.70, rel=0.10)
+    slow = plan_recipe(recipe, PlanRequest(link="12.0MB/s", ranks="4", gpu="v100"))
+    assert slow.strategies[0].prediction.step_s == pytest.approx(30.5, rel=0.05)
+
+
+def test_a_measured_compute_counts_for_one_rank_of_these() -> None:
+    recipe = load_recipe("wmt16-ende-reference")
+    made = plan_recipe(recipe, PlanRequest(link="1Gbit", ranks="2", compute="0.25s"))
+    assert made.strategies[0].prediction.compute_s == 0.25
+    assert made.what_ifs[0].prediction.step_s == 0.5
+
+
+def test_the_slowest_kind_of_gpu_sets_the_pace(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("hosts") / "hosts.toml"
+    file.write_text(
+        '[[host]]\naddress = "a"\ngpus = 1\ngpu = "a100"\n'
+        '[[host]]\naddress = "b"\ngpus = 1\ngpu = "v100"\n'
+    )
+    recipe = load_recipe("wmt16-ende-reference")
+    made = plan_recipe(recipe, PlanRequest(link="1Gbit", hosts=str(file)))
+    assert made.compute.source.startswith("v100")
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (PlanRequest(link="1Gbit", gpu="v100"), "--hosts or --ranks"),
+        (PlanRequest(link="1Gbit", gpu="v100", ranks="2", hosts="a,b"), "--hosts or --ranks"),
+        (PlanRequest(ranks="2", gpu="v100"), "--link"),
+        (PlanRequest(ranks="2", link="1Gbit"), "--gpu"),
+        (PlanRequest(ranks="2", link="1Gbit", gpu="v10"), "did you mean v100?"),
+        (PlanRequest(ranks="2", link="1Gbit", gpu="abacus"), "p100"),
+        (PlanRequest(ranks="2", link="1Gbit", compute="0s"), "--compute"),
+        (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="3"), "not an amount"),
+        (PlanRequest(link="1Gbit", hosts="a:2,b:1"), "--gpu"),
+    ],
+)
+def test_what_is_missing_is_named(request_: PlanRequest, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        plan_recipe(load_recipe("demo"), request_)
+    assert words in str(error.value)
+
+
+def test_planning_never_imports_torch() -> None:
+    program = "import sys, dragoman.cluster.plan_command, dragoman.cluster.plan_view as _; "
+    program += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,85 @@
+"""The formulas against measured runs, published algorithms' own identities and a simulation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
+
+from dragoman.cluster import step_time
+from dragoman.cluster.workload import weight_shapes
+from dragoman.model.config import ModelConfig
+
+FP32_GRADIENTS = 4 * 60_880_896
+REFERENCE_RUNS = [
+    (2, 215e6, 1.198),
+    (3, 215e6, 1.5625),
+    (4, 215e6, 1.70),
+    (4, 12.0e6, 30.0),
+    (4, 12.0e6, 31.0),
+]
+
+
+@pytest.mark.parametrize(("num_ranks", "bytes_per_s", "measured_s"), REFERENCE_RUNS)
+def test_the_reference_runs_follow_from_link_and_rank_count_alone(
+    num_ranks: int, bytes_per_s: float, measured_s: float
+) -> None:
+    network_s = step_time.ring_s(FP32_GRADIENTS, num_ranks=num_ranks, bytes_per_s=bytes_per_s)
+    assert network_s == pytest.approx(measured_s, rel=0.10)
+
+
+@pytest.mark.parametrize(("num_ranks", "megabytes"), [(2, 243.5), (3, 324.7), (4, 365.3), (1, 0.0)])
+def test_ring_bytes_of_the_reference_model(num_ranks: int, megabytes: float) -> None:
+    sent = step_time.ring_bytes(FP32_GRADIENTS, num_ranks=num_ranks)
+    assert sent / 1e6 == pytest.approx(megabytes, abs=0.05)
+
+
+@given(num_ranks=st.integers(1, 512), size=st.integers(0, 10**12))
+def test_ring_bytes_are_those_of_a_ring_walked_chunk_by_chunk(num_ranks: int, size: int) -> None:
+    chunk = size / num_ranks
+    reduce_scatter = gather = (num_ranks - 1) * chunk
+    assert step_time.ring_bytes(size, num_ranks=num_ranks) == pytest.approx(reduce_scatter + gather)
+
+
+@given(
+    compute_s=st.floats(0.01, 10),
+    network_s=st.floats(1e-6, 1000),
+    num_fragments=st.sampled_from([1, 2, 4, 8]),
+)
+def test_hidden_sync_every_is_the_smallest_that_hides_the_link(
+    compute_s: float, network_s: float, num_fragments: int
+) -> None:
+    def exposed_s(every: int) -> float:
+        return step_time.streaming_exposed_s(
+            compute_s,
+            network_s / num_fragments,
+            sync_every=every,
+            num_fragments=num_fragments,
+            delay=every // num_fragments - 1,
+        )
+
+    hidden = step_time.hidden_sync_every(compute_s, network_s, num_fragments=num_fragments)
+    enough = num_fragments * math.ceil(hidden / num_fragments)
+    assert exposed_s(enough) == pytest.approx(0, abs=1e-9 * network_s)
+    assert network_s <= (hidden - num_fragments) * compute_s * (1 + 1e-12)
+    assert network_s > (hidden - num_fragments - 1) * compute_s or hidden == num_fragments
+
+
+@pytest.mark.parametrize("rank", [1, 4, 32])
+def test_powersgd_compresses_what_pytorch_compresses(rank: int) -> None:
+    shapes = weight_shapes(ModelConfig(), source_vocab_size=32_768, target_vocab_size=32_768)
+    expected = 0
+    for shape in shapes:
+        whole = torch.empty(shape, device="meta").numel()
+        if len(shape) == 1:
+            expected += whole
+            continue
+        compress, before, after = torch_powersgd._should_compress(  # type: ignore[no-untyped-call]
+            shape[0], shape[1], rank, 2
+        )
+        expected += after if compress else before
+    assert step_time.powersgd_bytes(shapes, rank=rank) == 4 * expected
