@@ -3,8 +3,9 @@
 config       the corpus section of a recipe
 special_ids  ids that every subword model shares
 sources      the files behind a recipe's entries, and whether they have changed
-fetch        named corpora through mtdata
-download     a file from a server, whole and as expected
+fetch        named corpora as two text files, fetched once
+catalogue    mtdata: where named corpora lie and how they are read
+download     one file over HTTP, whole or not at all
 lines        a text file, packed or not -> runs of whole lines
 pairs        files of parallel text -> blocks of pairs, or an error naming the line
 alignment    where two files that should be parallel stop being so
