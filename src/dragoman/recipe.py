@@ -115,13 +115,8 @@ def dump_toml(recipe: Recipe) -> str:
     return tomli_w.dumps(values)
 
 
-def digest(recipe: Recipe) -> str:
-    """sha256 (hex) of the resolved recipe."""
-    return section_digest(recipe)
-
-
-def section_digest(section: Section) -> str:
-    """sha256 (hex) of a section as canonical JSON: values count, their spelling does not."""
+def digest(section: Section) -> str:
+    """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling."""
     canonical = json.dumps(section.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
