@@ -1,0 +1,144 @@
+"""Thin commands over run.py. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman import __version__
+from dragoman.errors import DragomanError
+
+_RECIPE_HELP = "a shipped recipe (see: dragoman recipes), or a TOML file"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, or that of the error's class."""
+    options = _parser().parse_args(arguments)
+    try:
+        from dragoman import commands
+
+        code: int = getattr(commands, options.command.replace("-", "_"))(options)
+    except DragomanError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("dragoman: interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dragoman",
+        description="Parallel text in, a measured translation model out.",
+        epilog="A first try: dragoman run demo --ranks 2",
+    )
+    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_making(commands)
+    _add_using(commands)
+    return parser
+
+
+def _add_making(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser("run", help="prepare, train, score and translate, in one go")
+    _recipe(run)
+    _places(run)
+    _training(run)
+    run.add_argument("--dry-run", action="store_true", help="say what it will take, do nothing")
+
+    prepare = commands.add_parser("prepare", help="text files -> token shards")
+    _recipe(prepare)
+    _places(prepare)
+
+    train = commands.add_parser("train", help="token shards -> checkpoints; resumes by default")
+    train.add_argument("recipe", metavar="RECIPE|RUN", help=f"{_RECIPE_HELP}, or a run directory")
+    _overrides(train)
+    _places(train)
+    _training(train)
+
+    commands.add_parser("recipes", help="list the shipped recipes")
+
+
+def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    evaluate = commands.add_parser("evaluate", help="translate a test set and score it")
+    _run(evaluate)
+    evaluate.add_argument("--source", type=Path, help="source text (default: the run's test set)")
+    evaluate.add_argument("--reference", type=Path, help="its reference translation")
+    evaluate.add_argument("--ranks", type=_positive, default=1, help="processes (default: 1)")
+
+    translate = commands.add_parser("translate", help="translate lines of text")
+    _run(translate)
+    translate.add_argument("--input", type=Path, help="text, a sentence a line (default: stdin)")
+    translate.add_argument("--output", type=Path, help="where to write it (default: stdout)")
+    translate.add_argument(
+        "--n-best", type=_positive, default=1, metavar="N", help="N translations a line, scored"
+    )
+
+    average = commands.add_parser("average", help="average checkpoints into one model")
+    average.add_argument("run", type=Path, metavar="RUN")
+    chosen = average.add_mutually_exclusive_group()
+    chosen.add_argument("--last", type=_positive, metavar="K", help="the last K (default: 5)")
+    chosen.add_argument("--best", type=_positive, metavar="K", help="the best K by dev loss")
+    average.add_argument("--output", type=Path, help="default: RUN/checkpoints/average")
+
+    inspect = commands.add_parser("inspect", help="every file of a run with purpose and size")
+    inspect.add_argument("path", type=Path, metavar="RUN|CHECKPOINT|PREPARED")
+
+
+def _recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", help=_RECIPE_HELP)
+    _overrides(parser)
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="SECTION.KEY=VALUE",
+        help="override a value of the recipe; may be given again",
+    )
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "--checkpoint",
+        default="best",
+        help="best (by BLEU where measured, else dev loss), last, or a checkpoint directory",
+    )
+    _overrides(parser)
+
+
+def _places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument("--prepared", type=Path, help="shards (default: prepared/NAME-DIGEST)")
+    parser.add_argument(
+        "--workers", type=_positive, default=None, help="processes that prepare (default: cores)"
+    )
+
+
+def _training(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ranks", type=_positive, default=None, help="processes that train (default: GPUs, or 1)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="start anew, resume nothing")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

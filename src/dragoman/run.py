@@ -1,0 +1,109 @@
+"""The whole run on one page: prepare, train, evaluate. Each step can be taken alone.
+
+What is done already is not done again: shards of unchanged text are kept, an unfinished run of the
+same recipe goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.corpus.prepare import Progress
+from dragoman.corpus.prepare import prepare as prepare_corpus
+from dragoman.errors import ConfigError
+from dragoman.launch import launch_workers
+from dragoman.recipe import Recipe, digest
+from dragoman.run_directory import RunDirectory
+from dragoman.telemetry.events import EventWriter
+
+
+def run(
+    recipe: Recipe,
+    *,
+    runs: Path,
+    prepared: Path | None = None,
+    workers: int | None = None,
+    ranks: int | None = None,
+    fresh: bool = False,
+    progress: Progress | None = None,
+) -> RunDirectory:
+    """Text -> shards -> checkpoints -> scores; the directory holds all of it."""
+    shards = prepare(recipe, directory=prepared, workers=workers, progress=progress)
+    directory = start(recipe, prepared=shards, runs=runs, fresh=fresh)
+    train(directory, ranks=ranks)
+    if recipe.corpus.test or recipe.corpus.test_pairs:
+        evaluate(directory, ranks=ranks)
+    return directory
+
+
+def prepare(
+    recipe: Recipe,
+    *,
+    directory: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Text files -> shards; returns their directory.
+
+    directory: `prepared/<name>-<digest of the corpus section>` where it is None.
+    workers: processes; all cores where it is None.
+    """
+    if directory is None:
+        directory = Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
+    with EventWriter(directory / "events") as events:
+        prepare_corpus(
+            recipe.corpus,
+            directory,
+            workers=workers or os.cpu_count() or 1,
+            events=events,
+            progress=progress,
+        )
+    return directory
+
+
+def start(recipe: Recipe, *, prepared: Path, runs: Path, fresh: bool = False) -> RunDirectory:
+    """The newest run of exactly this recipe, or a new one where there is none or `fresh` is set."""
+    existing = None if fresh else RunDirectory.newest(recipe, runs=runs)
+    return existing or RunDirectory.create(recipe, prepared=prepared, runs=runs)
+
+
+def train(directory: RunDirectory, *, ranks: int | None = None) -> None:
+    """Train until the run's recipe says stop, from its newest checkpoint where it has one.
+
+    ranks: processes on this machine; one a GPU, or one, where it is None.
+    """
+    _work(["train", str(directory.path)], directory, ranks)
+
+
+def evaluate(
+    directory: RunDirectory,
+    *,
+    checkpoint: str = "best",
+    source: Path | None = None,
+    reference: Path | None = None,
+    ranks: int | None = None,
+) -> None:
+    """Translate and score the run's test set, or another text and its reference."""
+    if (source is None) != (reference is None):
+        raise ConfigError(
+            "a source needs its reference and a reference its source",
+            place="evaluate",
+            remedy="give both --source and --reference, or neither for the run's own test set",
+        )
+    arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
+    if source is not None and reference is not None:
+        arguments += ["--source", str(source), "--reference", str(reference)]
+    _work(arguments, directory, ranks)
+
+
+def _work(arguments: Sequence[str], directory: RunDirectory, ranks: int | None) -> None:
+    """Let workers do a job: this process where one is enough, else others through torchrun."""
+    from dragoman import worker  # imports torch, which preparing and planning do without
+
+    ranks = ranks or worker.default_ranks()
+    if ranks == 1:
+        worker.work(arguments)
+    else:
+        launch_workers(arguments, ranks=ranks, run_directory=directory.path)

@@ -1,0 +1,126 @@
+"""One directory holds all of a run; its name says which recipe made it and when.
+
+runs/<name>-<utc>-<digest>/
+    recipe.toml              the resolved recipe
+    corpus.json              where the shards lie, and their manifest's digest
+    manifest.json            what the shards were made of
+    source.model target.model   the subword models
+    environment.json         versions and hardware of the last start
+    events/                  what happened, one file a rank
+    tensorboard/             the same for TensorBoard
+    checkpoints/             step-NNNNNNN directories
+    samples/                 translations made at validations and at the end
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.errors import CheckpointError, MachineError
+from dragoman.recipe import Recipe, digest, dump_toml, load_recipe
+
+_DIGEST_CHARACTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.toml"
+
+    @property
+    def events(self) -> Path:
+        """Event files, one a rank."""
+        return self.path / "events"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One directory a checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files in TensorBoard's own format."""
+        return self.path / "tensorboard"
+
+    @property
+    def samples(self) -> Path:
+        """Translations made on the way."""
+        return self.path / "samples"
+
+    def recipe(self) -> Recipe:
+        """The resolved recipe of this run."""
+        return load_recipe(str(self.recipe_file), [])
+
+    def prepared(self) -> Path:
+        """The shards this run trains on, checked to be the ones it started with.
+
+        Raises CheckpointError where they are gone or were prepared again from other text.
+        """
+        record = json.loads((self.path / "corpus.json").read_text(encoding="utf-8"))
+        directory = Path(record["prepared"])
+        remedy = f"prepare the corpus again with: dragoman prepare {self.recipe_file}"
+        if not (directory / "manifest.json").is_file():
+            raise CheckpointError("the prepared corpus is gone", place=directory, remedy=remedy)
+        if Manifest.load(directory).digest != record["digest"]:
+            raise CheckpointError(
+                "the prepared corpus is not the one this run was started with",
+                place=directory,
+                remedy="start a new run with --fresh",
+            )
+        return directory
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """The run at this path; raises CheckpointError where there is none."""
+        run = cls(path)
+        if not run.recipe_file.is_file():
+            raise CheckpointError(
+                "not a run directory: it holds no recipe.toml",
+                place=path,
+                remedy="name a directory that dragoman run or dragoman train made",
+            )
+        return run
+
+    @classmethod
+    def create(cls, recipe: Recipe, *, prepared: Path, runs: Path) -> RunDirectory:
+        """A new run directory, complete or not there at all."""
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        path = runs / f"{recipe.name}-{stamp}-{digest(recipe)[:_DIGEST_CHARACTERS]}"
+        draft = path.with_name(f".{path.name}.tmp")
+        try:
+            draft.mkdir(parents=True)
+            (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
+            for name in ("manifest.json", "source.model", "target.model"):
+                shutil.copyfile(prepared / name, draft / name)
+            record = {
+                "prepared": str(prepared.resolve()),
+                "digest": Manifest.load(prepared).digest,
+            }
+            (draft / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+            draft.rename(path)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise MachineError(
+                f"cannot create the run directory: {error.strerror}",
+                place=path,
+                remedy="free disk space, or choose another place with --runs",
+            ) from error
+        return cls(path)
+
+    @classmethod
+    def newest(cls, recipe: Recipe, *, runs: Path) -> RunDirectory | None:
+        """The latest run of exactly this recipe, or None."""
+        pattern = f"{recipe.name}-*-{digest(recipe)[:_DIGEST_CHARACTERS]}"
+        found = sorted(path for path in runs.glob(pattern) if (path / "recipe.toml").is_file())
+        return cls(found[-1]) if found else None

@@ -1,0 +1,284 @@
+"""One process of a run: `python -m dragoman.worker train|evaluate RUN ...`.
+
+This is the one place that knows all the parts. run.py calls it directly for a single process and
+through launch.py for several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.shards import TokenShards
+from dragoman.data.loader import BatchStream
+from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.world import World, join_world
+from dragoman.errors import CheckpointError, DragomanError
+from dragoman.evaluate.metrics import bleu, chrf
+from dragoman.evaluate.validate import Validation, ValidationData, read_lines, validate
+from dragoman.launch import introduce_worker, report_failure
+from dragoman.model.transformer import Transformer
+from dragoman.recipe import Recipe, digest
+from dragoman.run_directory import RunDirectory
+from dragoman.telemetry.environment import read_environment, write_environment
+from dragoman.telemetry.events import Alert, EventWriter, RunStarted, TestScored
+from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+from dragoman.telemetry.timers import PhaseTimer
+from dragoman.train.checkpoint import CheckpointStore
+from dragoman.train.optimizer import make_optimizer
+from dragoman.train.schedule import learning_rate
+from dragoman.train.snapshot import restore
+from dragoman.train.state import TrainState
+from dragoman.train.step import TrainStep
+from dragoman.train.trainer import fit
+from dragoman.translation import TranslationModel
+
+INTERRUPTED_EXIT_CODE: Final = 130
+
+
+class InterruptedRunError(DragomanError):
+    """A signal ended training; all is saved."""
+
+    exit_code = INTERRUPTED_EXIT_CODE
+
+
+def train(run: RunDirectory) -> None:
+    """Train until the recipe says stop, from the newest checkpoint where there is one.
+
+    Raises InterruptedRunError where a signal ended it, and what `fit` raises.
+    """
+    recipe = run.recipe()
+    prepared = run.prepared()
+    manifest = Manifest.load(prepared)
+    with join_world() as world, _events(run, world) as events:
+        torch.manual_seed(recipe.train.seed)
+        model = Transformer(
+            recipe.model,
+            source_vocab_size=manifest.source_vocab_size,
+            target_vocab_size=manifest.target_vocab_size,
+        ).to(world.device)
+        if recipe.train.compile:
+            model.encoder.compile()
+            model.decoder.compile()
+        timer = PhaseTimer(world.device)
+        store = CheckpointStore(run.checkpoints, recipe.checkpoint)
+        with gradient_sync("sync" if world.world_size > 1 else "none", model, world) as sync:
+            step = TrainStep(
+                model,
+                sync=sync,
+                optimizer=make_optimizer(model, recipe.optimizer),
+                config=recipe.train,
+                optimizer_config=recipe.optimizer,
+                world=world,
+                timer=timer,
+            )
+            state = _resume(store, step, _first_state(recipe, manifest, world), events)
+            _tell_start(run, recipe, manifest, model, state, world, events)
+            with _updates(recipe, prepared, state, world) as updates:
+                result = fit(
+                    step,
+                    updates,
+                    state=state,
+                    config=recipe.train,
+                    learning_rate=partial(
+                        learning_rate,
+                        config=recipe.schedule,
+                        d_model=recipe.model.d_model,
+                        max_steps=recipe.train.max_steps,
+                    ),
+                    validate=_validation(recipe, prepared, model, world),
+                    store=store,
+                    events=events,
+                )
+    if result.reason == "signal":
+        raise InterruptedRunError(
+            f"stopped by a signal at step {result.state.step}; everything is saved",
+            place=run.path,
+            remedy=f"go on with: dragoman train {run.path}",
+        )
+
+
+def evaluate(
+    run: RunDirectory, *, checkpoint: str, source: Path | None, reference: Path | None
+) -> None:
+    """Translate a text and score it against its reference; without one, the run's test set.
+
+    The translations are kept in `samples/`, the scores as an event.
+    """
+    recipe = run.recipe()
+    if source is None or reference is None:
+        test = run.prepared() / "test"
+        source, reference, name = test / "source.txt", test / "target.txt", "test"
+    else:
+        name = source.stem
+    with join_world() as world, _events(run, world) as events:
+        model = TranslationModel.load(run, [checkpoint], world)
+        started = time.perf_counter()
+        hypotheses = model.translate(read_lines(source), recipe.search)
+        decode_s = time.perf_counter() - started
+        if not world.is_main:
+            return
+        run.samples.mkdir(exist_ok=True)
+        text = "".join(f"{line}\n" for line in hypotheses)
+        (run.samples / f"{name}.{recipe.corpus.target_language}").write_text(text, encoding="utf-8")
+        events.write(_scored(name, hypotheses, read_lines(reference), recipe, decode_s))
+
+
+def work(arguments: Sequence[str]) -> None:
+    """Do one job in this process, as one rank of however many there are."""
+    options = _parser().parse_args(arguments)
+    run = RunDirectory.open(options.run)
+    if options.job == "train":
+        train(run)
+    else:
+        evaluate(
+            run,
+            checkpoint=options.checkpoint,
+            source=options.source,
+            reference=options.reference,
+        )
+
+
+def default_ranks() -> int:
+    """One process a GPU of this machine, or one."""
+    return max(1, torch.cuda.device_count())
+
+
+def main() -> int:
+    """What a worker process does; a failure is one line, for a person and for the launcher."""
+    introduce_worker()
+    try:
+        work(sys.argv[1:])
+    except DragomanError as error:
+        report_failure(error)
+        print(f"dragoman: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dragoman.worker")
+    parser.add_argument("job", choices=["train", "evaluate"])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--checkpoint", default="best")
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--reference", type=Path)
+    return parser
+
+
+@contextmanager
+def _events(run: RunDirectory, world: World) -> Iterator[EventWriter]:
+    """Events of this rank; those of rank 0 are shown on the console and in TensorBoard."""
+    with EventWriter(run.events, rank=world.rank) as events:
+        if world.is_main:
+            events.subscribe(ConsoleSink())
+            events.subscribe(TensorBoardSink(run.tensorboard))
+        yield events
+
+
+def _first_state(recipe: Recipe, manifest: Manifest, world: World) -> TrainState:
+    return TrainState(
+        seed=recipe.train.seed,
+        world_size=world.world_size,
+        recipe_digest=digest(recipe),
+        corpus_digest=manifest.digest,
+    )
+
+
+def _resume(
+    store: CheckpointStore, step: TrainStep, first: TrainState, events: EventWriter
+) -> TrainState:
+    """Load the newest intact checkpoint, if there is one, on any number of ranks."""
+
+    def warn(error: CheckpointError) -> None:
+        events.write(Alert(severity="warning", cause=str(error), remedy="the one before is used"))
+
+    checkpoint = store.latest_valid(warn)
+    if checkpoint is None:
+        return first
+    restore(checkpoint, step)
+    return checkpoint.state.model_copy(update={"world_size": first.world_size})
+
+
+def _tell_start(
+    run: RunDirectory,
+    recipe: Recipe,
+    manifest: Manifest,
+    model: Transformer,
+    state: TrainState,
+    world: World,
+    events: EventWriter,
+) -> None:
+    environment = read_environment()
+    events.write(environment)
+    if world.is_main:
+        write_environment(environment, run.path / "environment.json")
+    started = RunStarted(
+        run_name=run.path.name,
+        recipe_digest=state.recipe_digest,
+        world_size=world.world_size,
+        device=str(world.device),
+        precision=recipe.train.precision,
+        num_parameters=sum(weight.numel() for weight in model.parameters()),
+        max_steps=recipe.train.max_steps,
+        train_pairs=manifest.train.pairs,
+        resumed_from_step=state.step or None,
+    )
+    events.write(started, step=state.step)
+
+
+def _updates(recipe: Recipe, prepared: Path, state: TrainState, world: World) -> BatchStream:
+    return BatchStream(
+        TokenShards.open(prepared / "train"),
+        recipe.data,
+        seed=recipe.train.seed,
+        rank=world.rank,
+        world_size=world.world_size,
+        start_update=state.step,
+        device=world.device,
+    )
+
+
+def _validation(
+    recipe: Recipe, prepared: Path, model: Transformer, world: World
+) -> Callable[[int], Validation]:
+    data = ValidationData.open(prepared, max_source_pieces=recipe.corpus.max_pieces)
+
+    def measure(_step: int) -> Validation:
+        return validate(model, data, config=recipe.evaluate, search=recipe.search, world=world)
+
+    return measure
+
+
+def _scored(
+    name: str, hypotheses: list[str], references: list[str], recipe: Recipe, decode_s: float
+) -> TestScored:
+    lowercase, samples = recipe.evaluate.lowercase, recipe.evaluate.bootstrap_samples
+    by_words = bleu(hypotheses, references, lowercase=lowercase, bootstrap_samples=samples)
+    by_characters = chrf(hypotheses, references, lowercase=lowercase, bootstrap_samples=samples)
+    return TestScored(
+        name=name,
+        bleu=by_words.value,
+        bleu_low=by_words.low,
+        bleu_high=by_words.high,
+        bleu_signature=by_words.signature,
+        chrf=by_characters.value,
+        chrf_low=by_characters.low,
+        chrf_high=by_characters.high,
+        chrf_signature=by_characters.signature,
+        pairs=len(hypotheses),
+        decode_s=decode_s,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
