@@ -70,7 +70,7 @@ class CheckpointStore:
 
     def __init__(self, directory: Path, config: CheckpointConfig) -> None:
         self.directory = directory
-        self._config = config
+        self.config = config
 
     def clean(self) -> None:
         """Remove what a killed process left half-written; only for the process that saves."""
@@ -152,9 +152,9 @@ class CheckpointStore:
         Those beyond it belong to a future that was given up because they were damaged.
         """
         states = {path: state for path, state in self._states() if _step(path) <= step}
-        best = self._config.keep_best
+        best = self.config.keep_best
         kept = {
-            *list(states)[-self._config.keep_last :],
+            *list(states)[-self.config.keep_last :],
             *_best_by_loss(states)[:best],
             *_best_by_bleu(states)[:best],
         }

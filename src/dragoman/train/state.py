@@ -14,8 +14,8 @@ class TrainState(BaseModel):
     epoch: that the last update belonged to, from 0.
     seed, world_size: those of the worker that wrote this; a run may go on with another world size.
     recipe_digest, corpus_digest: what the run was started with.
-    untrained_loss: of the first update, smoothed, nats per target token; lowest_loss: lowest mean
-        of an interval since.
+    untrained_loss, recent_loss: of the first update and of the last hundred or so, with label
+        smoothing, nats per target token.
     best_...: of all validations so far, and the steps they were measured at.
     validations_without_best: in a row, by the metric that stops early.
     dev_loss, bleu: measured at this very step; None where none was.
@@ -32,7 +32,7 @@ class TrainState(BaseModel):
     recipe_digest: str
     corpus_digest: str
     untrained_loss: float | None = None
-    lowest_loss: float | None = None
+    recent_loss: float | None = None
     skipped_steps: int = 0
     best_dev_loss: float | None = None
     best_dev_loss_step: int | None = None

@@ -60,26 +60,26 @@ class TrainStep:
         self.model = model
         self.sync = sync
         self.optimizer = optimizer
+        self.world = world
+        self.timer = timer
         self.scaler = LossScaler(world.device) if config.precision == "fp16" else None
         self.ema = Ema(model, config.ema_decay) if config.ema_decay > 0 else None
         self._weights = list(model.parameters())
         self._clip_norm = optimizer_config.clip_norm
         self._seed = config.seed
         self._autocast_dtype = _AUTOCAST_DTYPES[config.precision]
-        self._world = world
-        self._timer = timer
 
     def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
         """Make one update; a GPU is only given the work, not waited for."""
         scale = None if self.scaler is None else self.scaler.scale
         factor = (1.0 if scale is None else scale) / update.global_target_tokens
-        sums = torch.zeros(2, device=self._world.device)
+        sums = torch.zeros(2, device=self.world.device)
         for micro, batch in enumerate(update.micro_batches):
-            seed_dropout(self._seed, update.update_index, micro, self._world.rank)
+            seed_dropout(self._seed, update.update_index, micro, self.world.rank)
             last = micro == len(update.micro_batches) - 1
             loss = self._accumulate(batch, factor, last=last)
             sums += torch.stack([loss.loss.detach(), loss.nll])
-        with self._timer.phase("optimizer"):
+        with self.timer.phase("optimizer"):
             norm, skipped = self._apply(learning_rate, scale)
             if self.ema is not None:
                 self.ema.update(update.update_index)
@@ -89,9 +89,9 @@ class TrainStep:
         """Add the gradients of `factor` times the loss of one micro-batch to what is there."""
         with ExitStack() as micro_step:
             micro_step.enter_context(self.sync.micro_step(last=last))
-            with self._timer.phase("forward"), self._autocast():
+            with self.timer.phase("forward"), self._autocast():
                 loss: LossSum = self.sync.module(batch)
-            with self._timer.phase("backward"):
+            with self.timer.phase("backward"):
                 (loss.loss * factor).backward()  # type: ignore[no-untyped-call]
                 micro_step.close()  # a strategy may only now wait for the other ranks
         return loss
@@ -115,7 +115,7 @@ class TrainStep:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
-            self._world.device.type,
+            self.world.device.type,
             self._autocast_dtype,
             enabled=self._autocast_dtype is not None,
         )

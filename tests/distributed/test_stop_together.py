@@ -1,0 +1,43 @@
+"""A signal that one rank alone receives stops all of them after the same update."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from dragoman.distributed.world import World
+from dragoman.model.transformer import Transformer
+from dragoman.telemetry.events import read_events
+from dragoman.train.config import TrainConfig
+from ranks import run_ranks
+from toy_fit import ToyRun
+
+
+def _fit(world: World, directory: str) -> Any:
+    def before_update(update_index: int, _model: Transformer) -> None:
+        if update_index == 5 and world.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run = ToyRun(
+        Path(directory),
+        TrainConfig(max_steps=50, log_every_steps=4),
+        before_update=before_update,
+    )
+    result = run.fit(world)
+    return [result.reason, result.state.step]
+
+
+def test_all_ranks_stop_after_the_same_update(tmp_path: Path) -> None:
+    assert run_ranks(_fit, str(tmp_path), world_size=2) == [["signal", 6], ["signal", 6]]
+    assert (tmp_path / "checkpoints" / "step-0000006").is_dir()
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+    losses = []
+    for rank in (0, 1):
+        events = list(read_events(tmp_path / "events" / f"rank-{rank:04d}.jsonl"))
+        intervals = [event for event in events if event.kind == "train_interval"]
+        losses.append([(event.step, event.payload["train_loss"]) for event in intervals])
+        written = sum(event.kind == "checkpoint_written" for event in events)
+        assert written == (2 if rank == 0 else 0)
+    assert losses[0] == losses[1]
