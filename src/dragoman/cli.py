@@ -113,7 +113,8 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         default="best",
-        help="best (by BLEU where measured, else dev loss), last, or a checkpoint directory",
+        help="best (by BLEU where measured, else dev loss), last, a step or a directory; "
+        "for translate several, joined by commas, make an ensemble",
     )
     _overrides(parser)
 

@@ -84,8 +84,12 @@ def evaluate(
     source: Path | None = None,
     reference: Path | None = None,
     ranks: int | None = None,
+    overrides: Sequence[str] = (),
 ) -> None:
-    """Translate and score the run's test set, or another text and its reference."""
+    """Translate and score the run's test set, or another text and its reference.
+
+    overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
+    """
     if (source is None) != (reference is None):
         raise ConfigError(
             "a source needs its reference and a reference its source",
@@ -95,6 +99,8 @@ def evaluate(
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
     if source is not None and reference is not None:
         arguments += ["--source", str(source), "--reference", str(reference)]
+    for override in overrides:
+        arguments += ["--set", override]
     _work(arguments, directory, ranks)
 
 

@@ -27,7 +27,7 @@ from dragoman.evaluate.metrics import bleu, chrf
 from dragoman.evaluate.validate import Validation, ValidationData, read_lines, validate
 from dragoman.launch import introduce_worker, report_failure
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import Recipe, digest
+from dragoman.recipe import Recipe, digest, load_recipe
 from dragoman.run_directory import RunDirectory
 from dragoman.telemetry.environment import read_environment, write_environment
 from dragoman.telemetry.events import Alert, EventWriter, RunStarted, TestScored
@@ -108,13 +108,18 @@ def train(run: RunDirectory) -> None:
 
 
 def evaluate(
-    run: RunDirectory, *, checkpoint: str, source: Path | None, reference: Path | None
+    run: RunDirectory,
+    *,
+    checkpoint: str,
+    source: Path | None,
+    reference: Path | None,
+    overrides: Sequence[str],
 ) -> None:
     """Translate a text and score it against its reference; without one, the run's test set.
 
     The translations are kept in `samples/`, the scores as an event.
     """
-    recipe = run.recipe()
+    recipe = load_recipe(run.recipe_file, overrides)
     if source is None or reference is None:
         test = run.prepared() / "test"
         source, reference, name = test / "source.txt", test / "target.txt", "test"
@@ -145,6 +150,7 @@ def work(arguments: Sequence[str]) -> None:
             checkpoint=options.checkpoint,
             source=options.source,
             reference=options.reference,
+            overrides=options.overrides,
         )
 
 
@@ -172,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--source", type=Path)
     parser.add_argument("--reference", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
     return parser
 
 
