@@ -40,18 +40,13 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device; copies from pinned memory do not block."""
         return Batch(
-            *(
-                tensor.to(device, non_blocking=True)
-                for tensor in (
-                    self.source_BS,
-                    self.decoder_input_BT,
-                    self.target_BT,
-                    self.source_lengths_B,
-                    self.target_lengths_B,
-                )
-            ),
-            num_source_tokens=self.num_source_tokens,
-            num_target_tokens=self.num_target_tokens,
+            self.source_BS.to(device, non_blocking=True),
+            self.decoder_input_BT.to(device, non_blocking=True),
+            self.target_BT.to(device, non_blocking=True),
+            self.source_lengths_B.to(device, non_blocking=True),
+            self.target_lengths_B.to(device, non_blocking=True),
+            self.num_source_tokens,
+            self.num_target_tokens,
         )
 
     def pin(self) -> Batch:

@@ -1,0 +1,184 @@
+"""Batches made ahead of time in a thread, so that training never waits.
+
+The thread runs NumPy only: no operation of PyTorch, whose thread pool and memory belong to the
+training thread. The plan of the next epoch is made by a second thread while this one lasts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.data.batch import Batch, make_batch
+from dragoman.data.config import DataConfig
+from dragoman.data.sampler import EpochPlan, Sampler, padded_width, rank_rows
+
+
+class PairStore(Protocol):
+    """What batches are made from: corpus.shards.TokenShards, or the same in memory.
+
+    Lengths are pieces without end of sentence, shape (pairs,).
+    """
+
+    @property
+    def source_lengths(self) -> NDArray[np.integer]:
+        """Pieces of every source."""
+
+    @property
+    def target_lengths(self) -> NDArray[np.integer]:
+        """Pieces of every target."""
+
+    def gather(
+        self, indices: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]:
+        """Source pieces end to end, source lengths, target pieces, target lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one update trains on.
+
+    update_index: updates of the run before this one; epoch counts from 0.
+    micro_batches: this rank's rows, on the device; a micro-batch may have no row for this rank.
+    global_...: sums over all micro-batches and ranks, known without communication. Tokens count
+        the end of sentence; cells are those of both padded sides, so cells less tokens is padding.
+    """
+
+    update_index: int
+    epoch: int
+    micro_batches: list[Batch]
+    global_target_tokens: int
+    global_source_tokens: int
+    global_pairs: int
+    global_cells: int
+
+
+class BatchStream:
+    """The updates of a run from `start_update` on, without end; close it, or use it in a `with`.
+
+    seed, start_update: the same two give the same global batches on any number of ranks.
+    device: where micro-batches are put; a GPU is handed them without waiting, from page-locked
+        memory.
+
+    An error in the making of a batch is raised by `next` in place of that batch.
+    """
+
+    def __init__(
+        self,
+        shards: PairStore,
+        config: DataConfig,
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
+        start_update: int,
+        device: torch.device,
+    ) -> None:
+        self._shards = shards
+        self._config = config
+        self._rank = rank
+        self._world_size = world_size
+        self._device = device
+        self.sampler = Sampler(shards.source_lengths, shards.target_lengths, config, seed=seed)
+        self._made: SimpleQueue[Update | BaseException] = SimpleQueue()
+        self._room = threading.Semaphore(config.prefetch_batches)
+        self._closing = False
+        self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan-epoch")
+        self._thread = threading.Thread(
+            target=self._make_updates, args=(start_update,), name="make-batches", daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Update]:
+        return self
+
+    def __next__(self) -> Update:
+        """The next update; how long this call takes is how long training waits for data."""
+        update = self._made.get()
+        if isinstance(update, BaseException):
+            self._made.put(update)
+            raise update
+        self._room.release()
+        if self._device.type == "cpu":
+            return update
+        return replace(
+            update, micro_batches=[batch.to(self._device) for batch in update.micro_batches]
+        )
+
+    def close(self) -> None:
+        """Stop the threads; updates that were made but not taken are dropped."""
+        self._closing = True
+        self._room.release()
+        self._thread.join()
+        self._planner.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _make_updates(self, start_update: int) -> None:
+        try:
+            for update_index, epoch, micro_batches in self._planned(start_update):
+                self._room.acquire()
+                if self._closing:
+                    return
+                self._made.put(self._make(update_index, epoch, micro_batches))
+        except BaseException as error:
+            self._made.put(error)
+
+    def _planned(self, start_update: int) -> Iterator[tuple[int, int, list[NDArray[np.integer]]]]:
+        """Update after update: its number, its epoch and its micro-batches of pair indices."""
+        epoch, first = self.sampler.position(start_update)
+        update_index = start_update
+        plan = self.sampler.epoch(epoch)
+        while True:
+            next_plan: Future[EpochPlan] = self._planner.submit(self.sampler.epoch, epoch + 1)
+            for position in range(first, plan.num_updates):
+                yield update_index, epoch, plan.update(position)
+                update_index += 1
+            plan, epoch, first = next_plan.result(), epoch + 1, 0
+
+    def _make(
+        self, update_index: int, epoch: int, micro_batches: Sequence[NDArray[np.integer]]
+    ) -> Update:
+        pairs = np.concatenate(micro_batches)
+        return Update(
+            update_index=update_index,
+            epoch=epoch,
+            micro_batches=[self._batch(indices) for indices in micro_batches],
+            global_target_tokens=int(self._shards.target_lengths[pairs].sum()) + len(pairs),
+            global_source_tokens=int(self._shards.source_lengths[pairs].sum()) + len(pairs),
+            global_pairs=len(pairs),
+            global_cells=sum(self._cells(indices) for indices in micro_batches),
+        )
+
+    def _batch(self, indices: NDArray[np.integer]) -> Batch:
+        rows = rank_rows(indices, self._rank, self._world_size).astype(np.int64)
+        batch = make_batch(*self._shards.gather(rows), length_multiple=self._config.length_multiple)
+        return batch.pin() if self._device.type == "cuda" else batch
+
+    def _cells(self, indices: NDArray[np.integer]) -> int:
+        """Cells of both sides on all ranks, each of which pads to the longest of its own rows."""
+        cells = 0
+        for rank in range(min(self._world_size, len(indices))):
+            rows = rank_rows(indices, rank, self._world_size)
+            for lengths in (self._shards.source_lengths, self._shards.target_lengths):
+                widths = padded_width(lengths[rows], self._config.length_multiple)
+                cells += len(rows) * int(widths.max())
+        return cells

@@ -1,0 +1,228 @@
+"""Which pairs form which batch: a pure function of (seed, epoch, position).
+
+The lengths in the batches are planned once for a run, which pairs of those lengths fill them anew
+in every epoch. So every epoch has the same number of updates, an update's number alone tells its
+epoch and place, and a run resumes from one integer without planning the epochs before it.
+
+Pairs are ordered by target length and by source length within, the latter up and down in turn:
+where one target length ends and the next begins, the sources of the two are alike. Ordering by
+both keeps the padding of both sides low; turning halves that of the source side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.config import DataConfig
+
+_SLOTS_STREAM: Final = 2**64 - 1
+"""Random bits of the run; epoch n draws its own from streams 2n and 2n + 1."""
+_LONGEST_SORTED: Final = 2**16 - 1
+"""Longer sides are batched as if they were this long; their true length still counts as cells."""
+
+
+class GlobalPosition(NamedTuple):
+    """Where an update lies: update `update` (from 0) of epoch `epoch` (from 0)."""
+
+    epoch: int
+    update: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """The updates of one epoch, for all ranks together.
+
+    pairs: indices of all pairs, a micro-batch after the other, shape (pairs,), int32 or int64.
+    bounds: where micro-batches begin and the last one ends, shape (micro-batches + 1,).
+    sequence: numbers of the micro-batches in the order of training.
+    accumulate: micro-batches in one update; the last update of an epoch may have fewer.
+    """
+
+    pairs: NDArray[np.integer]
+    bounds: NDArray[np.int64]
+    sequence: NDArray[np.integer]
+    accumulate: int
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in this epoch."""
+        return -(-len(self.sequence) // self.accumulate)
+
+    def update(self, position: int) -> list[NDArray[np.integer]]:
+        """The micro-batches of one update, each the indices of its pairs on all ranks."""
+        if not 0 <= position < self.num_updates:
+            raise IndexError(f"update {position} of an epoch of {self.num_updates}")
+        first = position * self.accumulate
+        return [
+            self.pairs[self.bounds[batch] : self.bounds[batch + 1]]
+            for batch in self.sequence[first : first + self.accumulate]
+        ]
+
+
+class Sampler:
+    """Plans the epochs of a run.
+
+    source_lengths, target_lengths: pieces of every pair without end of sentence, shape (pairs,).
+
+    Planning 4.5 million pairs took 0.8 s for the run and 0.25 s for each epoch, on one core; it
+    needs 40 bytes a pair while it runs, of which 8 stay for the run and 4 for each plan.
+    """
+
+    def __init__(
+        self,
+        source_lengths: NDArray[np.integer],
+        target_lengths: NDArray[np.integer],
+        config: DataConfig,
+        *,
+        seed: int,
+    ) -> None:
+        assert len(source_lengths) == len(target_lengths) > 0
+        source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+        self._config = config
+        self._seed = seed
+        self._length_keys = _length_keys(source_lengths, target_lengths, config.length_multiple)
+        ranked = self._ranked(0)
+        self._slots = _slots(len(ranked), config, seed)
+        longer = np.maximum(source_lengths, target_lengths)[ranked[self._slots]]
+        widths = padded_width(longer, config.length_multiple)
+        self._bounds = _bounds(widths, config)
+        self.num_oversized = _num_oversized(widths, config)
+        """Pairs longer than the budget; each is a micro-batch of its own, above the budget."""
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches in every epoch."""
+        return len(self._bounds) - 1
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Updates in every epoch."""
+        return -(-self.num_micro_batches // self._config.accumulate)
+
+    def position(self, updates_consumed: int) -> GlobalPosition:
+        """Where the next update lies after this many since the beginning of the run."""
+        return GlobalPosition(*divmod(updates_consumed, self.updates_per_epoch))
+
+    def epoch(self, number: int) -> EpochPlan:
+        """The plan of epoch `number`, which counts from 0."""
+        return EpochPlan(
+            pairs=self._ranked(number)[self._slots],
+            bounds=self._bounds,
+            sequence=_permutation(self.num_micro_batches, self._seed, 2 * number + 1),
+            accumulate=self._config.accumulate,
+        )
+
+    def _ranked(self, epoch: int) -> NDArray[np.integer]:
+        """All pairs by length; pairs of equal lengths in an order drawn for this epoch."""
+        drawn = _permutation(len(self._length_keys), self._seed, 2 * epoch)
+        ranked: NDArray[np.integer] = drawn[_order(self._length_keys[drawn])]
+        return ranked
+
+
+def plan_epoch(
+    source_lengths: NDArray[np.integer],
+    target_lengths: NDArray[np.integer],
+    config: DataConfig,
+    *,
+    seed: int,
+    epoch: int,
+) -> EpochPlan:
+    """One epoch's plan; where several are wanted, a Sampler does the common part once."""
+    return Sampler(source_lengths, target_lengths, config, seed=seed).epoch(epoch)
+
+
+def rank_rows(indices: NDArray[np.integer], rank: int, world_size: int) -> NDArray[np.integer]:
+    """The rows of a micro-batch that one rank takes; none where there are too few.
+
+    Neighbours are of like length, so dealing them out in turn gives every rank like work.
+    """
+    return indices[rank::world_size]
+
+
+def padded_width(longest: NDArray[np.integer], length_multiple: int) -> NDArray[np.int64]:
+    """Cells of a row of this many pieces with its end of sentence, rounded up as configured."""
+    return -(-(longest.astype(np.int64) + 1) // length_multiple) * length_multiple
+
+
+def _length_keys(
+    source_lengths: NDArray[np.integer], target_lengths: NDArray[np.integer], length_multiple: int
+) -> NDArray[np.uint32]:
+    """Numbers in whose order neighbours pad each other least: target, then source up or down."""
+    source = np.minimum(source_lengths, _LONGEST_SORTED).astype(np.uint32)
+    # Target lengths that are padded to one width count as one: the source can vary less then.
+    target = padded_width(target_lengths, length_multiple) // length_multiple
+    target = np.minimum(target, _LONGEST_SORTED).astype(np.uint32)
+    descending = target % 2 == 1
+    source[descending] = _LONGEST_SORTED - source[descending]
+    keys: NDArray[np.uint32] = target << np.uint32(16) | source
+    return keys
+
+
+def _slots(num_pairs: int, config: DataConfig, seed: int) -> NDArray[np.integer]:
+    """Places in the order of lengths, in the order in which batches are cut from them.
+
+    Pools are drawn at random and sorted inside; every other one runs from long to short, so that
+    a batch on the seam of two pools holds like lengths.
+    """
+    if config.bucket and config.pool_pairs >= num_pairs:
+        return np.arange(num_pairs, dtype=_index_type(num_pairs))
+    slots = _permutation(num_pairs, seed, _SLOTS_STREAM)
+    if not config.bucket:
+        return slots
+    for number, first in enumerate(range(0, num_pairs, config.pool_pairs)):
+        pool = slots[first : first + config.pool_pairs]
+        pool[:] = np.sort(pool)[:: -1 if number % 2 else 1]
+    return slots
+
+
+def _bounds(widths: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
+    """Cut rows of these widths into micro-batches as large as the budget allows, in order."""
+    num_rows = len(widths)
+    if config.batch_sentences is not None:
+        starts = range(0, num_rows, config.batch_sentences)
+        return np.array([*starts, num_rows], dtype=np.int64)
+    assert config.batch_tokens is not None
+    bounds = [0]
+    while bounds[-1] < num_rows:
+        first = bounds[-1]
+        at_most = max(1, config.batch_tokens // int(widths[first]))
+        longest = np.maximum.accumulate(widths[first : first + at_most])
+        cells = longest * np.arange(1, len(longest) + 1)
+        # Cells only grow with every row, so those within the budget are the first ones.
+        bounds.append(first + max(1, int(np.count_nonzero(cells <= config.batch_tokens))))
+    return np.array(bounds, dtype=np.int64)
+
+
+def _num_oversized(widths: NDArray[np.int64], config: DataConfig) -> int:
+    if config.batch_tokens is None:
+        return 0
+    return int(np.count_nonzero(widths > config.batch_tokens))
+
+
+def _permutation(size: int, seed: int, stream: int) -> NDArray[np.integer]:
+    """0 to size - 1 in a random order, the same with every numpy and on every processor.
+
+    NumPy keeps the raw bits of Philox the same for ever, but not what Generator makes of them.
+    """
+    key = np.array([seed % 2**64, stream], dtype=np.uint64)
+    return _order(np.random.Philox(key=key).random_raw(size) >> np.uint64(32))
+
+
+def _order(keys: NDArray[np.unsignedinteger]) -> NDArray[np.integer]:
+    """Indices that sort numbers below 2^32; equal ones keep their order.
+
+    Sorting key and index packed into one number is several times faster than argsort.
+    """
+    assert len(keys) < 2**32
+    packed = keys.astype(np.uint64) << np.uint64(32) | np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    packed &= np.uint64(2**32 - 1)
+    return packed.astype(_index_type(len(keys)))
+
+
+def _index_type(size: int) -> type[np.integer]:
+    return np.int32 if size <= 2**31 else np.int64

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dragoman.corpus.special_ids import EOS
+from dragoman.data.config import DataConfig
+from dragoman.data.loader import BatchStream, PairStore, Update
+from memory_pairs import MemoryPairs, random_pairs
+
+CPU = torch.device("cpu")
+CONFIG = DataConfig(batch_tokens=512, accumulate=2, prefetch_batches=3)
+
+
+def stream(
+    pairs: PairStore,
+    *,
+    config: DataConfig = CONFIG,
+    rank: int = 0,
+    world_size: int = 1,
+    start_update: int = 0,
+) -> BatchStream:
+    return BatchStream(
+        pairs,
+        config,
+        seed=5,
+        rank=rank,
+        world_size=world_size,
+        start_update=start_update,
+        device=CPU,
+    )
+
+
+def rows(update: Update) -> list[list[int]]:
+    """The numbers of the pairs in each micro-batch of this rank, as MemoryPairs wrote them."""
+    return [[int(row[0]) - EOS - 1 for row in b.source_BS] for b in update.micro_batches]
+
+
+def test_an_epoch_holds_every_pair_once_and_is_followed_by_another() -> None:
+    pairs = random_pairs(1000)
+    with stream(pairs) as updates:
+        for epoch in range(3):
+            seen = []
+            for position in range(updates.sampler.updates_per_epoch):
+                update = next(updates)
+                assert update.epoch == epoch
+                assert update.update_index == epoch * updates.sampler.updates_per_epoch + position
+                seen += [index for batch in rows(update) for index in batch]
+            assert sorted(seen) == list(range(1000))
+
+
+def test_resume_from_any_update_gives_the_rest_of_the_same_run() -> None:
+    pairs = random_pairs(600)
+    with stream(pairs) as updates:
+        whole = [rows(update) for update in islice(updates, 40)]
+        per_epoch = updates.sampler.updates_per_epoch
+    assert per_epoch < 35
+    for start in (1, per_epoch - 1, per_epoch, 35):
+        with stream(pairs, start_update=start) as updates:
+            assert [rows(update) for update in islice(updates, 40 - start)] == whole[start:]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 30])
+def test_ranks_share_the_rows_of_the_same_global_batches(world_size: int) -> None:
+    pairs = random_pairs(400)
+    with stream(pairs) as updates:
+        whole = list(islice(updates, 12))
+    by_rank = []
+    for rank in range(world_size):
+        with stream(pairs, rank=rank, world_size=world_size) as updates:
+            by_rank.append(list(islice(updates, 12)))
+    for position, update in enumerate(whole):
+        parts = [ranks[position] for ranks in by_rank]
+        for micro, indices in enumerate(rows(update)):
+            dealt = [index for part in parts for index in rows(part)[micro]]
+            assert sorted(dealt) == sorted(indices)
+        batches = [batch for part in parts for batch in part.micro_batches]
+        for part in parts:
+            assert part.global_pairs == update.global_pairs == sum(len(b) for b in rows(update))
+            assert part.global_target_tokens == sum(b.num_target_tokens for b in batches)
+            assert part.global_source_tokens == sum(b.num_source_tokens for b in batches)
+            assert part.global_cells == sum(b.num_cells for b in batches)
+
+
+@dataclass(frozen=True)
+class _TornPairs(MemoryPairs):
+    """Pairs of which one cannot be read."""
+
+    def gather(
+        self, indices: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        if 17 in indices:
+            raise OSError("torn shard")
+        return super().gather(indices)
+
+
+def test_an_error_reaches_the_one_who_waits_for_the_batch() -> None:
+    usual = random_pairs(500)
+    with stream(_TornPairs(usual.source_lengths, usual.target_lengths)) as updates:
+        with pytest.raises(OSError, match="torn shard"):
+            list(islice(updates, updates.sampler.updates_per_epoch))
+        with pytest.raises(OSError, match="torn shard"):
+            next(updates)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 20])
+def test_close_ends_both_threads_at_any_moment(taken: int) -> None:
+    before = threading.active_count()
+    updates = stream(random_pairs(300))
+    for _ in range(taken):
+        next(updates)
+    updates.close()
+    assert threading.active_count() == before
+
+
+def test_no_more_updates_are_made_than_were_asked_for_ahead() -> None:
+    pairs = random_pairs(5000)
+    asked: list[int] = []
+
+    @dataclass(frozen=True)
+    class Counted(MemoryPairs):
+        def gather(
+            self, indices: NDArray[np.int64]
+        ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+            asked.append(len(indices))
+            return super().gather(indices)
+
+    with stream(Counted(pairs.source_lengths, pairs.target_lengths)) as updates:
+        next(updates)
+        deadline = time.monotonic() + 20
+        while len(asked) < 8 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+    # One taken and three ahead, of two micro-batches each.
+    assert len(asked) == 8
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_batches_for_a_gpu_arrive_there() -> None:
+    pairs = random_pairs(200)
+    device = torch.device("cuda", 0)
+    with (
+        stream(pairs) as on_cpu,
+        BatchStream(
+            pairs, CONFIG, seed=5, rank=0, world_size=1, start_update=0, device=device
+        ) as on_gpu,
+    ):
+        for expected, update in islice(zip(on_cpu, on_gpu, strict=True), 5):
+            for left, right in zip(expected.micro_batches, update.micro_batches, strict=True):
+                assert right.source_BS.device == device
+                assert torch.equal(left.target_BT, right.target_BT.cpu())

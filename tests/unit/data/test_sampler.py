@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dragoman.data.config import DataConfig
+from dragoman.data.sampler import EpochPlan, GlobalPosition, Sampler, plan_epoch, rank_rows
+from memory_pairs import MemoryPairs, random_pairs
+
+CONFIGS = {
+    "tokens": DataConfig(batch_tokens=512),
+    "sentences": DataConfig(batch_tokens=None, batch_sentences=32),
+    "random": DataConfig(batch_tokens=None, batch_sentences=32, bucket=False),
+    "random tokens": DataConfig(batch_tokens=512, bucket=False),
+    "pools": DataConfig(batch_tokens=512, pool_pairs=300),
+    "accumulate": DataConfig(batch_tokens=256, accumulate=3),
+    "multiple": DataConfig(batch_tokens=1024, length_multiple=8),
+}
+
+
+def sampler(pairs: MemoryPairs, config: DataConfig, *, seed: int = 7) -> Sampler:
+    return Sampler(pairs.source_lengths, pairs.target_lengths, config, seed=seed)
+
+
+def micro_batches(plan: EpochPlan) -> list[NDArray[np.integer]]:
+    return [batch for update in range(plan.num_updates) for batch in plan.update(update)]
+
+
+def widths(pairs: MemoryPairs, batch: NDArray[np.integer], multiple: int = 1) -> tuple[int, int]:
+    source = int(pairs.source_lengths[batch].max()) + 1
+    target = int(pairs.target_lengths[batch].max()) + 1
+    return -(-source // multiple) * multiple, -(-target // multiple) * multiple
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 64])
+def test_every_pair_exactly_once_per_epoch_on_any_number_of_ranks(
+    name: str, world_size: int
+) -> None:
+    pairs = random_pairs(2003)
+    planned = sampler(pairs, CONFIGS[name])
+    for epoch in (0, 1, 5):
+        rows = [
+            rank_rows(batch, rank, world_size)
+            for batch in micro_batches(planned.epoch(epoch))
+            for rank in range(world_size)
+        ]
+        assert sorted(np.concatenate(rows).tolist()) == list(range(2003))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_plan_depends_on_seed_and_epoch_and_on_nothing_else(name: str) -> None:
+    pairs, config = random_pairs(1000), CONFIGS[name]
+
+    def order(seed: int, epoch: int) -> list[int]:
+        plan = plan_epoch(
+            pairs.source_lengths, pairs.target_lengths, config, seed=seed, epoch=epoch
+        )
+        return np.concatenate(micro_batches(plan)).tolist()  # type: ignore[no-any-return]
+
+    fresh = order(3, 4)
+    assert fresh == order(3, 4)
+    after_other_epochs = sampler(pairs, config, seed=3)
+    after_other_epochs.epoch(9)
+    assert np.concatenate(micro_batches(after_other_epochs.epoch(4))).tolist() == fresh
+    assert order(3, 5) != fresh
+    assert order(2, 4) != fresh
+
+
+def test_the_plan_of_a_seed_never_changes() -> None:
+    # A run that resumes on another version of NumPy or on another processor must go on as it was.
+    pairs = MemoryPairs(
+        np.arange(5000, dtype=np.int32) * 7919 % 60 + 1,
+        np.arange(5000, dtype=np.int32) * 104729 % 50 + 1,
+    )
+    plan = sampler(pairs, DataConfig(batch_tokens=1000, pool_pairs=2000), seed=1).epoch(3)
+    consumed = np.concatenate(micro_batches(plan)).astype("<i8")
+    assert hashlib.sha256(consumed.tobytes()).hexdigest()[:16] == "65d579abc467a719"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_epoch_has_the_same_number_of_updates(name: str) -> None:
+    planned = sampler(random_pairs(3000), CONFIGS[name])
+    assert {planned.epoch(epoch).num_updates for epoch in range(4)} == {planned.updates_per_epoch}
+
+
+def test_position_is_one_integer() -> None:
+    planned = sampler(random_pairs(1000), CONFIGS["tokens"])
+    per_epoch = planned.updates_per_epoch
+    assert planned.position(0) == GlobalPosition(epoch=0, update=0)
+    assert planned.position(per_epoch - 1) == GlobalPosition(epoch=0, update=per_epoch - 1)
+    assert planned.position(3 * per_epoch + 2) == GlobalPosition(epoch=3, update=2)
+
+
+@pytest.mark.parametrize("name", ["tokens", "random tokens", "pools", "accumulate", "multiple"])
+def test_no_batch_is_over_the_budget_and_none_could_take_another_row(name: str) -> None:
+    pairs, config = random_pairs(3000), CONFIGS[name]
+    assert config.batch_tokens is not None
+    planned = sampler(pairs, config)
+    sizes = [
+        len(batch) * max(widths(pairs, batch, config.length_multiple))
+        for batch in micro_batches(planned.epoch(0))
+    ]
+    assert planned.num_oversized == 0
+    assert max(sizes) <= config.batch_tokens
+    assert np.median(sizes) > config.batch_tokens - 2 * 64
+
+
+def test_a_count_of_sentences_is_kept_but_for_the_last_batch() -> None:
+    sizes = [len(b) for b in micro_batches(sampler(random_pairs(1000), CONFIGS["random"]).epoch(0))]
+    assert sorted(sizes, reverse=True) == [32] * 31 + [8]
+
+
+def test_accumulation_takes_several_micro_batches_and_the_rest_at_the_end() -> None:
+    plan = sampler(random_pairs(1000), CONFIGS["accumulate"]).epoch(0)
+    counts = [len(plan.update(update)) for update in range(plan.num_updates)]
+    assert counts[:-1] == [3] * (len(counts) - 1)
+    assert 1 <= counts[-1] <= 3
+    with pytest.raises(IndexError):
+        plan.update(plan.num_updates)
+
+
+def test_a_pair_above_the_budget_is_a_batch_of_its_own_and_is_counted() -> None:
+    usual = random_pairs(300)
+    pairs = MemoryPairs(
+        np.append(usual.source_lengths, np.array([700, 3], np.int32)),
+        np.append(usual.target_lengths, np.array([2, 70_000], np.int32)),
+    )
+    planned = sampler(pairs, DataConfig(batch_tokens=512))
+    assert planned.num_oversized == 2
+    batches = micro_batches(planned.epoch(0))
+    assert [300] in [b.tolist() for b in batches]
+    assert [301] in [b.tolist() for b in batches]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(302))
+
+
+def test_bucketing_pads_little_on_both_sides() -> None:
+    pairs = random_pairs(100_000, longest=100)
+    batches = micro_batches(sampler(pairs, DataConfig(batch_tokens=4096)).epoch(0))
+    rows = np.array([len(batch) for batch in batches])
+    source, target = np.array([widths(pairs, batch) for batch in batches]).T
+    source_padding = 1 - (pairs.source_lengths.sum() + 100_000) / (rows * source).sum()
+    target_padding = 1 - (pairs.target_lengths.sum() + 100_000) / (rows * target).sum()
+    assert source_padding < 0.08
+    assert target_padding < 0.01
+
+
+def test_the_pairs_of_a_batch_are_drawn_anew_in_every_epoch() -> None:
+    planned = sampler(random_pairs(20_000), CONFIGS["tokens"])
+    first, second = (
+        {i: set(batch.tolist()) for batch in micro_batches(planned.epoch(e)) for i in batch}
+        for e in (0, 1)
+    )
+    kept = np.mean([len(first[i] & second[i]) / len(first[i]) for i in range(0, 20_000, 50)])
+    assert kept < 0.6
+
+
+def test_batches_of_all_lengths_follow_each_other_at_random() -> None:
+    pairs = random_pairs(50_000)
+    batches = micro_batches(sampler(pairs, CONFIGS["tokens"]).epoch(0))
+    means = np.array([pairs.target_lengths[batch].mean() for batch in batches])
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), min_size=1, max_size=120),
+    budget=st.integers(1, 400),
+    pool=st.integers(1, 150),
+    multiple=st.sampled_from([1, 3, 8]),
+    bucket=st.booleans(),
+)
+def test_nothing_is_lost_whatever_the_lengths(
+    lengths: list[tuple[int, int]], budget: int, pool: int, multiple: int, bucket: bool
+) -> None:
+    pairs = MemoryPairs(*np.array(lengths, dtype=np.int32).T)
+    config = DataConfig(
+        batch_tokens=budget, pool_pairs=pool, length_multiple=multiple, bucket=bucket
+    )
+    batches = micro_batches(sampler(pairs, config).epoch(2))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(widths(pairs, batch, multiple)) <= budget
