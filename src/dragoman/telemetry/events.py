@@ -241,11 +241,14 @@ class EventWriter:
     """
 
     def __init__(self, directory: Path, *, rank: int = 0) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"rank-{rank:04d}.jsonl"
         self._rank = rank
         self._host = socket.gethostname()
-        self._file = self.path.open("ab", buffering=0)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise self._unwritable(error.strerror or str(error)) from error
         self._listeners: list[EventListener] = []
         if _is_torn(self.path):
             self._append(b"\n")
@@ -285,7 +288,9 @@ class EventWriter:
 
     def _unwritable(self, problem: str) -> MachineError:
         return MachineError(
-            f"cannot write an event: {problem}", place=self.path, remedy="free disk space"
+            f"cannot write an event: {problem}",
+            place=self.path,
+            remedy="free disk space, or choose a place that can be written to",
         )
 
     def close(self) -> None:
