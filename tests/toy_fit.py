@@ -22,7 +22,7 @@ from dragoman.telemetry.events import EventWriter, SampleTranslation, Validated
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from dragoman.train.schedule import ScheduleConfig, learning_rate
-from dragoman.train.snapshot import resume
+from dragoman.train.snapshot import restore
 from dragoman.train.state import TrainState
 from dragoman.train.trainer import FitResult, fit
 from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, toy_training
@@ -89,17 +89,20 @@ class ToyRun:
         default=lambda _step, model: ToyValidation(dev_loss(model))
     )
 
-    def fit(self, world: World = ONE_RANK) -> FitResult:
-        """Train to the end, from the newest checkpoint where there is one."""
-        store = CheckpointStore(self.directory / "checkpoints", self.checkpoint)
-        fresh = TrainState(
+    def fresh_state(self, world: World) -> TrainState:
+        """The state before the first update."""
+        return TrainState(
             seed=self.train.seed,
             world_size=world.world_size,
             recipe_digest="recipe",
             corpus_digest="corpus",
         )
-        newest = store.paths()
-        start = int(newest[-1].name[5:]) if newest else 0
+
+    def fit(self, world: World = ONE_RANK) -> FitResult:
+        """Train to the end, from the newest checkpoint where there is one."""
+        store = CheckpointStore(self.directory / "checkpoints", self.checkpoint)
+        checkpoint = store.latest_valid(_refuse)
+        state = checkpoint.state if checkpoint else self.fresh_state(world)
         with (
             EventWriter(self.directory / "events", rank=world.rank) as events,
             toy_training(
@@ -109,10 +112,11 @@ class ToyRun:
                 train=self.train,
                 optimizer=self.optimizer,
                 world=world,
-                start_update=start,
+                start_update=state.step,
             ) as training,
         ):
-            state = resume(store, training.step, fresh=fresh, warn=_refuse)
+            if checkpoint:
+                restore(checkpoint, training.step)
             model = training.model
 
             def rate(step: int) -> float:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import torch
 from pydantic import ValidationError
@@ -120,6 +120,14 @@ class CheckpointStore:
             )
         return None
 
+    def last(self, count: int) -> list[Path]:
+        """The directories of the last `count` checkpoints, or of fewer, by step."""
+        return [path for path, _ in self._states()][-count:]
+
+    def best(self, count: int, *, by: Literal["dev_loss", "bleu"] = "dev_loss") -> list[Path]:
+        """The directories of the best `count` of those that were measured, best first."""
+        return _ranked(dict(self._states()), by)[:count]
+
     def choose(self, which: str) -> Path:
         """The directory of one checkpoint.
 
@@ -127,19 +135,15 @@ class CheckpointStore:
             and by dev loss where not; or a step.
         Raises CheckpointError where there is no such checkpoint.
         """
-        states = dict(self._states())
-        if which == "last" and states:
-            return max(states, key=_step)
-        if which.isdecimal():
-            named = [path for path in states if _step(path) == int(which)]
-        elif which in ("best", "best-bleu", "best-loss"):
-            by_bleu = [] if which == "best-loss" else _best_by_bleu(states)
-            named = by_bleu or ([] if which == "best-bleu" else _best_by_loss(states))
-        else:
-            named = []
-        if named:
-            return named[0]
-        steps = ", ".join(str(_step(path)) for path in states) or "none"
+        candidates = {
+            "last": lambda: self.last(1),
+            "best-loss": lambda: self.best(1),
+            "best-bleu": lambda: self.best(1, by="bleu"),
+            "best": lambda: self.best(1, by="bleu") or self.best(1),
+        }.get(which, lambda: [path for path in self.paths() if str(_step(path)) == which])()
+        if candidates:
+            return candidates[0]
+        steps = ", ".join(str(_step(path)) for path in self.paths()) or "none"
         raise CheckpointError(
             f"no checkpoint {which!r}",
             place=self.directory,
@@ -155,8 +159,8 @@ class CheckpointStore:
         best = self.config.keep_best
         kept = {
             *list(states)[-self.config.keep_last :],
-            *_best_by_loss(states)[:best],
-            *_best_by_bleu(states)[:best],
+            *_ranked(states, "dev_loss")[:best],
+            *_ranked(states, "bleu")[:best],
         }
         return [path for path in self.paths() if path not in kept]
 
@@ -213,14 +217,12 @@ def copy_named(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, pl
         target[name].copy_(tensor)
 
 
-def _best_by_loss(states: Mapping[Path, TrainState]) -> list[Path]:
-    measured = {p: s.dev_loss for p, s in states.items() if s.dev_loss is not None}
-    return sorted(measured, key=lambda path: (measured[path], _step(path)))
-
-
-def _best_by_bleu(states: Mapping[Path, TrainState]) -> list[Path]:
-    measured = {p: s.bleu for p, s in states.items() if s.bleu is not None}
-    return sorted(measured, key=lambda path: (-measured[path], _step(path)))
+def _ranked(states: Mapping[Path, TrainState], by: Literal["dev_loss", "bleu"]) -> list[Path]:
+    """Those that were measured, best first, the earlier of two equals first."""
+    sign = 1 if by == "dev_loss" else -1
+    values = {path: getattr(state, by) for path, state in states.items()}
+    measured = [path for path, value in values.items() if value is not None]
+    return sorted(measured, key=lambda path: (sign * values[path], _step(path)))
 
 
 def _step(path: Path) -> int:

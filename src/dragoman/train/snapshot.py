@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.errors import CheckpointError
-from dragoman.train.checkpoint import Checkpoint, CheckpointStore, TensorGroups, copy_named
+from dragoman.train.checkpoint import Checkpoint, TensorGroups, copy_named
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 
@@ -31,33 +31,6 @@ def snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGrou
         },
     }
     return state.model_copy(update={"loss_scaler": scale, "sync": step.sync.state_dict()}), groups
-
-
-def resume(
-    store: CheckpointStore,
-    step: TrainStep,
-    *,
-    fresh: TrainState,
-    warn: Callable[[CheckpointError], None],
-) -> TrainState:
-    """Go on from the newest intact checkpoint, or begin: the state to give to `fit`.
-
-    fresh: the state of a run that has not begun.
-    warn: called with the damage of each newer checkpoint, which is passed over.
-    Raises CheckpointError where the run was trained on another corpus, or has checkpoints and
-    none that is intact.
-    """
-    checkpoint = store.latest_valid(warn)
-    if checkpoint is None:
-        return fresh
-    if checkpoint.state.corpus_digest != fresh.corpus_digest:
-        raise CheckpointError(
-            "the checkpoint was trained on another corpus",
-            place=checkpoint.path,
-            remedy="prepare the corpus it was trained on, or start a new run with --fresh",
-        )
-    restore(checkpoint, step)
-    return checkpoint.state.model_copy(update={"world_size": fresh.world_size})
 
 
 def restore(checkpoint: Checkpoint, step: TrainStep) -> None:
