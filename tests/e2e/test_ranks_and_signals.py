@@ -1,0 +1,163 @@
+"""Two real worker processes under torchrun: stopped, killed, resumed; nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.telemetry.events import Event, read_events
+
+RECIPE = """
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid_pairs = 5
+test_pairs = 5
+subword.vocab_size = 60
+[data]
+batch_tokens = 128
+[model]
+d_model = 16
+num_heads = 2
+d_ffn = 16
+encoder_layers = 1
+decoder_layers = 1
+[train]
+max_steps = 100000
+log_every_steps = 5
+validate_every_steps = 100000
+validate_at_start = false
+[checkpoint]
+every_steps = 100000
+[evaluate]
+bootstrap_samples = 0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("endless.toml").write_text(RECIPE)
+    Path("train.en").write_text("".join(f"The cell number {n} is empty.\n" for n in range(60)))
+    Path("train.de").write_text("".join(f"Die Zelle Nummer {n} ist leer.\n" for n in range(60)))
+    return tmp_path
+
+
+def start_training(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dragoman.cli", "train", "endless.toml", "--ranks", "2"]
+    command += options
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(reached: Callable[[], bool], *, limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not reached():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.1)
+
+
+def events(kind: str) -> list[Event]:
+    paths = Path().glob("*/endless-*/events/rank-0000.jsonl")
+    return [event for path in paths for event in read_events(path) if event.kind == kind]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that work in this folder, the test's own excepted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "cwd").readlink() == folder:
+                found.append(int(entry.name))
+        except OSError:  # it has ended, or is not ours
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def test_a_signal_saves_and_the_same_command_goes_on(folder: Path) -> None:
+    training = start_training()
+    wait_until(lambda: bool(events("train_interval")))
+    training.send_signal(signal.SIGINT)
+    _, complaint = training.communicate(timeout=60)
+    assert training.returncode == 130, complaint
+    assert complaint.count("\n") == 1, complaint
+    assert "everything is saved" in complaint
+    wait_until(lambda: not processes_of(folder), limit_s=20)
+    (run,) = Path("runs").glob("endless-*")
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    stopped_at = int(checkpoint.name.removeprefix("step-"))
+
+    resumed = start_training()
+    wait_until(lambda: len(events("run_started")) == 2)
+    assert events("run_started")[1].payload["resumed_from_step"] == stopped_at
+    wait_until(lambda: bool((events("train_interval")[-1].step or 0) > stopped_at))
+    resumed.send_signal(signal.SIGTERM)
+    resumed.communicate(timeout=60)
+    assert resumed.returncode == 130
+
+
+def test_no_worker_outlives_the_command(folder: Path) -> None:
+    training = start_training()
+    wait_until(lambda: bool(events("train_interval")))
+    training.kill()
+    training.communicate()
+    wait_until(lambda: not processes_of(folder), limit_s=60)
+
+
+def test_a_dead_worker_is_reported_in_one_line(folder: Path) -> None:
+    training = start_training()
+    wait_until(lambda: bool(events("train_interval")))
+    workers = [
+        pid
+        for pid in processes_of(folder)
+        if b"dragoman.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and b"dragoman.launch" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    _, complaint = training.communicate(timeout=120)
+    assert training.returncode == 1
+    assert complaint.count("\n") == 1, complaint
+    assert "launch.log" in complaint or "rank" in complaint
+    wait_until(lambda: not processes_of(folder), limit_s=20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_five_kills_of_two_ranks_change_no_bit(folder: Path) -> None:
+    short = [
+        *("--set", "train.max_steps=300"),
+        *("--set", "checkpoint.every_steps=20"),
+        *("--set", "train.log_every_steps=1"),
+    ]
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"moments of the kills drawn with seed {seed}")
+    moments = random.Random(seed)
+    for _ in range(5):
+        seen = len(events("train_interval"))
+        training = start_training(*short, "--runs", "killed")
+        wait_until(lambda seen=seen: len(events("train_interval")) > seen)  # type: ignore[misc]
+        time.sleep(moments.uniform(0, 1.5))
+        training.kill()
+        training.communicate()
+        wait_until(lambda: not processes_of(folder), limit_s=60)
+    for runs in ("killed", "whole"):
+        training = start_training(*short, "--runs", runs)
+        _, complaint = training.communicate(timeout=300)
+        assert training.returncode == 0, complaint
+    final = "endless-*/checkpoints/step-0000300/model.safetensors"
+    (killed,), (whole,) = Path("killed").glob(final), Path("whole").glob(final)
+    assert killed.read_bytes() == whole.read_bytes()
+    assert not list(Path("killed").rglob(".*"))
