@@ -14,7 +14,8 @@ from rich.text import Text
 from dragoman import units
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
 from dragoman.estimate import Disk, Estimate, Memory, estimate
-from dragoman.recipe import Recipe, ShippedRecipe, dump_toml
+from dragoman.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
+from dragoman.train.inventory import take_inventory
 
 _UNBROKEN = 10_000
 
@@ -57,6 +58,26 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
     kind = manifest.config.subword.kind
     model = f"{'joint' if manifest.config.subword.joint else 'separate'} {kind}"
     console.print(f"{model} pieces: {vocabulary}; digest {manifest.digest[:12]}", style="dim")
+
+
+def print_inventory(path: Path) -> None:
+    """Every file below a directory with purpose and size, then the sizes of the parts."""
+    inventory = take_inventory(path)
+    console = open_console()
+    table = _table("file", "purpose", right=["size"])
+    for entry in inventory.entries:
+        table.add_row(Text(str(entry.path)), entry.purpose, units.SIZE.text(entry.size_bytes))
+    console.print(table)
+    rows: list[tuple[str, RenderableType]] = [
+        (part, units.SIZE.text(size)) for part, size in inventory.bytes_by_part().items()
+    ]
+    rows.append(("all files", units.SIZE.text(inventory.size_bytes)))
+    if inventory.inference_bytes():
+        rows.append(("to translate with", units.SIZE.text(inventory.inference_bytes())))
+    if (path / "recipe.toml").is_file():
+        disk = estimate(load_recipe(path / "recipe.toml")).disk
+        rows.append(("at the end of the run", _disk(disk)))
+    console.print("", _facts(rows))
 
 
 def _splits(manifest: Manifest) -> Table:

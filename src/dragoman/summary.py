@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +21,7 @@ def print_summary(run: RunDirectory) -> None:
         test = run.prepared() / "test"
         columns = (test / "source.txt", translations, test / "target.txt")
         for sentence in _shortest_third(list(zip(*map(read_lines, columns), strict=True))):
-            console.print(Padding(_sentence(sentence), (1, 0, 0, 0)))
+            console.print("", _sentence(sentence), soft_wrap=True)
     places = Table.grid(padding=(0, 2))
     for what, place in [
         ("run", run.path),
