@@ -6,9 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +17,13 @@ from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.files import whole_file, write_whole
 from dragoman.corpus.filters import Rejection
 from dragoman.corpus.rejected import RejectedPair, pack_rejected
-from dragoman.corpus.runs import SortedPairs, SortedRuns
-from dragoman.corpus.selection import Selector, keep_mask, split_sides
+from dragoman.corpus.runs import KeyRange, SortedPairs, SortedRuns
+from dragoman.corpus.selection import Selector
 from dragoman.corpus.shards import SIDES, TokenRows
 from dragoman.corpus.special_ids import UNK
 from dragoman.corpus.subword import RowEncoder
 
 TOO_MANY_PIECES = "too_many_pieces"
-
-
-class KeyRange(NamedTuple):
-    """A part of the shuffled corpus: low <= key < high."""
-
-    number: int
-    low: int
-    high: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +100,7 @@ class RangeEncoder:
         path = part_path(self._parts, part.number)
         if path.exists():
             return PartReport.from_json(json.loads(path.read_bytes()))
-        encoded = self._encode(self._runs.read(part.low, part.high))
+        encoded = self._encode(self._runs.read(part))
         for side, rows in zip(SIDES, (encoded.source, encoded.target), strict=True):
             for name, array in (("ids", rows.ids), ("lengths", rows.lengths)):
                 with whole_file(path.with_suffix(f".{side}_{name}.npy")) as file:
@@ -119,37 +110,31 @@ class RangeEncoder:
         return encoded.report
 
     def _encode(self, found: SortedPairs) -> Encoded:
-        sources, targets = split_sides(found)
-        rejections = self._selector.reject(found, sources, targets)
-        keep = keep_mask(len(sources), rejections)
-        rows = np.flatnonzero(keep)
-        kept_sources = list(compress(sources, keep.tolist()))
-        kept_targets = list(compress(targets, keep.tolist()))
-        source = self._encoders[0].encode(kept_sources)
-        target = self._encoders[1].encode(kept_targets)
-
+        selected = self._selector.select(found)
+        source = self._encoders[0].encode(selected.sources)
+        target = self._encoders[1].encode(selected.targets)
         longest = np.maximum(source.lengths, target.lengths)
         too_long = longest > self._config.max_pieces
         truncated = 0
+        rejections = selected.rejections
         if self._config.too_long == "truncate":
             truncated = int(too_long.sum())
             source = source.truncate(self._config.max_pieces)
             target = target.truncate(self._config.max_pieces)
         elif too_long.any():
-            rejections += [
-                Rejection(int(rows[row]), TOO_MANY_PIECES, float(longest[row]))
+            rejections = rejections + [
+                Rejection(int(selected.rows[row]), TOO_MANY_PIECES, float(longest[row]))
                 for row in np.flatnonzero(too_long)
             ]
             source, target = source.select(~too_long), target.select(~too_long)
-            kept_sources = list(compress(kept_sources, (~too_long).tolist()))
-            kept_targets = list(compress(kept_targets, (~too_long).tolist()))
+            selected = selected.keep(~too_long)
         report = PartReport(
-            pairs_in=len(sources),
-            pairs_out=len(kept_sources),
+            pairs_in=len(found.pairs),
+            pairs_out=len(selected.sources),
             dropped=dict(Counter(rejection.filter for rejection in rejections)),
             truncated=truncated,
-            source=count_side(kept_sources, source),
-            target=count_side(kept_targets, target),
+            source=count_side(selected.sources, source),
+            target=count_side(selected.targets, target),
         )
         return Encoded(source, target, report, list(self._readable(found, rejections)))
 

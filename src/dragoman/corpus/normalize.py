@@ -13,6 +13,7 @@ _ASCII_SPACES = "\t\r"
 _UNICODE_SPACES = (
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u200b\u2028\u2029\u202f\u205f\u3000"
+    "\u2581"  # how SentencePiece writes a space: it would come back as one
 )
 
 

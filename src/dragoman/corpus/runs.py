@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,14 @@ from dragoman.corpus.files import whole_file
 
 KEY_SPACE = 1 << 64
 RANGE_BYTES = 8 << 20
+
+
+class KeyRange(NamedTuple):
+    """A part of the shuffled corpus: the keys with low <= key < high."""
+
+    number: int
+    low: int
+    high: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +69,25 @@ class SortedRuns:
         self.num_pairs = sum(index.shape[1] for index in self._indexes)
         self.num_bytes = sum(path.stat().st_size for path in paths)
 
-    def ranges(self, *, range_bytes: int = RANGE_BYTES) -> list[tuple[int, int]]:
-        """Ranges of keys, low included and high not, that cover all and hold about as many bytes.
+    def ranges(
+        self, *, max_pairs: int | None = None, range_bytes: int = RANGE_BYTES
+    ) -> list[KeyRange]:
+        """Ranges of about as many bytes that cover all keys, or the first of at most max_pairs.
 
         They depend on the corpus alone.
         """
-        count = -(-self.num_bytes // range_bytes) or 1
-        bounds = [KEY_SPACE * i // count for i in range(count + 1)]
-        return list(pairwise(bounds))
+        end = KEY_SPACE if max_pairs is None else self._end_of(max_pairs)
+        num_bytes = self.num_bytes * end // KEY_SPACE
+        count = -(-num_bytes // range_bytes) or 1
+        bounds = [end * i // count for i in range(count + 1)]
+        return [KeyRange(number, *pair) for number, pair in enumerate(pairwise(bounds))]
 
-    def read(self, low: int, high: int) -> SortedPairs:
-        """Every pair with low <= key < high."""
+    def read(self, part: KeyRange) -> SortedPairs:
+        """Every pair of a range."""
         keys, lines, runs = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)], []
         pairs: list[str] = []
         for run, (path, index) in enumerate(zip(self._paths, self._indexes, strict=True)):
-            first, last = _position(index[0], low), _position(index[0], high)
+            first, last = _position(index[0], part.low), _position(index[0], part.high)
             if first == last:
                 continue
             keys.append(index[0, first:last])
@@ -93,8 +106,16 @@ class SortedRuns:
 
     def in_order(self) -> Iterator[SortedPairs]:
         """The whole corpus in the order of the keys, a range at a time."""
-        for low, high in self.ranges():
-            yield self.read(low, high)
+        return map(self.read, self.ranges())
+
+    def _end_of(self, max_pairs: int) -> int:
+        """The largest bound of keys with at most max_pairs keys below it."""
+        low, high = 0, KEY_SPACE + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            below = sum(_position(index[0], middle) for index in self._indexes)
+            low, high = (middle, high) if below <= max_pairs else (low, middle)
+        return low
 
 
 def _position(keys: Keys, bound: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
@@ -12,10 +12,33 @@ from dragoman.corpus.clean import DUPLICATE
 from dragoman.corpus.config import FilterConfig
 from dragoman.corpus.dedup import HeldOutSides, Keys, repeated
 from dragoman.corpus.filters import Rejection
-from dragoman.corpus.runs import SortedPairs, SortedRuns
+from dragoman.corpus.runs import SortedPairs
 
 HELD_OUT = "held_out"
 OVERLAP = "overlap"
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The pairs of a range that stay, and those that do not.
+
+    rows: int64, shape (pairs that stay,): where each lies in its range.
+    """
+
+    sources: list[str]
+    targets: list[str]
+    rows: NDArray[np.int64]
+    rejections: list[Rejection]
+
+    def keep(self, keep: NDArray[np.bool_]) -> Selected:
+        """The pairs where keep, one value for each, is true."""
+        chosen = keep.tolist()
+        return Selected(
+            list(compress(self.sources, chosen)),
+            list(compress(self.targets, chosen)),
+            self.rows[keep],
+            self.rejections,
+        )
 
 
 class Selector:
@@ -30,13 +53,22 @@ class Selector:
         self._held_out = held_out
         self._sides = sides
 
-    def reject(self, found: SortedPairs, sources: list[str], targets: list[str]) -> list[Rejection]:
+    def select(self, found: SortedPairs) -> Selected:
+        """Both sides of the pairs that stay."""
+        cells = [pair.split("\t") for pair in found.pairs]
+        sources, targets = [source for source, _ in cells], [target for _, target in cells]
+        rejections = self._reject(found.keys, sources, targets)
+        keep = np.ones(len(cells), dtype=np.bool_)
+        keep[[rejection.row for rejection in rejections]] = False
+        return Selected(sources, targets, np.arange(len(cells)), rejections).keep(keep)
+
+    def _reject(self, keys: Keys, sources: list[str], targets: list[str]) -> list[Rejection]:
         """The rows to drop, each once. The score of an overlap is the number of shared sides."""
-        held_out = np.isin(found.keys, self._held_out)
-        duplicate = np.zeros(len(found.keys), dtype=np.bool_)
-        shared = np.zeros(len(found.keys), dtype=np.int64)
+        held_out = np.isin(keys, self._held_out)
+        duplicate = np.zeros(len(keys), dtype=np.bool_)
+        shared = np.zeros(len(keys), dtype=np.int64)
         if self._config.drop_duplicates:
-            duplicate = repeated(found.keys)
+            duplicate = repeated(keys)
         if self._config.drop_overlap:
             overlap = map(self._sides.overlap, sources, targets)
             shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
@@ -46,30 +78,3 @@ class Selector:
             Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
             for row in np.flatnonzero(reasons)
         ]
-
-
-def split_sides(found: SortedPairs) -> tuple[list[str], list[str]]:
-    """The two sides of pairs as they lie in runs."""
-    cells = [pair.split("\t") for pair in found.pairs]
-    return [source for source, _ in cells], [target for _, target in cells]
-
-
-def keep_mask(num_rows: int, rejections: list[Rejection]) -> NDArray[np.bool_]:
-    """False at the rejected rows."""
-    keep = np.ones(num_rows, dtype=np.bool_)
-    keep[[rejection.row for rejection in rejections]] = False
-    return keep
-
-
-def sample(
-    runs: SortedRuns, selector: Selector, *, max_pairs: int
-) -> Iterator[tuple[list[str], list[str]]]:
-    """Sources and targets of a uniform sample of the pairs that stay, in parts."""
-    for found in runs.in_order():
-        sources, targets = split_sides(found)
-        keep = keep_mask(len(sources), selector.reject(found, sources, targets)).tolist()
-        sources, targets = list(compress(sources, keep)), list(compress(targets, keep))
-        yield sources[:max_pairs], targets[:max_pairs]
-        max_pairs -= len(sources)
-        if max_pairs <= 0:
-            return

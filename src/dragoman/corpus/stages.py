@@ -5,6 +5,7 @@ What a worker needs is opened from the workplace, so nothing large is sent to it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,13 +14,13 @@ import numpy as np
 from dragoman.corpus.clean import run_path
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides
-from dragoman.corpus.encode import KeyRange, PartReport, RangeEncoder
+from dragoman.corpus.encode import PartReport, RangeEncoder
 from dragoman.corpus.files import write_whole
-from dragoman.corpus.runs import SortedRuns
-from dragoman.corpus.selection import Selector, sample
+from dragoman.corpus.runs import KeyRange, SortedRuns
+from dragoman.corpus.selection import Selector
 from dragoman.corpus.shards import SIDES
 from dragoman.corpus.split import HELD_OUT_SPLITS, read_text
-from dragoman.corpus.subword import RowEncoder, Subword, train_subword
+from dragoman.corpus.subword import RowEncoder, Subword, count_words, train_on_words
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace
 
@@ -60,39 +61,48 @@ def learn_models(place: Workplace, config: CorpusConfig, *, workers: int) -> Non
         if config.subword.joint and side == "target":
             write_whole(path, (place.result / "source.model").read_bytes())
         else:
-            list(parallel_map(partial(_ModelTask, place, config), [side], workers=workers))
+            learner = partial(_Learner, place, config, workers)
+            list(parallel_map(learner, [side], workers=workers))
 
 
 def encode(place: Workplace, config: CorpusConfig, *, workers: int) -> Iterator[PartReport]:
     """Encode the training text, a range of keys at a time; reports in the order of the keys."""
-    ranges = open_runs(place).ranges()
-    parts = [KeyRange(number, low, high) for number, (low, high) in enumerate(ranges)]
+    parts = open_runs(place).ranges()
     return parallel_map(partial(_range_encoder, place, config), parts, workers=workers)
 
 
-class _ModelTask:
+class _Learner:
     """Trains the model of one side on a sample; the source's is that of both where it is joint."""
 
-    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
+    def __init__(self, place: Workplace, config: CorpusConfig, workers: int) -> None:
         self._place = place
         self._config = config
+        self._workers = workers
 
     def __call__(self, side: str) -> None:
-        model = train_subword(self._texts(side), self._config.subword)
+        subword = self._config.subword
+        sides = SIDES if subword.joint else (side,)
+        sample = open_runs(self._place).ranges(max_pairs=subword.sample_sentences // len(sides))
+        counter = partial(_WordCounter, self._place, self._config, sides)
+        word_counts = Counter[str]()
+        for counts in parallel_map(counter, sample, workers=self._workers):
+            word_counts.update(counts)
+        model = train_on_words(word_counts, subword)
         write_whole(self._place.result / f"{side}.model", model)
 
-    def _texts(self, side: str) -> Iterator[list[str]]:
-        subword = self._config.subword
-        pairs = sample(
-            open_runs(self._place),
-            open_selector(self._place, self._config),
-            max_pairs=subword.sample_sentences // (1 + subword.joint) or 1,
-        )
-        for sources, targets in pairs:
-            if subword.joint:
-                yield sources + targets
-            else:
-                yield sources if side == "source" else targets
+
+class _WordCounter:
+    """Counts the words of some sides in the pairs of a range that stay."""
+
+    def __init__(self, place: Workplace, config: CorpusConfig, sides: tuple[str, ...]) -> None:
+        self._runs = open_runs(place)
+        self._selector = open_selector(place, config)
+        self._sides = sides
+
+    def __call__(self, part: KeyRange) -> Counter[str]:
+        selected = self._selector.select(self._runs.read(part))
+        texts = {"source": selected.sources, "target": selected.targets}
+        return count_words([text for side in self._sides for text in texts[side]])
 
 
 def _range_encoder(place: Workplace, config: CorpusConfig) -> RangeEncoder:

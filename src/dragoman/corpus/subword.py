@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,7 +23,7 @@ from dragoman.corpus.shards import TokenRows, id_dtype
 from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
 from dragoman.errors import CorpusError
 
-_CACHED_WORDS = 300_000
+_KNOWN_WORDS = 300_000
 _LONGEST_WORD_BYTES = 1 << 20
 # The result of training depends on how the work is split, so the number is not the machine's.
 _TRAINING_THREADS = 8
@@ -80,61 +81,67 @@ class RowEncoder:
     """Encodes much text, fast.
 
     Where no piece reaches over a space, as in BPE, the pieces of a text are those of its words,
-    and most words of a language were seen before: they are looked up. Unigram chooses among whole
+    and most words of a text were seen before: they are looked up. Unigram chooses among whole
     segmentations by sums of floats that depend on the words before, so there every text is encoded
     whole, to give exactly what SentencePiece gives.
     """
 
     def __init__(self, subword: Subword, config: SubwordConfig) -> None:
-        self._subword = subword
         self.vocab_size = subword.vocab_size
-        self._dtype = id_dtype(subword.vocab_size)
+        self._subword = subword
         self._by_word = config.kind == "bpe"
-        self._word_ids = _WordIds(subword, self._dtype)
+        self._dtype = id_dtype(subword.vocab_size)
+        self._known: dict[str, bytes] = {}
 
     def encode(self, texts: list[str]) -> TokenRows:
         """Ids of each normalised text, without special ids."""
-        if self._by_word:
-            ids_of = self._word_ids.__getitem__
-            rows = [b"".join(map(ids_of, text.split(" "))) for text in texts]
-        else:
-            encoded = self._subword.encode(texts)
-            rows = [np.array(row, dtype=self._dtype).tobytes() for row in encoded]
+        rows = self._join_words(texts) if self._by_word else self._encode_whole(texts)
         sizes = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
         ids: NDArray[np.integer] = np.frombuffer(b"".join(rows), dtype=self._dtype)
         return TokenRows(ids, sizes // np.int32(self._dtype.itemsize))
 
+    def _join_words(self, texts: list[str]) -> list[bytes]:
+        new_words = list(set(" ".join(texts).split(" ")) - self._known.keys())
+        self._known.update(zip(new_words, self._encode_whole(new_words), strict=True))
+        ids_of = self._known.__getitem__
+        rows = [b"".join(map(ids_of, text.split(" "))) for text in texts]
+        while len(self._known) > _KNOWN_WORDS:  # words that come late are rare
+            self._known.popitem()
+        return rows
 
-class _WordIds(dict[str, bytes]):
-    """Ids of each word as bytes; words of which there is no room are encoded each time."""
+    def _encode_whole(self, texts: list[str]) -> list[bytes]:
+        typecode = self._dtype.char
+        return [array(typecode, ids).tobytes() for ids in self._subword.encode(texts)]
 
-    def __init__(self, subword: Subword, dtype: np.dtype[np.uint16] | np.dtype[np.uint32]) -> None:
-        super().__init__()
-        self._subword = subword
-        self._dtype = dtype
 
-    def __missing__(self, word: str) -> bytes:
-        ids = np.array(self._subword.encode([word])[0], dtype=self._dtype).tobytes()
-        if len(self) < _CACHED_WORDS:
-            self[word] = ids
-        return ids
+def count_words(texts: list[str]) -> Counter[str]:
+    """How often each word occurs in normalised texts; words are what spaces separate."""
+    counts = Counter(" ".join(texts).split(" "))
+    del counts[""]
+    return counts
 
 
 def train_subword(texts: Iterable[list[str]], config: SubwordConfig) -> bytes:
-    """A SentencePiece model trained on lists of normalised texts, as the bytes of its file.
+    """A SentencePiece model trained on lists of normalised texts; see train_on_words."""
+    word_counts = Counter[str]()
+    for batch in texts:
+        word_counts.update(count_words(batch))
+    return train_on_words(word_counts, config)
 
-    The words are counted here and SentencePiece is given each once with its count: the same BPE
-    model, in a fraction of the memory. Same texts, same bytes.
+
+def train_on_words(word_counts: Counter[str], config: SubwordConfig) -> bytes:
+    """A SentencePiece model trained on words and how often they occur, as the bytes of its file.
+
+    For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
+    memory. Same counts, same bytes.
     Raises: CorpusError where vocab_size does not suit the text.
     """
-    counts: Counter[str] = Counter()
-    for batch in texts:
-        counts.update(" ".join(batch).split(" "))
-    del counts[""]
+    if not word_counts:
+        raise CorpusError("there is no text to learn from", place="corpus.train", remedy="add text")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(f"{word}\t{count}" for word, count in sorted(counts.items())),
+            sentence_iterator=(f"{word}\t{count}" for word, count in sorted(word_counts.items())),
             input_format="tsv",
             model_writer=model,
             model_type=config.kind,

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from dragoman.corpus.lines import LineReader
+from dragoman.errors import CorpusError
+
+TEXT = "".join(f"Zeile {number} – größer\n" for number in range(50_000)).encode()
+PACKINGS: list[Callable[[bytes], bytes]] = [
+    bytes,
+    gzip.compress,
+    lzma.compress,
+    zstandard.compress,
+]
+
+
+def read_all(path: Path, max_lines: int) -> tuple[bytes, list[int], LineReader]:
+    reader = LineReader(path)
+    text, counts = b"", []
+    while run := reader.take(max_lines):
+        if not run[1]:
+            break
+        text += run[0]
+        counts.append(run[1])
+    return text, counts, reader
+
+
+@pytest.mark.parametrize("pack", PACKINGS)
+def test_packed_text_is_told_by_its_content_and_read_whole(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "text.without-a-telling-suffix"
+    path.write_bytes(pack(TEXT))
+    text, counts, reader = read_all(path, 7001)
+    assert text == TEXT
+    assert counts == [7001] * 7 + [993]
+    facts = reader.facts()
+    assert (facts.lines, facts.text_bytes) == (50_000, len(TEXT))
+    assert facts.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("pack", PACKINGS)
+def test_files_packed_one_after_the_other_are_one_text(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(pack(b"one\ntw") + pack(b"o\n") + pack(b"three"))
+    assert read_all(path, 100)[0] == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("pack", PACKINGS[1:])
+@pytest.mark.parametrize("keep", [0.5, 0.999])
+def test_a_packed_file_that_is_cut_off_is_an_error(
+    tmp_path: Path, pack: Callable[[bytes], bytes], keep: float
+) -> None:
+    path = tmp_path / "text.packed"
+    packed = pack(TEXT)
+    path.write_bytes(packed[: int(len(packed) * keep)])
+    with pytest.raises(CorpusError, match=r"text\.packed.*ends too early.*fetch or pack it again"):
+        read_all(path, 1000)
+
+
+@pytest.mark.parametrize("pack", PACKINGS[1:])
+def test_a_damaged_packed_file_is_an_error(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    packed = bytearray(pack(TEXT))
+    packed[len(packed) // 2] ^= 0xFF
+    (tmp_path / "text").write_bytes(packed)
+    with pytest.raises(CorpusError, match="damaged"):
+        read_all(tmp_path / "text", 1000)
+
+
+def test_the_last_line_needs_no_newline_and_empty_lines_count(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"\n\nlast")
+    assert read_all(tmp_path / "text", 2)[:2] == (b"\n\nlast\n", [2, 1])
+
+
+def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"")
+    assert LineReader(tmp_path / "text").take(10) == (b"", 0)
+
+
+def test_a_run_is_bounded_in_bytes(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(TEXT)
+    reader = LineReader(tmp_path / "text")
+    runs = []
+    while run := reader.take(1_000_000, max_bytes=300_000)[0]:
+        runs.append(run)
+    assert b"".join(runs) == TEXT
+    assert all(run.endswith(b"\n") for run in runs)
+    assert max(map(len, runs)) < 700_000
+
+
+def test_a_file_without_lines_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"first\n" + b"x" * 3_000_000)
+    reader = LineReader(tmp_path / "text")
+    assert reader.take(1, max_bytes=1 << 20) == (b"first\n", 1)
+    with pytest.raises(CorpusError, match="line 2 is longer than 1 MiB"):
+        reader.take(1, max_bytes=1 << 20)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"absent\.en: cannot be read"):
+        LineReader(tmp_path / "absent.en").take(1)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.corpus.dedup import pair_keys
+from dragoman.corpus.runs import KEY_SPACE, KeyRange, SortedPairs, SortedRuns, write_run
+
+PAIRS = [f"Quelle {number}\tZiel {number} äöü" for number in range(5_000)]
+
+
+ALL = KeyRange(0, 0, KEY_SPACE)
+
+
+def runs_of(folder: Path, block_lines: int) -> SortedRuns:
+    paths = []
+    for start in range(0, len(PAIRS), block_lines):
+        pairs = PAIRS[start : start + block_lines]
+        sides = [pair.split("\t") for pair in pairs]
+        keys = pair_keys([s for s, _ in sides], [t for _, t in sides], seed=3)
+        paths.append(folder / f"{block_lines}-{start:06d}.txt")
+        write_run(paths[-1], keys, np.arange(start + 1, start + 1 + len(pairs)), pairs)
+    return SortedRuns(paths)
+
+
+def whole(parts: list[SortedPairs]) -> list[str]:
+    return [pair for part in parts for pair in part.pairs]
+
+
+def test_the_order_is_a_shuffle_that_depends_on_the_text_alone(tmp_path: Path) -> None:
+    few, many = runs_of(tmp_path, 2_000), runs_of(tmp_path, 300)
+    order = whole([few.read(ALL)])
+    assert sorted(order) == sorted(PAIRS)
+    assert order == whole([many.read(part) for part in many.ranges(range_bytes=9_000)])
+    places = np.array([int(pair.split()[1]) for pair in order])
+    assert abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.05
+
+
+def test_ranges_cover_every_key_once_and_hold_about_as_much(tmp_path: Path) -> None:
+    runs = runs_of(tmp_path, 700)
+    ranges = runs.ranges(range_bytes=runs.num_bytes // 10)
+    assert ranges[0].low == 0
+    assert ranges[-1].high == KEY_SPACE
+    assert all(left.high == right.low for left, right in pairwise(ranges))
+    sizes = [len(runs.read(part).pairs) for part in ranges]
+    assert sum(sizes) == runs.num_pairs == len(PAIRS)
+    assert max(sizes) < 2 * min(sizes)
+
+
+@pytest.mark.parametrize("max_pairs", [1, 1234, len(PAIRS), 10 * len(PAIRS)])
+def test_a_sample_is_the_front_of_the_shuffle(tmp_path: Path, max_pairs: int) -> None:
+    runs = runs_of(tmp_path, 700)
+    parts = runs.ranges(max_pairs=max_pairs, range_bytes=9_000)
+    assert whole([runs.read(part) for part in parts]) == runs.read(ALL).pairs[:max_pairs]
+
+
+def test_a_pair_remembers_its_run_and_line(tmp_path: Path) -> None:
+    found = runs_of(tmp_path, 700).read(ALL)
+    for pair, run, line in zip(found.pairs, found.runs, found.lines, strict=True):
+        assert PAIRS[int(line) - 1] == pair
+        assert (int(line) - 1) // 700 == run
+
+
+def test_of_equal_keys_the_first_comes_first(tmp_path: Path) -> None:
+    keys = np.array([5, 5], dtype=np.uint64)
+    for run in range(2):
+        write_run(tmp_path / f"{run}.txt", keys, np.array([1, 2]), [f"{run}a\t", f"{run}b\t"])
+    runs = SortedRuns([tmp_path / "0.txt", tmp_path / "1.txt"])
+    assert runs.read(KeyRange(0, 5, 6)).pairs == ["0a\t", "0b\t", "1a\t", "1b\t"]
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), (KEY_SPACE - 1, KEY_SPACE)])
+def test_a_range_may_be_empty(tmp_path: Path, bounds: tuple[int, int]) -> None:
+    found = runs_of(tmp_path, 5_000).read(KeyRange(0, *bounds))
+    assert found.pairs == []
+    assert len(found.keys) == len(found.runs) == len(found.lines) == 0
