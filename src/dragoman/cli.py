@@ -64,6 +64,21 @@ def _add_making(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _training(train)
 
     commands.add_parser("recipes", help="list the shipped recipes")
+    _add_plan(commands)
+
+
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = commands.add_parser(
+        "plan", help="seconds a step, hours and money for every strategy, before any machine"
+    )
+    _recipe(plan)
+    plan.add_argument("--hosts", help="hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1")
+    plan.add_argument("--ranks", help="in place of hosts: 4, or 2+1 for two hosts")
+    plan.add_argument("--link", help="100Mbit, 1Gbit for a port; 12MB/s for a measurement")
+    plan.add_argument("--gpu", help="the kind of all ranks, such as v100 or cpu")
+    plan.add_argument("--compute", help="in place of --gpu: seconds of a step without network")
+    plan.add_argument("--price", help='of one host for an hour, such as "3 USD"')
+    plan.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -49,6 +49,27 @@ def run(options: Namespace) -> int:
     return 0
 
 
+def plan(options: Namespace) -> int:
+    """What a run will take on given hosts and links."""
+    from dragoman.cluster.plan_command import PlanRequest, plan_recipe
+    from dragoman.cluster.plan_view import plan_as_json, print_plan
+
+    request = PlanRequest(
+        link=options.link,
+        hosts=options.hosts,
+        ranks=options.ranks,
+        gpu=options.gpu,
+        compute=options.compute,
+        price=options.price,
+    )
+    planned = plan_recipe(load_recipe(options.recipe, options.overrides), request)
+    if options.json:
+        print(plan_as_json(planned))
+    else:
+        print_plan(planned, console.open_console())
+    return 0
+
+
 def prepare(options: Namespace) -> int:
     """Text files -> shards."""
     from dragoman.run import prepare as prepare_shards
