@@ -62,8 +62,7 @@ class Interval:
             step_p95_s=times.step_p95_s,
             data_wait_s=times.data_wait_s,
             forward_s=times.forward_s,
-            # The strategy waits for the other ranks inside the backward phase.
-            backward_s=times.backward_s - exposed_s,
+            backward_s=times.backward_s,
             sync_s=times.sync_s + exposed_s,
             optimizer_s=times.optimizer_s,
             sync_bytes=self._sync.bytes_sent - self._bytes_before,

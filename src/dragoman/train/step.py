@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,13 +86,11 @@ class TrainStep:
 
     def _accumulate(self, batch: Batch, factor: Tensor | float, *, last: bool) -> LossSum:
         """Add the gradients of `factor` times the loss of one micro-batch to what is there."""
-        with ExitStack() as micro_step:
-            micro_step.enter_context(self.sync.micro_step(last=last))
+        with self.sync.micro_step(last=last):  # on leaving, it may wait for the other ranks
             with self.timer.phase("forward"), self._autocast():
                 loss: LossSum = self.sync.module(batch)
             with self.timer.phase("backward"):
                 (loss.loss * factor).backward()  # type: ignore[no-untyped-call]
-                micro_step.close()  # a strategy may only now wait for the other ranks
         return loss
 
     def _apply(self, learning_rate: float, scale: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,53 @@
+"""The losses of a small training run, as they were when this was written.
+
+A change here means that training changed: batches, initial weights, the loss, the gradient, the
+optimizer or the schedule. If it is meant to, write the new numbers down. Dropout is off: its bits
+may be drawn in any way. So is the bias of keys, whose gradient is only rounding.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from dragoman.data.config import DataConfig
+from dragoman.train.config import OptimizerConfig, TrainConfig
+from dragoman.train.schedule import ScheduleConfig, learning_rate
+from toy_task import TOY_MODEL, ToyPairs, toy_training
+
+SCHEDULE = ScheduleConfig(kind="noam", warmup_steps=20, noam_scale=0.5)
+GOLDEN = [
+    4.2541,
+    3.4504,
+    3.2452,
+    3.1643,
+    3.0154,
+    3.2639,
+    3.0692,
+    3.1102,
+    2.95,
+    3.1856,
+    2.9838,
+    3.0694,
+    2.9971,
+]
+EVERY = 5
+
+
+def test_the_loss_curve_is_the_recorded_one() -> None:
+    losses = []
+    with toy_training(
+        ToyPairs(400, seed=3),
+        model=TOY_MODEL.model_copy(update={"dropout": 0.0, "attention_bias": False}),
+        data=DataConfig(batch_tokens=150, accumulate=2),
+        train=TrainConfig(seed=7),
+        optimizer=OptimizerConfig(kind="adamw", weight_decay=0.01, clip_norm=1.0),
+    ) as training:
+        for update in islice(training.stream, 61):
+            step = update.update_index
+            rate = learning_rate(step, SCHEDULE, d_model=TOY_MODEL.d_model, max_steps=100)
+            result = training.step(update, learning_rate=rate)
+            if step % EVERY == 0:
+                losses.append(result.loss.item() / update.global_target_tokens)
+    assert losses == pytest.approx(GOLDEN, rel=2e-3)
