@@ -5,7 +5,8 @@ the latency of one message, Tc the compute of a step, T the time its synchronisa
 
     W        = 2 (N-1)/N S                           bytes through each interface, each direction
     T        = W / B + k 2 (N-1) alpha
-    sync     = Tc + max(0, T - overlap)              overlap <= 0.9 of backward, 2/3 of Tc
+    sync     = Tc + max(0, T - overlap)              overlap <= 0.9 of backward, 2/3 of Tc,
+                                                     and never the last bucket
     accum K  = Tc + max(0, T - overlap) / K          a step is one micro-batch
     diloco   = Tc + T / H                            H local steps between synchronisations
     stream   = Tc + F max(0, T(S/F) - tau Tc) / H    F fragments, tau <= H/F - 1 steps late
@@ -18,7 +19,7 @@ al. 2025. PowerSGD: Vogels et al. 2019.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 BACKWARD_SHARE: Final = 2 / 3
@@ -28,7 +29,9 @@ OVERLAP_SHARE: Final = 0.9
 FP32_BYTES: Final = 4
 BF16_BYTES: Final = 2
 BUCKET_BYTES: Final = 25 * 1024**2
-"""Gradients that DistributedDataParallel reduces in one collective; the first holds 1 MiB."""
+"""Gradients that DistributedDataParallel reduces in one collective."""
+FIRST_BUCKET_BYTES: Final = 1024**2
+"""The first collective is small, so that it can leave early."""
 POWERSGD_COMPUTE: Final = 1.08
 """Its orthogonalisation and error feedback, on top of a step's compute."""
 POWERSGD_LEAST_GAIN: Final = 2
@@ -40,9 +43,18 @@ def ring_bytes(size_bytes: float, *, num_ranks: int) -> float:
     return 2 * (num_ranks - 1) / num_ranks * size_bytes
 
 
-def num_buckets(size_bytes: float) -> int:
-    """Collectives in which DistributedDataParallel reduces this many bytes."""
-    return 1 + math.ceil(size_bytes / BUCKET_BYTES)
+def bucket_bytes(shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    """How DistributedDataParallel cuts fp32 gradients of these weights into collectives.
+
+    shapes: in the model's order; gradients are complete from its end to its beginning. A bucket
+    is closed when it has reached its size; no weight is split.
+    """
+    buckets = [0]
+    for shape in reversed(shapes):
+        if buckets[-1] >= (FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES):
+            buckets.append(0)
+        buckets[-1] += math.prod(shape) * FP32_BYTES
+    return buckets
 
 
 def ring_s(
@@ -58,10 +70,13 @@ def ring_s(
     return ring_bytes(size_bytes, num_ranks=num_ranks) / bytes_per_s + messages * latency_s
 
 
-def sync_exposed_s(compute_s: float, network_s: float) -> float:
-    """What backward does not hide of one synchronisation."""
+def sync_exposed_s(compute_s: float, network_s: float, *, last_share: float) -> float:
+    """What backward does not hide of one synchronisation.
+
+    last_share: of the gradients, the last bucket, which is complete only when backward ends.
+    """
     overlap_s = OVERLAP_SHARE * BACKWARD_SHARE * compute_s
-    return max(0.0, network_s - overlap_s)
+    return max(last_share * network_s, network_s - overlap_s)
 
 
 def streaming_exposed_s(
@@ -81,7 +96,7 @@ def hidden_sync_every(compute_s: float, network_s: float, *, num_fragments: int)
     return num_fragments + math.ceil(network_s / compute_s)
 
 
-def powersgd_bytes(shapes: Iterable[tuple[int, ...]], *, rank: int) -> int:
+def powersgd_bytes(shapes: Sequence[tuple[int, ...]], *, rank: int) -> int:
     """Bytes that PowerSGD reduces in place of gradients of these shapes, in fp32.
 
     An m x n matrix becomes factors of (m + n) x rank where that is less by a factor of over 2;

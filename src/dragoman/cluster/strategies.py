@@ -129,13 +129,13 @@ class Prediction:
 def plain(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
     """What others do: fp32 gradients around one ring of all ranks, each step."""
     size = workload.num_parameters * step_time.FP32_BYTES
-    network_s = cluster.flat_s(size, num_collectives=step_time.num_buckets(size))
-    last_s = compute_s / workload.micro_batches_per_step
+    buckets = step_time.bucket_bytes(workload.shapes)
+    network_s = cluster.flat_s(size, num_collectives=len(buckets))
     return Prediction(
         "plain",
         "plain fp32",
         compute_s,
-        compute_s + step_time.sync_exposed_s(last_s, network_s),
+        compute_s + _exposed_s(workload, compute_s, network_s),
         cluster.flat_bytes(size),
     )
 
@@ -169,7 +169,7 @@ def most_accumulation(workload: Workload) -> int:
 def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
     """Local steps on each host; every so many of them the hosts wait for their average."""
     size, network_s = _parameters(cluster, workload)
-    local_s = _local_s(cluster, size, compute_s)
+    local_s = compute_s + _exposed_s(workload, compute_s, cluster.inside_s(size))
     return Prediction(
         "diloco",
         f"diloco H={every}",
@@ -183,7 +183,7 @@ def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int
 def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
     """DiLoCo a fragment at a time under the compute, with the smallest H that hides the link."""
     size, network_s = _parameters(cluster, workload)
-    local_s = _local_s(cluster, size, compute_s)
+    local_s = compute_s + _exposed_s(workload, compute_s, cluster.inside_s(size))
     hidden = step_time.hidden_sync_every(local_s, network_s, num_fragments=NUM_FRAGMENTS)
     wanted = min(max(hidden, LEAST_SYNC_EVERY), MOST_SYNC_EVERY)
     every = NUM_FRAGMENTS * math.ceil(wanted / NUM_FRAGMENTS)
@@ -221,20 +221,23 @@ def powersgd(cluster: Cluster, workload: Workload, compute_s: float) -> Predicti
 def _bf16(cluster: Cluster, workload: Workload, compute_s: float) -> tuple[float, float]:
     """Exposed seconds and bytes of one synchronisation of bf16 gradients."""
     size = workload.num_parameters * step_time.BF16_BYTES
-    collectives = step_time.num_buckets(size)
-    network_s = cluster.inside_s(size) + cluster.between_hosts_s(size, num_collectives=collectives)
-    last_s = compute_s / workload.micro_batches_per_step
-    exposed_s = step_time.sync_exposed_s(last_s, network_s)
-    return exposed_s, cluster.between_hosts_bytes(size)
+    buckets = step_time.bucket_bytes(workload.shapes)
+    between_s = cluster.between_hosts_s(size, num_collectives=len(buckets))
+    network_s = cluster.inside_s(size) + between_s
+    return _exposed_s(workload, compute_s, network_s), cluster.between_hosts_bytes(size)
+
+
+def _exposed_s(workload: Workload, compute_s: float, network_s: float) -> float:
+    """What a step waits for one synchronisation, which starts in its last micro-batch."""
+    buckets = step_time.bucket_bytes(workload.shapes)
+    return step_time.sync_exposed_s(
+        compute_s / workload.micro_batches_per_step,
+        network_s,
+        last_share=buckets[-1] / sum(buckets),
+    )
 
 
 def _parameters(cluster: Cluster, workload: Workload) -> tuple[int, float]:
     """Bytes of the parameters in fp32, and seconds to average them over the hosts."""
     size = workload.num_parameters * step_time.FP32_BYTES
     return size, cluster.between_hosts_s(size, num_collectives=NUM_FRAGMENTS)
-
-
-def _local_s(cluster: Cluster, size_bytes: float, compute_s: float) -> float:
-    """A step of one host by itself: its ranks still synchronise with each other."""
-    inside_s = cluster.inside_s(size_bytes)
-    return compute_s + step_time.sync_exposed_s(compute_s, inside_s)

@@ -16,8 +16,8 @@ Shapes = tuple[tuple[int, ...], ...]
 class Workload:
     """One training run, whatever it runs on.
 
-    shapes: of every trainable weight. flop_per_step: useful arithmetic of one update over the
-    global batch, forward and backward. target_tokens_per_step: of the global batch.
+    shapes: of every trainable weight, in the model's order. flop_per_step: useful arithmetic of
+    one update over the global batch, forward and backward. target_tokens_per_step: of that batch.
     micro_batches_per_step: gradients are on the wire during the last one's backward only.
     """
 
@@ -55,18 +55,19 @@ def workload_of(recipe: Recipe) -> Workload:
 
 
 def weight_shapes(config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int) -> Shapes:
-    """The shape of every weight of the model with these vocabularies, in no special order."""
+    """The shape of every weight of the model with these vocabularies, in the model's order."""
     d, ffn = config.d_model, config.d_ffn
     ffn_in = 2 * ffn if config.activation == "swiglu" else ffn
     norm: Shapes = ((d,), (d,))
-    feed_forward: Shapes = ((ffn_in, d), (ffn_in,), (d, ffn), (d,))
+    feed_forward = _with_bias((ffn_in, d)) + _with_bias((d, ffn)) + norm
     self_attention: Shapes = ((3 * d, d), (d, d))
     cross_attention: Shapes = ((d, d), (2 * d, d), (d, d))
     if config.attention_bias:
-        self_attention += ((3 * d,), (d,))
-        cross_attention += ((d,), (2 * d,), (d,))
-    encoder_layer = self_attention + feed_forward + 2 * norm
-    decoder_layer = self_attention + cross_attention + feed_forward + 3 * norm
+        self_attention = _with_bias(*self_attention)
+        cross_attention = _with_bias(*cross_attention)
+    encoder_layer = self_attention + norm + feed_forward
+    decoder_layer = self_attention + norm + cross_attention + norm + feed_forward
+    last_norm: Shapes = norm if config.norm == "pre" else ()
     vocabularies = {
         "all": (target_vocab_size,),
         "decoder": (source_vocab_size, target_vocab_size),
@@ -75,6 +76,11 @@ def weight_shapes(config: ModelConfig, *, source_vocab_size: int, target_vocab_s
     return (
         tuple((size, d) for size in vocabularies)
         + config.encoder_layers * encoder_layer
+        + last_norm
         + config.decoder_layers * decoder_layer
-        + (2 * norm if config.norm == "pre" else ())
+        + last_norm
     )
+
+
+def _with_bias(*matrices: tuple[int, ...]) -> Shapes:
+    return tuple(shape for rows, columns in matrices for shape in ((rows, columns), (rows,)))

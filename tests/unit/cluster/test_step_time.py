@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import _compute_bucket_assignment_by_size  # type: ignore[attr-defined]
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
 
 from dragoman.cluster import step_time
@@ -67,6 +69,20 @@ def test_hidden_sync_every_is_the_smallest_that_hides_the_link(
     assert exposed_s(enough) == pytest.approx(0, abs=1e-9 * network_s)
     assert network_s <= (hidden - num_fragments) * compute_s * (1 + 1e-12)
     assert network_s > (hidden - num_fragments - 1) * compute_s or hidden == num_fragments
+
+
+@pytest.mark.parametrize("d_model", [64, 512, 1024])
+@pytest.mark.parametrize("tied_embeddings", ["all", "none"])
+def test_buckets_are_those_of_pytorch(d_model: int, tied_embeddings: Any) -> None:
+    config = ModelConfig(
+        d_model=d_model, d_ffn=4 * d_model, tied_embeddings=tied_embeddings, attention_bias=False
+    )
+    shapes = weight_shapes(config, source_vocab_size=32_768, target_vocab_size=32_768)
+    weights = [torch.empty(shape, device="meta") for shape in reversed(shapes)]
+    limits = [step_time.FIRST_BUCKET_BYTES, step_time.BUCKET_BYTES]
+    assigned, _ = _compute_bucket_assignment_by_size(weights, limits)
+    expected = [sum(4 * weights[index].numel() for index in bucket) for bucket in assigned]
+    assert step_time.bucket_bytes(shapes) == expected
 
 
 @pytest.mark.parametrize("rank", [1, 4, 32])
