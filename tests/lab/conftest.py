@@ -1,0 +1,33 @@
+"""Labs for tests: skipped with a clear word where the machine cannot hold one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lab.laboratory import Lab, open_lab
+from lab.namespaces import why_no_lab
+
+OpenLab = Callable[..., Lab]
+
+
+@pytest.fixture(scope="session")
+def lab_machine() -> None:
+    """Skips where this machine cannot make hosts."""
+    if why := why_no_lab():
+        pytest.skip(f"no lab here: {why}")
+
+
+@pytest.fixture
+def make_lab(lab_machine: None, tmp_path: Path) -> Iterator[OpenLab]:
+    """make_lab(names, rate=...) opens a lab that is gone after the test, however that ends."""
+    with ExitStack() as stack:
+
+        def make(names: list[str], *, rate: str | None = None) -> Lab:
+            opened: Lab = stack.enter_context(open_lab(tmp_path / "lab", names, rate=rate))
+            return opened
+
+        yield make
