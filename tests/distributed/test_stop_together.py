@@ -1,4 +1,4 @@
-"""A signal that one rank alone receives stops all of them after the same update."""
+"""What one rank alone notices, a signal or its clock, all ranks heed after the same update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from dragoman.distributed.world import World
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import read_events
-from dragoman.train.config import TrainConfig
+from dragoman.train.config import CheckpointConfig, TrainConfig
 from ranks import run_ranks
 from toy_fit import ToyRun
 
@@ -22,7 +22,8 @@ def _fit(world: World, directory: str) -> Any:
 
     run = ToyRun(
         Path(directory),
-        TrainConfig(max_steps=50, log_every_steps=4),
+        TrainConfig(max_steps=50),
+        CheckpointConfig(every_steps=100, every_minutes=1e-9),
         before_update=before_update,
     )
     result = run.fit(world)
@@ -39,5 +40,6 @@ def test_all_ranks_stop_after_the_same_update(tmp_path: Path) -> None:
         intervals = [event for event in events if event.kind == "train_interval"]
         losses.append([(event.step, event.payload["train_loss"]) for event in intervals])
         written = sum(event.kind == "checkpoint_written" for event in events)
-        assert written == (2 if rank == 0 else 0)
+        assert written == (6 if rank == 0 else 0)
     assert losses[0] == losses[1]
+    assert [step for step, _ in losses[0]] == [1, 2, 3, 4, 5, 6]
