@@ -1,0 +1,344 @@
+"""From what doctor found to what is right, what is wrong, and what to do about it.
+
+Every check is a function of the facts alone. A new one is a function here, its entry in CHECKS and
+its test.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dragoman import units
+from dragoman.cluster.facts import ClusterFacts, PairFacts
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.links import Link
+
+Status = Literal["ok", "unknown", "warning", "failure"]
+
+LEAST_SHARED_MEMORY_BYTES: Final = 1_000_000_000
+MOST_CLOCK_OFFSET_S: Final = 1.0
+STRAGGLER: Final = 1.25
+"""Steps this much longer than the median of the hosts hold all the others up."""
+HALF_DUPLEX: Final = 0.65
+"""With both directions busy, each carries less than this of what one alone does."""
+LEAST_OF_CLAIM: Final = 0.5
+"""Of what both cards say; virtual ones may say anything, so this is a warning only."""
+SLOW_PAIR: Final = 0.7
+"""Of the median pair: below it there is something wrong with that pair."""
+MOST_LATENCY_S: Final = 5e-3
+LEAST_DISK_BYTES_PER_S: Final = 50e6
+_MAY_DIFFER: Final = ("driver",)
+_NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, on one host or between two ("" for all of them).
+
+    status: unknown where it was not measured. remedy: what to do about it; "" where it is in order.
+    """
+
+    check: str
+    status: Status
+    host: str
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a run needs of its hosts. needed_bytes: on each host's disk, for what it keeps."""
+
+    hosts: Hosts
+    needed_bytes: int
+
+    def host(self, name: str) -> Host:
+        """The host of this name."""
+        return next(host for host in self.hosts.host if host.name == name)
+
+
+Check = Callable[[ClusterFacts, Wanted], Iterator[Finding]]
+
+
+def examine(facts: ClusterFacts, wanted: Wanted) -> list[Finding]:
+    """The findings of all checks; a check that finds nothing wrong says so once."""
+    findings: list[Finding] = []
+    for name, (check, well) in CHECKS.items():
+        found = list(check(facts, wanted))
+        findings += found or [Finding(name, "ok", "", well)]
+    return findings
+
+
+def is_fit(findings: list[Finding]) -> bool:
+    """Whether training may start: warnings do not stop it."""
+    return all(finding.status != "failure" for finding in findings)
+
+
+def measured_link(facts: ClusterFacts) -> Link | None:
+    """What `plan` can count on: the all-reduce, else the slowest pair; None where neither is."""
+    latency_s = max((pair.latency_s for pair in facts.pairs), default=None)
+    slowest = min((pair.both_bytes_per_s for pair in facts.pairs), default=None)
+    bytes_per_s = facts.all_reduce_bytes_per_s or slowest
+    if bytes_per_s is None:
+        return None
+    if latency_s is None:
+        return Link(bytes_per_s, source="measured by doctor")
+    return Link(bytes_per_s, latency_s=latency_s, source="measured by doctor")
+
+
+def logins(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """Every host answers."""
+    for host, said in facts.unreachable.items():
+        yield _fail(
+            "login",
+            host,
+            f"does not answer: {said}",
+            f"make `ssh {host} true` work from here, without a password and its host key known",
+        )
+
+
+def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+    """GPUs that are stated, seen and usable are the same number."""
+    for host in facts.hosts:
+        stated = wanted.host(host.host)
+        if stated.slots:
+            if host.cpu_cores < stated.slots:
+                found = f"{stated.slots} ranks on {host.cpu_cores} cores"
+                yield _warn("devices", host.host, found, "lower slots in hosts.toml")
+            continue
+        if host.gpus_visible != stated.gpus:
+            yield _fail(
+                "devices",
+                host.host,
+                f"{stated.gpus} GPUs stated, {host.gpus_visible} visible",
+                "see nvidia-smi there and CUDA_VISIBLE_DEVICES; or correct gpus in hosts.toml",
+            )
+        elif host.gpus_usable < host.gpus_visible:
+            yield _fail(
+                "devices",
+                host.host,
+                f"{host.gpus_visible} GPUs visible, {host.gpus_usable} compute right",
+                "a driver that does not fit torch, or a broken card: run nvidia-smi -q there",
+            )
+
+
+def versions(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """The same software everywhere, as most hosts have it."""
+    for name in _names(host.versions for host in facts.hosts):
+        usual = _usual([host.versions.get(name) for host in facts.hosts])
+        for host in facts.hosts:
+            own = host.versions.get(name)
+            if own == usual:
+                continue
+            found = f"{name} {own or 'is missing'}, elsewhere {usual or 'not installed'}"
+            if name in _MAY_DIFFER:
+                yield _warn("versions", host.host, found, "make them equal if training stops oddly")
+            else:
+                yield _fail("versions", host.host, found, f"install {name} {usual} there")
+
+
+def digests(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """Code, recipe, data and vocabulary are equal everywhere, as the first host has them."""
+    for name in _names(host.digests for host in facts.hosts):
+        first = facts.hosts[0].digests.get(name)
+        for host in facts.hosts:
+            own = host.digests.get(name)
+            if own is None:
+                found = f"the {name} is not there"
+            elif own != first:
+                found = f"the {name} differs: {own[:8]}, on {facts.hosts[0].host} {_short(first)}"
+            else:
+                continue
+            remedy = f"copy the {name} from one host to all; train --hosts does it where it may"
+            yield _fail("same files", host.host, found, remedy)
+
+
+def clocks(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """Clocks agree, so that events of several hosts can be put in order."""
+    for host in facts.hosts:
+        offset_s = host.clock_offset_s
+        if offset_s is None:
+            yield _unknown("clock", host.host)
+        elif abs(offset_s) > MOST_CLOCK_OFFSET_S:
+            where = "ahead of" if offset_s > 0 else "behind"
+            found = f"{units.DURATION.text(abs(offset_s))} {where} {facts.hosts[0].host}"
+            yield _fail("clock", host.host, found, "start chrony or systemd-timesyncd there")
+
+
+def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+    """The collectives use the interface that reaches the peers, and names lead to it."""
+    for host in facts.hosts:
+        stated = wanted.host(host.host)
+        card = host.interface
+        if card is None:
+            name = stated.interface or "no interface"
+            found = f"{name} does not route to the other hosts"
+            yield _fail("interface", host.host, found, "set interface to one that `ip route` names")
+            continue
+        if stated.interface and stated.interface != card.name:
+            found = f"{stated.interface} is stated, {card.name} routes to the other hosts"
+            remedy = f'write interface = "{card.name}" into hosts.toml'
+            yield _fail("interface", host.host, found, remedy)
+        elif card.name.startswith(_NO_INTERFACES):
+            found = f"{card.name} stays on the machine"
+            yield _fail("interface", host.host, found, "give addresses of the private network")
+        if host.name_resolves_to and card.address not in host.name_resolves_to:
+            yield _warn(
+                "interface",
+                host.host,
+                f"its own name means {', '.join(host.name_resolves_to)}, not {card.address}",
+                f"put `{card.address} {host.host}` into its /etc/hosts",
+            )
+
+
+def cards(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """Full duplex, one packet size, no losses."""
+    present = [(host.host, host.interface) for host in facts.hosts if host.interface]
+    usual = _usual([str(card.mtu_bytes) for _host, card in present])
+    for host, card in present:
+        if card.full_duplex is False:
+            found = f"{card.name} is at half duplex"
+            yield _fail("card", host, found, "let both ends negotiate: ethtool -s ... autoneg on")
+        if str(card.mtu_bytes) != usual:
+            found = f"packets of {card.mtu_bytes} bytes, elsewhere {usual}"
+            remedy = f"ip link set {card.name} mtu {usual}: large messages hang otherwise"
+            yield _fail("card", host, found, remedy)
+        if card.errors:
+            found = f"{units.COUNT.text(card.errors)} packets lost on {card.name}"
+            yield _warn("card", host, found, "watch whether it grows; try another cable or port")
+
+
+def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """No pair of hosts is slower than the others or its cards, one way or both at once."""
+    if not facts.pairs:
+        if len(facts.hosts) > 1:
+            yield _unknown("bandwidth")
+        return
+    usual = statistics.median(pair.both_bytes_per_s for pair in facts.pairs)
+    for pair in facts.pairs:
+        names = " - ".join(pair.hosts)
+        slower_way = min(pair.forth_bytes_per_s, pair.back_bytes_per_s)
+        rate = units.BYTE_RATE.text(pair.both_bytes_per_s)
+        if pair.both_bytes_per_s < HALF_DUPLEX * slower_way:
+            one_way = units.BYTE_RATE.text(slower_way)
+            found = f"{rate} each way at once, {one_way} one way alone: half duplex"
+            remedy = "check the negotiated duplex of both cards and the switch ports"
+            yield _fail("bandwidth", names, found, remedy)
+        elif pair.both_bytes_per_s < SLOW_PAIR * usual:
+            found = f"{rate}, the other pairs {units.BYTE_RATE.text(usual)}"
+            remedy = "a port that negotiated a lower speed: see ethtool on both hosts"
+            yield _fail("bandwidth", names, found, remedy)
+        elif pair.both_bytes_per_s < LEAST_OF_CLAIM * _claimed(facts, pair):
+            claim = units.BYTE_RATE.text(_claimed(facts, pair))
+            remedy = "look for a slower port, a limit of the provider, or other traffic"
+            yield _warn("bandwidth", names, f"{rate}, the cards say {claim}", remedy)
+        if pair.latency_s > MOST_LATENCY_S:
+            found = f"{units.DURATION.text(pair.latency_s)} for one message"
+            remedy = "put the hosts into one zone, or use diloco"
+            yield _warn("bandwidth", names, found, remedy)
+
+
+def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """The hosts reach each other's ports, and nobody else does."""
+    for host in facts.hosts:
+        if host.closed_ports is None or host.exposed_ports is None:
+            yield _unknown("ports", host.host)
+        if host.closed_ports:
+            found = f"cannot reach {', '.join(host.closed_ports)}"
+            remedy = "allow TCP between the hosts, all ports, on the private network only"
+            yield _fail("ports", host.host, found, remedy)
+        if host.exposed_ports:
+            found = f"strangers can reach {', '.join(host.exposed_ports)}"
+            remedy = "bind to the private interface or close it: whoever connects can run code"
+            yield _fail("ports", host.host, found, remedy)
+        if host.interface and ipaddress.ip_address(host.interface.address).is_global:
+            found = f"{host.interface.address} is a public address"
+            remedy = "use the hosts' private network, or WireGuard under it"
+            yield _fail("ports", host.host, found, remedy)
+
+
+def storage(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+    """Room for all checkpoints that are kept, written in reasonable time; shared memory."""
+    for host in facts.hosts:
+        if host.disk_free_bytes < wanted.needed_bytes:
+            free, needed = map(units.SIZE.text, (host.disk_free_bytes, wanted.needed_bytes))
+            remedy = "free space, or keep fewer checkpoints: checkpoint.keep_last, keep_best"
+            yield _fail("storage", host.host, f"{free} free, {needed} needed", remedy)
+        speed = host.disk_write_bytes_per_s
+        if speed is not None and speed < LEAST_DISK_BYTES_PER_S:
+            found = f"writes {units.BYTE_RATE.text(speed)}"
+            yield _warn("storage", host.host, found, "save less often: checkpoint.every_steps")
+        if host.shared_memory_bytes < LEAST_SHARED_MEMORY_BYTES:
+            found = f"{units.SIZE.text(host.shared_memory_bytes)} of shared memory"
+            remedy = "start the container with --shm-size=2g, or give its tmpfs more"
+            yield _fail("storage", host.host, found, remedy)
+
+
+def stragglers(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+    """No host is so slow that all the others wait for it."""
+    measured = [(host.host, host.step_s) for host in facts.hosts if host.step_s is not None]
+    if len(facts.hosts) > 1 and len(measured) < len(facts.hosts):
+        yield _unknown("speed")
+        return
+    if not measured:
+        return
+    # With two hosts the median would be between them and excuse the slow one.
+    usual = statistics.median_low([step_s for _, step_s in measured])
+    for host, step_s in measured:
+        if step_s > STRAGGLER * usual:
+            found = f"{units.STEP_TIME.text(step_s)}, elsewhere {units.STEP_TIME.text(usual)}"
+            remedy = "look for other programs, a throttled or a lesser device there"
+            yield _fail("speed", host, found, remedy)
+
+
+CHECKS: Final[dict[str, tuple[Check, str]]] = {
+    "login": (logins, "every host answers"),
+    "devices": (devices, "as many as stated, all usable"),
+    "versions": (versions, "equal everywhere"),
+    "same files": (digests, "code, recipe, data and vocabulary are equal"),
+    "clock": (clocks, "within a second of each other"),
+    "interface": (interfaces, "routes to the peers, and names lead to it"),
+    "card": (cards, "full duplex, one packet size, no losses"),
+    "bandwidth": (bandwidth, "all pairs alike, both ways at once"),
+    "ports": (ports, "open between the hosts, closed to others"),
+    "storage": (storage, "room for what is kept, and shared memory"),
+    "speed": (stragglers, "no host slower than the others"),
+}
+
+
+def _fail(check: str, host: str, found: str, remedy: str) -> Finding:
+    return Finding(check, "failure", host, found, remedy)
+
+
+def _warn(check: str, host: str, found: str, remedy: str) -> Finding:
+    return Finding(check, "warning", host, found, remedy)
+
+
+def _unknown(check: str, host: str = "") -> Finding:
+    return Finding(check, "unknown", host, "not measured")
+
+
+def _claimed(facts: ClusterFacts, pair: PairFacts) -> float:
+    """Bytes a second that the slower card of a pair claims; 0 where one claims nothing."""
+    cards = [host.interface for host in facts.hosts if host.host in pair.hosts]
+    speeds = [(card.speed_bits_per_s or 0.0) if card else 0.0 for card in cards]
+    return min(speeds, default=0.0) / 8
+
+
+def _names(tables: Iterator[dict[str, str | None]]) -> list[str]:
+    """Every key of any of them, in the order in which they are met."""
+    return list(dict.fromkeys(name for table in tables for name in table))
+
+
+def _usual(values: list[str | None]) -> str | None:
+    """What most have; of equal numbers, what comes first."""
+    return Counter(values).most_common(1)[0][0] if values else None
+
+
+def _short(digest: str | None) -> str:
+    return digest[:8] if digest else "missing"

@@ -1,0 +1,72 @@
+"""Doctor's findings as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from dragoman import units
+from dragoman.cluster.checks import Finding, is_fit, measured_link
+from dragoman.cluster.facts import ClusterFacts, HostFacts
+
+_COLORS = {"ok": "green", "unknown": "dim", "warning": "yellow", "failure": "red"}
+
+
+def print_findings(findings: list[Finding], facts: ClusterFacts, console: Console) -> None:
+    """A line for each finding, its remedy below it; then the verdict."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("check", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("host", no_wrap=True)
+    table.add_column("found", overflow="fold")
+    for finding in findings:
+        found = f"{finding.found}\n-> {finding.remedy}" if finding.remedy else finding.found
+        color = _COLORS[finding.status]
+        table.add_row(finding.check, finding.status, finding.host or "all", found, style=color)
+    console.print(table)
+    for line in (_network(facts), verdict(findings)):
+        if line:
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def verdict(findings: list[Finding]) -> str:
+    """One line: fit to train, or how much stands against it."""
+    counts: Counter[str] = Counter(finding.status for finding in findings)
+    also = [
+        f"{counts[status]} {words}"
+        for status, words in (("warning", "with a warning"), ("unknown", "not measured"))
+        if counts[status]
+    ]
+    end = f" ({', '.join(also)})" if also else ""
+    if is_fit(findings):
+        return f"Fit to train{end}."
+    return f"Not fit to train: {counts['failure']} to put right{end}."
+
+
+def findings_as_json(findings: list[Finding], facts: ClusterFacts) -> str:
+    """Verdict, findings and all that they were made of."""
+    values = {
+        "fit": is_fit(findings),
+        "findings": [asdict(finding) for finding in findings],
+        "facts": facts.model_dump(mode="json"),
+    }
+    return json.dumps(values, indent=2, ensure_ascii=False)
+
+
+def _network(facts: ClusterFacts) -> str:
+    """What the collectives get, beside what the cards claim."""
+    link = measured_link(facts)
+    if link is None:
+        return ""
+    claims = {_claim(host) for host in facts.hosts if host.interface}
+    measured = units.BYTE_RATE.text(link.bytes_per_s)
+    return f"Network: {measured} each way measured; the cards say {', '.join(sorted(claims))}."
+
+
+def _claim(host: HostFacts) -> str:
+    speed = host.interface.speed_bits_per_s if host.interface else None
+    return "nothing" if speed is None else units.BIT_RATE.text(speed)

@@ -1,0 +1,72 @@
+"""What doctor finds out: on each host, and between them. None stands for what was not measured."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dragoman.settings import Section
+
+
+class InterfaceFacts(Section):
+    """The interface over which a host reaches its peers."""
+
+    name: str
+    address: str
+    speed_bits_per_s: float | None = None
+    """What the card says; virtual ones say anything."""
+    full_duplex: bool | None = None
+    mtu_bytes: int
+    errors: int
+    """Packets lost to errors or full queues, sent and received, since it came up."""
+
+
+class HostFacts(Section):
+    """What one host says of itself."""
+
+    host: str
+    """Its name in hosts.toml."""
+    gpus_visible: int = 0
+    gpus_usable: int = 0
+    """Those of them on which a matrix product came out right."""
+    cpu_cores: int
+    versions: dict[str, str | None]
+    """Of python, torch, dragoman, ...; None where it is not installed."""
+    digests: dict[str, str | None]
+    """sha256 of code, recipe, data and vocabulary; None where it is not there."""
+    clock_offset_s: float | None = None
+    """Ahead of the first host's clock."""
+    interface: InterfaceFacts | None = None
+    """None where no interface routes to the peers."""
+    name_resolves_to: tuple[str, ...] = ()
+    """Addresses that its own hostname stands for there."""
+    shared_memory_bytes: int
+    disk_free_bytes: int
+    disk_write_bytes_per_s: float | None = None
+    step_s: float | None = None
+    """Median of real training steps without any network."""
+    closed_ports: tuple[str, ...] | None = None
+    """address:port of peers that it could not reach."""
+    exposed_ports: tuple[str, ...] | None = None
+    """address:port on which it listens for the run and that strangers can reach."""
+
+
+class PairFacts(Section):
+    """What the collectives of training get between two hosts."""
+
+    hosts: tuple[str, str]
+    forth_bytes_per_s: float
+    back_bytes_per_s: float
+    both_bytes_per_s: float
+    """Each direction, while both are busy."""
+    latency_s: float = Field(ge=0.0)
+
+
+class ClusterFacts(Section):
+    """Everything doctor knows of one cluster, at one time."""
+
+    hosts: tuple[HostFacts, ...]
+    pairs: tuple[PairFacts, ...] = ()
+    unreachable: dict[str, str] = Field(default_factory=dict)
+    """Hosts that did not answer, and what ssh said."""
+    all_reduce_bytes_per_s: float | None = None
+    """Payload a second through each interface in an all-reduce over all hosts."""

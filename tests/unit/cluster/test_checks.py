@@ -1,0 +1,285 @@
+"""Every check names the one thing that is wrong, on the host where it is, with a remedy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dragoman.cluster.checks import CHECKS, Finding, Wanted, examine, is_fit, measured_link
+from dragoman.cluster.doctor_view import findings_as_json, print_findings, verdict
+from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts, PairFacts
+from dragoman.cluster.hosts import Hosts
+
+NAMES = ("alpha", "beta", "gamma")
+HOSTS = Hosts.model_validate(
+    {
+        "host": [
+            {"name": name, "address": f"10.0.0.{number}", "gpus": 2, "interface": "eth0"}
+            for number, name in enumerate(NAMES, start=1)
+        ]
+    }
+)
+WANTED = Wanted(HOSTS, needed_bytes=5_000_000_000)
+
+
+def card(**changes: Any) -> InterfaceFacts:
+    values = {
+        "name": "eth0",
+        "address": "10.0.0.9",
+        "speed_bits_per_s": 1e9,
+        "full_duplex": True,
+        "mtu_bytes": 1500,
+        "errors": 0,
+    }
+    return InterfaceFacts.model_validate(values | changes)
+
+
+def host(name: str, **changes: Any) -> HostFacts:
+    values = {
+        "host": name,
+        "gpus_visible": 2,
+        "gpus_usable": 2,
+        "cpu_cores": 8,
+        "versions": {"python": "3.11.7", "torch": "2.13.0", "driver": "580.1", "torchft": None},
+        "digests": dict.fromkeys(("code", "recipe", "data", "vocabulary"), "0123456789"),
+        "clock_offset_s": 0.001,
+        "interface": card(),
+        "name_resolves_to": ("10.0.0.9",),
+        "shared_memory_bytes": 2_000_000_000,
+        "disk_free_bytes": 100_000_000_000,
+        "disk_write_bytes_per_s": 500e6,
+        "step_s": 0.25,
+        "closed_ports": (),
+        "exposed_ports": (),
+    }
+    return HostFacts.model_validate(values | changes)
+
+
+def pair(first: str, second: str, **changes: Any) -> PairFacts:
+    values = {
+        "hosts": (first, second),
+        "forth_bytes_per_s": 117e6,
+        "back_bytes_per_s": 117e6,
+        "both_bytes_per_s": 115e6,
+        "latency_s": 0.2e-3,
+    }
+    return PairFacts.model_validate(values | changes)
+
+
+def cluster(last: HostFacts | None = None, *, pairs: tuple[PairFacts, ...] = ()) -> ClusterFacts:
+    """A sound cluster, but for its last host or its last pairs."""
+    sound = (pair("alpha", "beta"), pair("alpha", "gamma"), pair("beta", "gamma"))
+    return ClusterFacts(
+        hosts=(host("alpha"), host("beta"), last or host("gamma")),
+        pairs=sound[: 3 - len(pairs)] + pairs,
+        all_reduce_bytes_per_s=116e6,
+    )
+
+
+def wrong(facts: ClusterFacts) -> list[Finding]:
+    return [finding for finding in examine(facts, WANTED) if finding.status != "ok"]
+
+
+def test_a_sound_cluster_is_green_once_for_each_check() -> None:
+    findings = examine(cluster(), WANTED)
+    assert [(finding.check, finding.status) for finding in findings] == [
+        (name, "ok") for name in CHECKS
+    ]
+    assert is_fit(findings)
+    assert verdict(findings) == "Fit to train."
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "status", "words"),
+    [
+        ({"gpus_visible": 1}, "devices", "failure", "2 GPUs stated, 1 visible"),
+        ({"gpus_usable": 1}, "devices", "failure", "2 GPUs visible, 1 compute right"),
+        (
+            {"versions": {"python": "3.11.7", "torch": "2.12.0", "driver": "580.1"}},
+            "versions",
+            "failure",
+            "torch 2.12.0, elsewhere 2.13.0",
+        ),
+        (
+            {"versions": {"python": "3.11.7", "torch": "2.13.0", "driver": "535"}},
+            "versions",
+            "warning",
+            "driver 535, elsewhere 580.1",
+        ),
+        (
+            {"versions": {"python": "3.11.7", "driver": "580.1"}},
+            "versions",
+            "failure",
+            "torch is missing, elsewhere 2.13.0",
+        ),
+        (
+            {
+                "digests": dict.fromkeys(("code", "recipe", "data"), "0123456789")
+                | {"vocabulary": "9876543210"}
+            },
+            "same files",
+            "failure",
+            "the vocabulary differs: 98765432, on alpha 01234567",
+        ),
+        (
+            {
+                "digests": dict.fromkeys(("code", "recipe", "vocabulary"), "0123456789")
+                | {"data": None}
+            },
+            "same files",
+            "failure",
+            "the data is not there",
+        ),
+        ({"clock_offset_s": 5.0}, "clock", "failure", "5 s ahead of alpha"),
+        ({"clock_offset_s": -5.0}, "clock", "failure", "5 s behind alpha"),
+        ({"clock_offset_s": None}, "clock", "unknown", "not measured"),
+        ({"interface": None}, "interface", "failure", "eth0 does not route"),
+        (
+            {"interface": card(name="eth1")},
+            "interface",
+            "failure",
+            "eth0 is stated, eth1 routes to the other hosts",
+        ),
+        (
+            {"name_resolves_to": ("127.0.1.1",)},
+            "interface",
+            "warning",
+            "its own name means 127.0.1.1, not 10.0.0.9",
+        ),
+        ({"interface": card(full_duplex=False)}, "card", "failure", "half duplex"),
+        (
+            {"interface": card(mtu_bytes=9000)},
+            "card",
+            "failure",
+            "packets of 9000 bytes, elsewhere 1500",
+        ),
+        ({"interface": card(errors=12)}, "card", "warning", "12 packets lost on eth0"),
+        ({"closed_ports": ("10.0.0.1:29400",)}, "ports", "failure", "cannot reach 10.0.0.1:29400"),
+        (
+            {"exposed_ports": ("0.0.0.0:29400",)},
+            "ports",
+            "failure",
+            "strangers can reach 0.0.0.0:29400",
+        ),
+        ({"exposed_ports": None}, "ports", "unknown", "not measured"),
+        ({"disk_free_bytes": 10**9}, "storage", "failure", "1 GB free, 5 GB needed"),
+        ({"disk_write_bytes_per_s": 1e6}, "storage", "warning", "writes 1 MB/s"),
+        (
+            {"shared_memory_bytes": 64 * 1024**2},
+            "storage",
+            "failure",
+            "67.11 MB of shared memory",
+        ),
+        ({"step_s": 0.5}, "speed", "failure", "500 ms/step, elsewhere 250 ms/step"),
+    ],
+)
+def test_what_is_wrong_on_a_host_is_named(
+    changes: dict[str, Any], check: str, status: str, words: str
+) -> None:
+    (finding,) = wrong(cluster(host("gamma", **changes)))
+    assert (finding.check, finding.status, finding.host) == (check, status, "gamma")
+    assert words in finding.found
+    assert finding.remedy or status == "unknown"
+
+
+def test_a_public_address_is_a_failure() -> None:
+    public = card(address="8.8.8.8")
+    findings = wrong(cluster(host("gamma", interface=public, name_resolves_to=("8.8.8.8",))))
+    assert [(finding.check, finding.found) for finding in findings] == [
+        ("ports", "8.8.8.8 is a public address")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"both_bytes_per_s": 60e6}, "failure", "60 MB/s each way at once, 117 MB/s one way alone"),
+        (
+            {"forth_bytes_per_s": 12e6, "both_bytes_per_s": 11.8e6},
+            "failure",
+            "11.80 MB/s, the other pairs 115 MB/s",
+        ),
+        ({"latency_s": 0.02}, "warning", "20 ms for one message"),
+    ],
+)
+def test_what_is_wrong_between_two_hosts_is_named(
+    changes: dict[str, Any], status: str, words: str
+) -> None:
+    (finding,) = wrong(cluster(pairs=(pair("beta", "gamma", **changes),)))
+    assert (finding.check, finding.status, finding.host) == ("bandwidth", status, "beta - gamma")
+    assert words in finding.found
+
+
+def test_a_slow_port_of_all_hosts_is_seen_beside_what_the_cards_say() -> None:
+    slow = {"forth_bytes_per_s": 12e6, "back_bytes_per_s": 12e6, "both_bytes_per_s": 11.8e6}
+    facts = cluster().model_copy(
+        update={"pairs": (pair("alpha", "beta", **slow), pair("beta", "gamma", **slow))}
+    )
+    assert [(finding.status, finding.found) for finding in wrong(facts)] == [
+        ("warning", "11.80 MB/s, the cards say 125 MB/s")
+    ] * 2
+
+
+def test_a_host_that_does_not_answer() -> None:
+    facts = cluster().model_copy(update={"unreachable": {"delta": "Connection refused"}})
+    (finding,) = wrong(facts)
+    assert (finding.check, finding.host) == ("login", "delta")
+    assert "Connection refused" in finding.found
+
+
+def test_of_two_hosts_the_slower_one_is_named() -> None:
+    facts = ClusterFacts(hosts=(host("alpha", step_s=0.5), host("beta")), pairs=cluster().pairs[:1])
+    (finding,) = wrong(facts)
+    assert (finding.check, finding.host) == ("speed", "alpha")
+
+
+def test_nothing_measured_is_not_called_right() -> None:
+    facts = ClusterFacts(hosts=(host("alpha", step_s=None), host("beta", step_s=None)))
+    assert [(finding.check, finding.status) for finding in wrong(facts)] == [
+        ("bandwidth", "unknown"),
+        ("speed", "unknown"),
+    ]
+    assert measured_link(facts) is None
+
+
+def test_ranks_on_processors_need_no_gpu() -> None:
+    hosts = Hosts.model_validate({"host": [{"name": "alpha", "address": "10.0.0.1", "slots": 2}]})
+    alone = ClusterFacts(hosts=(host("alpha", gpus_visible=0, gpus_usable=0),))
+    assert is_fit(examine(alone, Wanted(hosts, needed_bytes=0)))
+    crowded = ClusterFacts(hosts=(host("alpha", cpu_cores=1),))
+    found = [finding.found for finding in examine(crowded, Wanted(hosts, needed_bytes=0))]
+    assert "2 ranks on 1 cores" in found
+
+
+def test_the_planner_gets_what_was_measured() -> None:
+    link = measured_link(cluster())
+    assert link is not None
+    assert (link.bytes_per_s, link.latency_s) == (116e6, 0.2e-3)
+    slowest = measured_link(cluster().model_copy(update={"all_reduce_bytes_per_s": None}))
+    assert slowest is not None
+    assert slowest.bytes_per_s == 115e6
+
+
+def test_the_table_shows_remedies_and_a_verdict() -> None:
+    facts = cluster(host("gamma", gpus_visible=1, interface=card(errors=3)))
+    findings = examine(facts, WANTED)
+    console = Console(width=80)
+    with console.capture() as capture:
+        print_findings(findings, facts, console)
+    text = capture.get()
+    assert "2 GPUs stated, 1 visible" in text
+    assert "-> see nvidia-smi there" in text
+    assert "Not fit to train: 1 to put right (1 with a warning)." in text
+    assert "Network: 116 MB/s each way measured; the cards say 1 Gbit/s." in text
+    assert "…" not in text
+
+
+def test_json_holds_the_facts_that_can_be_read_back() -> None:
+    facts = cluster(host("gamma", gpus_visible=1))
+    values = json.loads(findings_as_json(examine(facts, WANTED), facts))
+    assert values["fit"] is False
+    assert {finding["status"] for finding in values["findings"]} == {"ok", "failure"}
+    assert ClusterFacts.model_validate_json(json.dumps(values["facts"])) == facts
