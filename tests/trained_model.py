@@ -11,6 +11,7 @@ import torch
 from sentencepiece import SentencePieceProcessor
 
 from dragoman.corpus.config import SubwordConfig
+from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import TokenRows
 from dragoman.corpus.subword import Subword, train_subword
 from dragoman.data.batch import Batch, make_batch
@@ -51,9 +52,10 @@ def small_model() -> Transformer:
 def train_on_multi30k(shared_data: Path) -> TrainedModel:
     """English to German, in some seconds."""
     texts = [
-        (shared_data / f"multi30k/train.{language}").read_text("utf-8").split("\n")[:NUM_PAIRS]
+        normalize((shared_data / f"multi30k/train.{language}").read_text("utf-8")).split("\n")
         for language in ("en", "de")
     ]
+    texts = [lines[:NUM_PAIRS] for lines in texts]
     subword_file = train_subword(texts, SubwordConfig(vocab_size=VOCAB_SIZE))
     subword = Subword(SentencePieceProcessor(model_proto=subword_file))
     sources, targets = (subword.encode(text) for text in texts)

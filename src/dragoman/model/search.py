@@ -2,10 +2,11 @@
 
 Every step ranks the continuations of a sentence's open hypotheses by log-probability. Those of
 the best `beam_size` that end are finished; the best `beam_size` that do not end stay open. The
-search for a sentence is over when no open hypothesis, however it goes on, can still come before
-the finished ones that are asked for: log-probabilities only fall, so the best it can hope for is
-its present one over the largest length penalty. (Hugging Face calls this `early_stopping =
-"never"`; its other settings stop on a guess.) Greedy search ends with the first end of sentence.
+search for a sentence is over when `beam_size` hypotheses are finished, as in fairseq, CTranslate2
+and Hugging Face (`early_stopping=True`). It is over earlier, with the same result, when no open
+hypothesis, however it goes on, can still come before the finished ones that are asked for:
+log-probabilities only fall, so the best that one can hope for is its present one over the largest
+length penalty. Greedy search ends with the first end of sentence.
 
 Shapes: B sentences, W open hypotheses of each, C candidates for a sentence, T tokens so far, V
 target vocabulary, G groups of pieces.
@@ -119,6 +120,7 @@ class _Search:
         self.last_penalties_B = np.array(
             [length_penalty(n, config) for n in self.limits_B.tolist()]
         )
+        self.num_finished_B = np.zeros(len(sources), dtype=np.int64)
         self.wanted_scores_B = np.full(len(sources), -math.inf)
         self.open_ids_BWT = np.full((len(sources), 1, 1), BOS)
         self.open_scores_BW = np.zeros((len(sources), 1), dtype=np.float32)
@@ -169,6 +171,7 @@ class _Search:
             score = log_probability / length_penalty(length, self.config)
             finished = self.finished[self.sentences_B[row]]
             finished.append(Hypothesis(ids, score, log_probability))
+            self.num_finished_B[row] += 1
             finished.sort(key=lambda hypothesis: -hypothesis.score)
             if len(finished) >= self.num_hypotheses:
                 self.wanted_scores_B[row] = finished[self.num_hypotheses - 1].score
@@ -184,11 +187,9 @@ class _Search:
         past_BWT = np.take_along_axis(self.open_ids_BWT, parents_BW[:, :, None], 1)
         self.open_ids_BWT = np.concatenate([past_BWT, tokens_BW[:, :, None]], axis=2)
         self.open_scores_BW = scores_BW
-        if self.config.beam_size == 1:
-            hopeless_B = self.wanted_scores_B > -math.inf
-        else:
-            hopeless_B = scores_BW[:, 0] / self.last_penalties_B <= self.wanted_scores_B
-        self.searched_B &= ~hopeless_B & (self.limits_B > length)
+        hopeless_B = scores_BW[:, 0] / self.last_penalties_B <= self.wanted_scores_B
+        enough_B = self.num_finished_B >= self.config.beam_size
+        self.searched_B &= ~hopeless_B & ~enough_B & (self.limits_B > length)
         parents = torch.from_numpy(parents_BW).to(self.device)
         for state in self.states:
             state.select(parents)
@@ -202,6 +203,7 @@ class _Search:
         self.searched_B = self.searched_B[rows]
         self.limits_B = self.limits_B[rows]
         self.last_penalties_B = self.last_penalties_B[rows]
+        self.num_finished_B = self.num_finished_B[rows]
         self.wanted_scores_B = self.wanted_scores_B[rows]
         self.open_ids_BWT = self.open_ids_BWT[rows]
         self.open_scores_BW = self.open_scores_BW[rows]

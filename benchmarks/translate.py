@@ -1,0 +1,198 @@
+"""Sentences per second of our PyTorch search and of Hugging Face `generate`, side by side.
+
+Both translate the Multi30k test set (2016) from English to German with the same weights, beam
+size and length penalty on the same threads, interleaved round by round; the ratio is the median
+over the rounds. Hugging Face is given sentences sorted by length and the batch size that suits it
+best, and is timed twice in beam search: with early_stopping="never", which is the search that we
+do, and with early_stopping=True, its quickest.
+
+The model is trained here for a few minutes on first use and kept in --work: random weights do not
+end their sentences.
+
+    python benchmarks/translate.py --work /tmp/translate
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from dragoman.corpus.config import SubwordConfig
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.special_ids import EOS, PAD
+from dragoman.corpus.subword import Subword, train_subword
+from dragoman.data.batch import make_batch
+from dragoman.evaluate.metrics import bleu
+from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.search import translate_batch
+from dragoman.model.transformer import Transformer
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "tests"))
+from hugging_face import to_m2m100  # noqa: E402
+
+VOCAB_SIZE = 8000
+SMALL = ModelConfig(d_model=256, num_heads=4, d_ffn=1024, encoder_layers=3, decoder_layers=3)
+HF_BATCHES = (16, 32, 64, 128)
+
+Translate = Callable[[Sequence[list[int]]], list[list[int]]]
+
+
+def read(data: Path, split: str, language: str) -> list[str]:
+    text = (data / f"multi30k/{split}.{language}").read_text("utf-8")
+    return normalize(text.removesuffix("\n")).split("\n")
+
+
+def subword_model(data: Path, work: Path) -> Subword:
+    path = work / "subword.model"
+    if not path.exists():
+        texts = [read(data, "train", language) for language in ("en", "de")]
+        path.write_bytes(train_subword(texts, SubwordConfig(vocab_size=VOCAB_SIZE)))
+    return Subword.load(path)
+
+
+def trained_model(data: Path, work: Path, subword: Subword, steps: int) -> Transformer:
+    """Weights from --work, or trained on the spot on batches of 100 pairs of like length."""
+    torch.manual_seed(1)
+    model = Transformer(SMALL, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
+    path = work / f"model-{steps}.safetensors"
+    if path.exists():
+        model.load_state_dict(load_file(path))
+        return model.eval()
+    sources, targets = (subword.encode(read(data, "train", lang)) for lang in ("en", "de"))
+    order = sorted(range(len(sources)), key=lambda pair: len(targets[pair]))
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    rng = np.random.default_rng(1)
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = 1.5e-3 * min(step / 150, (150 / step) ** 0.5)
+        start = int(rng.integers(0, len(order) - 100))
+        sides = [[side[row] for row in order[start : start + 100]] for side in (sources, targets)]
+        flat = [np.concatenate([np.array(row) for row in side]) for side in sides]
+        lengths = [np.array([len(row) for row in side]) for side in sides]
+        batch = make_batch(flat[0], lengths[0], flat[1], lengths[1])
+        optimizer.zero_grad()
+        loss = model(batch)
+        (loss.loss / batch.num_target_tokens).backward()
+        optimizer.step()
+        if step % 50 == 0:
+            nll = loss.nll.item() / batch.num_target_tokens
+            print(f"training: step {step} of {steps}, {nll:.2f} nats", flush=True)
+    save_file(model.state_dict(), path)
+    return model.eval()
+
+
+def ours(model: Transformer, config: SearchConfig, sources: Sequence[list[int]]) -> list[list[int]]:
+    return [found[0].ids for found in translate_batch([model], sources, config)]
+
+
+def theirs(
+    model: Any,
+    config: SearchConfig,
+    sources: Sequence[list[int]],
+    *,
+    batch_size: int,
+    early_stopping: bool | str,
+) -> list[list[int]]:
+    order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
+    results: list[list[int]] = [[] for _ in sources]
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        longest = len(sources[rows[0]])
+        ids = torch.tensor(
+            [[*sources[row], EOS] + [PAD] * (longest - len(sources[row])) for row in rows]
+        )
+        with torch.inference_mode():
+            answer = model.generate(
+                ids,
+                attention_mask=(ids != PAD).long(),
+                num_beams=config.beam_size,
+                length_penalty=config.length_penalty_alpha,
+                early_stopping=early_stopping if config.beam_size > 1 else False,
+                max_new_tokens=int(config.max_length_ratio * longest) + config.max_length_extra,
+                do_sample=False,
+            )
+        for row, found in zip(rows, answer[:, 1:].tolist(), strict=True):
+            results[row] = found[: found.index(EOS)] if EOS in found else found
+    return results
+
+
+def timed(translate: Translate, sources: Sequence[list[int]]) -> tuple[float, list[list[int]]]:
+    """(Sentences per second, translations)."""
+    start = time.perf_counter()
+    results = translate(sources)
+    return len(sources) / (time.perf_counter() - start), results
+
+
+def compare(
+    model: Transformer, sources: Sequence[list[int]], beam_size: int, rounds: int
+) -> list[list[int]]:
+    """Time all sides round by round and print them; returns our translations."""
+    config = SearchConfig(beam_size=beam_size, length_penalty="power", length_penalty_alpha=0.6)
+    hugging_face = partial(theirs, to_m2m100(model), config)
+    sample = sources[:: max(1, len(sources) // 200)]
+    rates = {
+        size: timed(partial(hugging_face, batch_size=size, early_stopping=True), sample)[0]
+        for size in HF_BATCHES
+    }
+    best = max(rates, key=lambda size: rates[size])
+    sides: dict[str, Translate] = {"dragoman": partial(ours, model, config)}
+    for stopping in ("never", True) if beam_size > 1 else (True,):
+        name = f"Hugging Face, batch {best}" + (f", {stopping}" if beam_size > 1 else "")
+        sides[name] = partial(hugging_face, batch_size=best, early_stopping=stopping)
+    for translate in sides.values():
+        translate(sample[:50])
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    outputs: dict[str, list[list[int]]] = {}
+    for _ in range(rounds):
+        for name, translate in sides.items():
+            rate, outputs[name] = timed(translate, sources)
+            measured[name].append(rate)
+    print(f"\nbeam {beam_size}" if beam_size > 1 else "\ngreedy")
+    for name, found in measured.items():
+        ratio = statistics.median(a / b for a, b in zip(measured["dragoman"], found, strict=True))
+        same = sum(a == b for a, b in zip(outputs["dragoman"], outputs[name], strict=True))
+        print(
+            f"  {name:32} {statistics.median(found):7.1f} sentences/s"
+            f"   dragoman is {ratio:4.2f} x   {same} of {len(sources)} translations equal ours"
+        )
+    return outputs["dragoman"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    shared = os.environ.get("DRAGOMAN_SHARED", REPOSITORY.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=shared, help="folder that holds multi30k/")
+    parser.add_argument("--work", type=Path, required=True, help="where the model is kept")
+    parser.add_argument("--train-steps", type=int, default=600)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--beams", type=int, nargs="+", default=[5, 1])
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    subword = subword_model(arguments.data, arguments.work)
+    model = trained_model(arguments.data, arguments.work, subword, arguments.train_steps)
+    lines = read(arguments.data, "test2016", "en")[: arguments.sentences]
+    references = read(arguments.data, "test2016", "de")[: arguments.sentences]
+    sources = subword.encode(lines)
+    print(f"{len(lines)} sentences, {arguments.threads} threads, {arguments.rounds} rounds")
+    for beam_size in arguments.beams:
+        found = compare(model, sources, beam_size, arguments.rounds)
+        print(f"  ours: {bleu(subword.decode(found), references)}")
+
+
+if __name__ == "__main__":
+    main()
