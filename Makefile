@@ -31,6 +31,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_sizes.py
+	$(BIN)/python tools/write_reference.py --check || { echo "docs/reference/recipe.md is stale: make docs" >&2; exit 1; }
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -40,6 +41,7 @@ bench: $(READY)
 	@sed -n '1,40p' benchmarks/README.md
 
 docs: $(READY)
+	$(BIN)/python tools/write_reference.py
 	$(BIN)/pytest tests/docs
 
 clean:
