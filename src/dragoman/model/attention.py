@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.model.config import ModelConfig
 from dragoman.model.layout import Layout
+from dragoman.model.packed_attention import packed_cross_attention, packed_self_attention
 
 
 def projection(d_in: int, *d_outs: int, bias: bool) -> nn.Linear:
@@ -45,22 +46,30 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         """x_ND -> what attention adds to it, also (N, D)."""
-        x_BL3D = split(layout.rows(self.query_key_value(x_ND)), 3)
-        query_BHLK, key_BHLK, value_BHLK = (
-            split_heads(x_BLD, self.num_heads) for x_BLD in x_BL3D.unbind(2)
-        )
-        # Padding is at the end of a row, where causal attention does not look.
-        key_mask = None if self.causal or layout.real_BL is None else layout.real_BL[:, None, None]
-        mixed_BHLK = F.scaled_dot_product_attention(
-            query_BHLK,
-            key_BHLK,
-            value_BHLK,
-            attn_mask=key_mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal,
-        )
-        mixed_ND: Tensor = self.output(layout.flatten(join_heads(mixed_BHLK)))
-        return mixed_ND
+        query_key_value_N3D = self.query_key_value(x_ND)
+        dropout = self.dropout if self.training else 0.0
+        if layout.packed:
+            mixed_ND = packed_self_attention(
+                query_key_value_N3D,
+                layout,
+                num_heads=self.num_heads,
+                causal=self.causal,
+                dropout=dropout,
+            )
+        else:
+            query_BLD, key_BLD, value_BLD = split(layout.rows(query_key_value_N3D), 3).unbind(2)
+            # Padding is at the end of a row, where causal attention does not look.
+            mixed_ND = attend(
+                query_BLD,
+                key_BLD,
+                value_BLD,
+                num_heads=self.num_heads,
+                key_mask_BL=None if self.causal else layout.real_BL,
+                causal=self.causal,
+                dropout=dropout,
+            )
+        added_ND: Tensor = self.output(mixed_ND)
+        return added_ND
 
 
 class CrossAttention(nn.Module):
@@ -82,21 +91,54 @@ class CrossAttention(nn.Module):
         self, x_ND: Tensor, layout: Layout, memory_MD: Tensor, memory_layout: Layout
     ) -> Tensor:
         """x_ND, memory_MD (M source tokens) -> what attention adds to x_ND."""
-        query_BHQK = split_heads(layout.rows(self.query(x_ND)), self.num_heads)
-        memory_BL2D = split(memory_layout.rows(self.key_value(memory_MD)), 2)
-        key_BHLK, value_BHLK = (
-            split_heads(x_BLD, self.num_heads) for x_BLD in memory_BL2D.unbind(2)
-        )
-        real_BL = memory_layout.real_BL
-        mixed_BHQK = F.scaled_dot_product_attention(
-            query_BHQK,
-            key_BHLK,
-            value_BHLK,
-            attn_mask=None if real_BL is None else real_BL[:, None, None],
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        mixed_ND: Tensor = self.output(layout.flatten(join_heads(mixed_BHQK)))
-        return mixed_ND
+        query_ND, key_value_M2D = self.query(x_ND), self.key_value(memory_MD)
+        dropout = self.dropout if self.training else 0.0
+        if layout.packed:
+            mixed_ND = packed_cross_attention(
+                query_ND,
+                layout,
+                key_value_M2D,
+                memory_layout,
+                num_heads=self.num_heads,
+                dropout=dropout,
+            )
+        else:
+            key_BLD, value_BLD = split(memory_layout.rows(key_value_M2D), 2).unbind(2)
+            mixed_ND = attend(
+                layout.rows(query_ND),
+                key_BLD,
+                value_BLD,
+                num_heads=self.num_heads,
+                key_mask_BL=memory_layout.real_BL,
+                dropout=dropout,
+            )
+        added_ND: Tensor = self.output(mixed_ND)
+        return added_ND
+
+
+def attend(
+    query_BQD: Tensor,
+    key_BLD: Tensor,
+    value_BLD: Tensor,
+    *,
+    num_heads: int,
+    dropout: float,
+    key_mask_BL: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """Padded rows through PyTorch's attention; the mixed values as a list (B * Q, D)."""
+    query_BHQK, key_BHLK, value_BHLK = (
+        split_heads(x, num_heads) for x in (query_BQD, key_BLD, value_BLD)
+    )
+    mixed_BHQK = F.scaled_dot_product_attention(
+        query_BHQK,
+        key_BHLK,
+        value_BHLK,
+        attn_mask=None if key_mask_BL is None else key_mask_BL[:, None, None],
+        dropout_p=dropout,
+        is_causal=causal,
+    )
+    return join_heads(mixed_BHQK).flatten(0, 1)
 
 
 def split(x: Tensor, parts: int) -> Tensor:

@@ -3,21 +3,24 @@
 Everything but attention works on single tokens, so it is given a flat list of them and never sees
 padding; attention alone is given rows.
 
-Shapes: B rows, L cells in a padded row, N tokens in the flat list, ... any further dimensions.
+Shapes: B rows, L cells in a padded row, N tokens in the flat list, H heads, P projections side by
+side, ... any further dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """Where the tokens of a flat list lie in padded rows.
 
+    num_tokens: real ones, in all rows.
     positions_N: the cell of each token inside its row, from 0.
     cells_N: the cell of each token in the whole B x L rectangle; None where the list holds every
         cell, so that both forms are views of the same memory.
@@ -26,21 +29,29 @@ class Layout:
 
     num_rows: int
     row_cells: int
+    num_tokens: int
     positions_N: Tensor
     cells_N: Tensor | None
     real_BL: Tensor | None
+    _head_rows: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
-    def token_mask(self) -> Tensor | None:
-        """(N,), true where the list holds a token and not padding; None where all are tokens."""
-        if self.cells_N is not None or self.real_BL is None:
-            return None
-        return self.real_BL.view(-1)
+    def packed(self) -> bool:
+        """Whether the list holds real tokens only."""
+        return self.cells_N is not None or self.real_BL is None
 
     def flatten(self, x_BL: Tensor) -> Tensor:
         """Rows (B, L, ...) -> list (N, ...)."""
         x_C = x_BL.reshape(self.num_rows * self.row_cells, *x_BL.shape[2:])
         return x_C if self.cells_N is None else x_C.index_select(0, self.cells_N)
+
+    def tokens(self, x_N: Tensor) -> Tensor:
+        """The members of a list (N, ...) that are tokens and not padding."""
+        if self.packed or self.real_BL is None:
+            return x_N
+        # The number is known beforehand, so that a GPU need not be waited for.
+        cells = torch.nonzero_static(self.real_BL.view(-1), size=self.num_tokens)
+        return x_N.index_select(0, cells.view(-1))
 
     def rows(self, x_N: Tensor) -> Tensor:
         """List (N, ...) -> rows (B, L, ...); cells without a token are zero."""
@@ -49,20 +60,61 @@ class Layout:
             x_N = x_C.index_copy(0, self.cells_N, x_N)
         return x_N.view(self.num_rows, self.row_cells, *x_N.shape[1:])
 
+    @cached_property
+    def padding_bias(self) -> Tensor | None:
+        """(B, 1, 1, L), -inf where a row has no token to look at, else 0; None without padding."""
+        if self.real_BL is None:
+            return None
+        bias_BL = torch.zeros(self.real_BL.shape, device=self.real_BL.device)
+        return bias_BL.masked_fill_(~self.real_BL, -torch.inf)[:, None, None]
 
-def make_layout(lengths_B: Tensor, *, row_cells: int, num_tokens: int) -> Layout:
+    @cached_property
+    def causal_bias(self) -> Tensor:
+        """(L, L), -inf where a later token would be looked at, else 0."""
+        shape = (self.row_cells, self.row_cells)
+        return torch.full(shape, -torch.inf, device=self.positions_N.device).triu(1)
+
+    def head_rows(self, parts: int, num_heads: int) -> tuple[Tensor, Tensor]:
+        """Where one head of one projection of one token lies, in the list and in padded rows.
+
+        The list (N, P, H) and the rows (P, B, H, L) are each seen as a column of heads.
+        Returns, for each place in the rows, its place in the list (that of some other token where
+        there is padding); and for each place in the list, its place in the rows.
+        """
+        key = (parts, num_heads)
+        if key not in self._head_rows:
+            self._head_rows[key] = self._number_heads(parts, num_heads)
+        return self._head_rows[key]
+
+    def _number_heads(self, parts: int, num_heads: int) -> tuple[Tensor, Tensor]:
+        num_tokens, device = self.positions_N.shape[0], self.positions_N.device
+        list_NPH = torch.arange(num_tokens * parts * num_heads, device=device)
+        list_NPH = list_NPH.view(num_tokens, parts, num_heads)
+        rows_PBHL = torch.arange(
+            parts * self.num_rows * num_heads * self.row_cells, device=device
+        ).view(parts, self.num_rows, num_heads, self.row_cells)
+        list_at_rows_BLPH = self.rows(list_NPH)
+        rows_at_list_NPH = self.flatten(rows_PBHL.permute(1, 3, 0, 2))
+        return list_at_rows_BLPH.permute(2, 0, 3, 1).reshape(-1), rows_at_list_NPH.reshape(-1)
+
+
+def make_layout(
+    lengths_B: Tensor, *, row_cells: int, num_tokens: int, packed: bool | None = None
+) -> Layout:
     """The layout of rows that hold `lengths_B` tokens each, `num_tokens` in all.
 
-    On a CPU the list holds real tokens only: padding would be multiplied for nothing. On other
-    devices it holds every cell: shapes stay fixed, and moving data costs more than multiplying.
+    packed: the list holds real tokens only. None: it does on a CPU, where padding would be
+        multiplied for nothing; elsewhere it holds every cell, because there shapes must stay fixed
+        and moving data costs more than multiplying.
     """
-    num_rows = lengths_B.shape[0]
-    cells_L = torch.arange(row_cells, device=lengths_B.device)
-    on_cpu = lengths_B.device.type == "cpu"
-    if on_cpu and num_tokens == num_rows * row_cells:
-        return Layout(num_rows, row_cells, cells_L.repeat(num_rows), None, None)
-    real_BL = cells_L < lengths_B[:, None]
-    if not on_cpu:
-        return Layout(num_rows, row_cells, cells_L.repeat(num_rows), None, real_BL)
+    num_rows, device = lengths_B.shape[0], lengths_B.device
+    packed = device.type == "cpu" if packed is None else packed
+    positions_L = torch.arange(row_cells, device=device)
+    positions_C = positions_L.repeat(num_rows)
+    if packed and num_tokens == num_rows * row_cells:
+        return Layout(num_rows, row_cells, num_tokens, positions_C, None, None)
+    real_BL = positions_L < lengths_B[:, None]
+    if not packed:
+        return Layout(num_rows, row_cells, num_tokens, positions_C, None, real_BL)
     cells_N = real_BL.view(-1).nonzero().view(-1)
-    return Layout(num_rows, row_cells, cells_N % row_cells, cells_N, real_BL)
+    return Layout(num_rows, row_cells, num_tokens, positions_C[cells_N], cells_N, real_BL)

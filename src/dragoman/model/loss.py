@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_CELLS = 4 << 20
-"""Logits that exist at a time."""
+CPU_CHUNK_CELLS = 2 << 20
+"""Logits that exist at a time: on a CPU, as many as its cache holds."""
+CHUNK_CELLS = 64 << 20
 
 
 class LossSum(NamedTuple):
     """Sums over target tokens, in nats.
 
-    loss: label-smoothed cross-entropy; differentiable.
+    loss: label-smoothed cross-entropy; differentiable, once.
     nll: negative log-likelihood, without smoothing; detached.
     """
 
@@ -31,22 +32,27 @@ class LossSum(NamedTuple):
 
 
 def smoothed_cross_entropy(
-    x_ND: Tensor, weight_VD: Tensor, target_N: Tensor, *, smoothing: float, real_N: Tensor | None
+    x_ND: Tensor, weight_VD: Tensor, target_N: Tensor, *, smoothing: float
 ) -> LossSum:
     """The loss of softmax(x_ND @ weight_VD.T) against target_N.
 
     smoothing: share of the probability spread evenly over all V pieces, the right one included
         (as torch.nn.functional.cross_entropy defines it).
-    real_N: which rows count; None where all do.
     """
     loss, nll = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        x_ND, weight_VD, target_N, smoothing, real_N, torch.is_grad_enabled()
+        x_ND, weight_VD, target_N, smoothing, torch.is_grad_enabled()
     )
     return LossSum(loss, nll)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The forward pass makes the gradients as well, while a chunk's probabilities are at hand."""
+    """The forward pass makes the gradients as well, while a chunk's probabilities are at hand.
+
+    With p the softmax of the logits z, e the smoothing and t the target, the loss of a row is
+    (1 - e) * -log p_t + e * mean(-log p), and its gradient in z is p - (1 - e) * onehot(t) - e / V.
+    The even part e / V never touches the V columns: it reaches the gradients, and mean(z) the loss,
+    through the sums of weight_VD and of x_ND.
+    """
 
     @staticmethod
     def forward(
@@ -55,62 +61,53 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight_VD: Tensor,
         target_N: Tensor,
         smoothing: float,
-        real_N: Tensor | None,
         with_gradients: bool,
     ) -> tuple[Tensor, Tensor]:
+        vocab_size = weight_VD.shape[0]
+        even = smoothing / vocab_size
         dtype = _matmul_dtype(x_ND)
-        x_input_dtype, x_ND, typed_VD = x_ND.dtype, x_ND.to(dtype), weight_VD.to(dtype)
-        rows = max(1, CHUNK_CELLS // weight_VD.shape[0])
-        sums = torch.zeros(2, device=x_ND.device)
+        x_ND, typed_VD = x_ND.to(dtype), weight_VD.to(dtype)
+        weight_sum_D = weight_VD.sum(0, dtype=torch.float32)
+        x_sum_D = x_ND.sum(0, dtype=torch.float32)
         grad_x_ND = torch.empty_like(x_ND)
-        grad_weight_VD = torch.zeros_like(weight_VD)
+        grad_weight_VD = (x_sum_D * -even).repeat(vocab_size, 1)
+        sum_nll = torch.zeros((), device=x_ND.device)
+        sum_log_partition = torch.zeros((), device=x_ND.device)
+        cells = CPU_CHUNK_CELLS if x_ND.is_cpu else CHUNK_CELLS
+        rows = min(max(1, cells // vocab_size), max(1, x_ND.shape[0]))
+        buffer_CV = torch.empty(rows, vocab_size, dtype=dtype, device=x_ND.device)
         for start in range(0, x_ND.shape[0], rows):
-            chunk = slice(start, start + rows)
-            real_C = None if real_N is None else real_N[chunk]
-            logits_CV = torch.mm(x_ND[chunk], typed_VD.t()).float()
-            sums += _loss_to_gradient_(logits_CV, target_N[chunk], smoothing, real_C)
+            x_CD, target_C1 = x_ND[start : start + rows], target_N[start : start + rows, None]
+            logits_CV = torch.mm(x_CD, typed_VD.t(), out=buffer_CV[: x_CD.shape[0]]).float()
+            target_logits_C1 = logits_CV.gather(1, target_C1)
+            torch.log_softmax(logits_CV, 1, out=logits_CV)
+            nll_C1 = -logits_CV.gather(1, target_C1)
+            sum_nll += nll_C1.sum()
+            sum_log_partition += (target_logits_C1 + nll_C1).sum()
             if with_gradients:
-                grad_CV = logits_CV.to(dtype)
-                torch.mm(grad_CV, typed_VD, out=grad_x_ND[chunk])
-                if dtype == weight_VD.dtype:
-                    grad_weight_VD.addmm_(grad_CV.t(), x_ND[chunk])
-                else:
-                    grad_weight_VD += torch.mm(grad_CV.t(), x_ND[chunk])
-        ctx.save_for_backward(grad_x_ND.to(x_input_dtype), grad_weight_VD)
-        loss, nll = sums.unbind()
-        loss, nll = loss.clone(), nll.clone()
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
+                grad_CV = logits_CV.exp_()
+                grad_CV.scatter_add_(1, target_C1, torch.full_like(nll_C1, smoothing - 1.0))
+                grad_CV = grad_CV.to(dtype)
+                torch.mm(grad_CV, typed_VD, out=grad_x_ND[start : start + rows])
+                _add_matmul_(grad_weight_VD, grad_CV.t(), x_CD)
+        ctx.save_for_backward(grad_x_ND.sub_(weight_sum_D * even), grad_weight_VD)
+        sum_mean_nll = sum_log_partition - torch.dot(x_sum_D, weight_sum_D) / vocab_size
+        ctx.mark_non_differentiable(sum_nll)
+        return (1.0 - smoothing) * sum_nll + smoothing * sum_mean_nll, sum_nll
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor | None, ...]:
         grad_x_ND, grad_weight_VD = ctx.saved_tensors
-        return grad_x_ND.mul_(grad_loss), grad_weight_VD.mul_(grad_loss), None, None, None, None
+        return grad_x_ND.mul_(grad_loss), grad_weight_VD.mul_(grad_loss), None, None, None
 
 
-def _loss_to_gradient_(
-    logits_CV: Tensor, target_C: Tensor, smoothing: float, real_C: Tensor | None
-) -> Tensor:
-    """Turn logits into the gradient of their loss, in place; returns (loss, nll) summed over rows.
-
-    With p = softmax(z) and q = 1 - smoothing on the target plus smoothing / V everywhere,
-    loss = logsumexp(z) - q.z, and its gradient is p - q.
-    """
-    vocab_size = logits_CV.shape[1]
-    target_C1 = target_C[:, None]
-    target_logits_C1 = logits_CV.gather(1, target_C1)
-    mean_logits_C1 = logits_CV.sum(1, keepdim=True) / vocab_size
-    log_sums_C1 = logits_CV.logsumexp(1, keepdim=True)
-    logits_CV.sub_(log_sums_C1).exp_().sub_(smoothing / vocab_size)
-    logits_CV.scatter_add_(1, target_C1, torch.full_like(target_logits_C1, smoothing - 1))
-    nll_C1 = log_sums_C1 - target_logits_C1
-    loss_C1 = log_sums_C1 - (1 - smoothing) * target_logits_C1 - smoothing * mean_logits_C1
-    both_C2 = torch.cat([loss_C1, nll_C1], dim=1)
-    if real_C is not None:
-        logits_CV.mul_(real_C[:, None])
-        both_C2 = both_C2 * real_C[:, None]
-    return both_C2.sum(0)
+def _add_matmul_(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, where total may be of a wider type than the product."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += torch.mm(left, right)
 
 
 def _matmul_dtype(x: Tensor) -> torch.dtype:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dragoman.data.batch import Batch
 from dragoman.model.attention import CrossAttention, SelfAttention, projection
 from dragoman.model.config import ModelConfig
+from dragoman.model.dropout import add_dropped, dropout
 from dragoman.model.layout import Layout, make_layout
 from dragoman.model.loss import LossSum, smoothed_cross_entropy
 from dragoman.model.positions import sinusoids
@@ -44,8 +45,8 @@ class FeedForward(nn.Module):
         elif self.activation == "gelu":
             hidden_NF = F.gelu(hidden_NF)
         else:
-            hidden_NF = F.relu(hidden_NF)
-        hidden_NF = F.dropout(hidden_NF, self.dropout, self.training)
+            hidden_NF = F.relu(hidden_NF, inplace=True)
+        hidden_NF = dropout(hidden_NF, self.dropout, training=self.training)
         added_ND: Tensor = self.output(hidden_NF)
         return added_ND
 
@@ -65,7 +66,7 @@ class Residual(nn.Module):
 
     def leave(self, x_ND: Tensor, added_ND: Tensor) -> Tensor:
         """The stream after the sub-layer has answered `added_ND`."""
-        x_ND = x_ND + F.dropout(added_ND, self.dropout, self.training)
+        x_ND = add_dropped(x_ND, added_ND, self.dropout, training=self.training)
         return x_ND if self.pre_norm else self.norm(x_ND)
 
 
@@ -203,7 +204,7 @@ class Embeddings(nn.Module):
         """Ids in rows -> the flat list of scaled vectors plus positions, (N, D)."""
         x_ND = F.embedding(layout.flatten(ids_BL), matrix_VD) * math.sqrt(self.d_model)
         x_ND = x_ND + self.positions(layout.row_cells)[layout.positions_N]
-        return F.dropout(x_ND, self.dropout, self.training)
+        return dropout(x_ND, self.dropout, training=self.training)
 
 
 class Transformer(nn.Module):
@@ -211,6 +212,7 @@ class Transformer(nn.Module):
 
     encoder, decoder: the two stacks; a GPU run compiles them (`model.encoder.compile()`).
     embeddings: matrices and positions.
+    packed: whether padding is left out of the flat list of tokens; None: on a CPU (see layout).
 
     Raises ValueError where all embeddings are tied and the vocabularies differ in size.
     """
@@ -223,6 +225,7 @@ class Transformer(nn.Module):
             source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
         )
         self.config = config
+        self.packed: bool | None = None
         self.embeddings = Embeddings(
             config, source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
         )
@@ -233,15 +236,14 @@ class Transformer(nn.Module):
         """The loss summed over the batch's target tokens."""
         output_ND, layout = self._run(batch)
         return smoothed_cross_entropy(
-            output_ND,
+            layout.tokens(output_ND),
             self.embeddings.output_matrix,
-            layout.flatten(batch.target_BT),
+            layout.tokens(layout.flatten(batch.target_BT)),
             smoothing=self.config.label_smoothing,
-            real_N=layout.token_mask,
         )
 
     def logits(self, batch: Batch) -> Tensor:
-        """The whole logits (B, T, V); zero on padding."""
+        """The whole logits (B, T, V); without meaning on padding."""
         output_ND, layout = self._run(batch)
         return layout.rows(F.linear(output_ND, self.embeddings.output_matrix))
 
@@ -257,11 +259,13 @@ class Transformer(nn.Module):
             batch.source_lengths_B,
             row_cells=batch.source_BS.shape[1],
             num_tokens=batch.num_source_tokens,
+            packed=self.packed,
         )
         target_layout = make_layout(
             batch.target_lengths_B,
             row_cells=batch.target_BT.shape[1],
             num_tokens=batch.num_target_tokens,
+            packed=self.packed,
         )
         memory_MD = self.encode(batch.source_BS, source_layout)
         embedded_ND = self.embeddings.embed(

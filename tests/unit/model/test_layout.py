@@ -47,11 +47,31 @@ def test_off_the_cpu_the_list_is_the_padded_rows() -> None:
     layout = make_layout(
         torch.empty(3, dtype=torch.int64, device="meta"), row_cells=4, num_tokens=5
     )
-    assert layout.cells_N is None
-    assert layout.real_BL is not None
-    assert layout.token_mask is not None
-    assert layout.token_mask.shape == (12,)
+    assert not layout.packed
     assert layout.flatten(torch.empty(3, 4, 8, device="meta")).shape == (12, 8)
+
+
+def test_tokens_are_found_among_the_padding_of_an_unpacked_list() -> None:
+    lengths_B = torch.tensor([3, 1])
+    padded = make_layout(lengths_B, row_cells=4, num_tokens=4, packed=False)
+    x_BLD = torch.randn(2, 4, 5)
+    expected_ND = make_layout(lengths_B, row_cells=4, num_tokens=4).flatten(x_BLD)
+    torch.testing.assert_close(padded.tokens(padded.flatten(x_BLD)), expected_ND)
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4], [4, 4]])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_heads_are_found_in_the_rows_and_back_in_the_list(lengths: list[int], parts: int) -> None:
+    layout = layout_of(lengths, 4)
+    x_NPHK = torch.randn(sum(lengths), parts, 2, 5)
+    to_rows, to_list = layout.head_rows(parts, 2)
+    rows_PBHLK = x_NPHK.view(-1, 5)[to_rows].view(parts, len(lengths), 2, 4, 5)
+    expected_PBHLK = layout.rows(x_NPHK).permute(2, 0, 3, 1, 4)
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(
+            rows_PBHLK[:, row, :, :length], expected_PBHLK[:, row, :, :length]
+        )
+    torch.testing.assert_close(rows_PBHLK.reshape(-1, 5)[to_list].view_as(x_NPHK), x_NPHK)
 
 
 def test_no_rows() -> None:

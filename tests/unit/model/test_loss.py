@@ -13,13 +13,13 @@ from dragoman.model.loss import smoothed_cross_entropy
 def test_equals_pytorch_in_value_and_gradients(
     smoothing: float, rows_in_a_chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss_module, "CHUNK_CELLS", rows_in_a_chunk * 31)
+    monkeypatch.setattr(loss_module, "CPU_CHUNK_CELLS", rows_in_a_chunk * 31)
     torch.manual_seed(0)
     x_ND = (3 * torch.randn(23, 8)).requires_grad_()
     weight_VD = torch.randn(31, 8, requires_grad=True)
     target_N = torch.randint(31, (23,))
     for scale in (1.0, 0.25):
-        ours = smoothed_cross_entropy(x_ND, weight_VD, target_N, smoothing=smoothing, real_N=None)
+        ours = smoothed_cross_entropy(x_ND, weight_VD, target_N, smoothing=smoothing)
         logits_NV = x_ND @ weight_VD.T
         theirs = F.cross_entropy(logits_NV, target_N, label_smoothing=smoothing, reduction="sum")
         nll = F.cross_entropy(logits_NV, target_N, reduction="sum").detach()
@@ -33,29 +33,11 @@ def test_equals_pytorch_in_value_and_gradients(
         )
 
 
-def test_rows_of_padding_do_not_count() -> None:
-    torch.manual_seed(0)
-    x_ND = torch.randn(7, 8, requires_grad=True)
-    weight_VD = torch.randn(31, 8, requires_grad=True)
-    target_N = torch.randint(31, (7,))
-    real_N = torch.tensor([True, True, False, True, False, False, True])
-    ours = smoothed_cross_entropy(x_ND, weight_VD, target_N, smoothing=0.1, real_N=real_N)
-    theirs = smoothed_cross_entropy(
-        x_ND[real_N], weight_VD, target_N[real_N], smoothing=0.1, real_N=None
-    )
-    torch.testing.assert_close(ours.loss, theirs.loss)
-    torch.testing.assert_close(ours.nll, theirs.nll)
-    torch.testing.assert_close(
-        torch.autograd.grad(ours.loss, [x_ND, weight_VD]),
-        torch.autograd.grad(theirs.loss, [x_ND, weight_VD]),
-    )
-
-
 def test_large_logits_do_not_overflow() -> None:
     x_ND = torch.full((2, 4), 100.0)
     weight_VD = torch.eye(4)[:3] * 100
     target_N = torch.tensor([0, 1])
-    ours = smoothed_cross_entropy(x_ND, weight_VD, target_N, smoothing=0.1, real_N=None)
+    ours = smoothed_cross_entropy(x_ND, weight_VD, target_N, smoothing=0.1)
     assert ours.nll.item() == pytest.approx(2 * torch.tensor(3.0).log().item(), abs=1e-2)
 
 
@@ -63,6 +45,6 @@ def test_evaluation_makes_no_gradients() -> None:
     x_ND = torch.randn(3, 4, requires_grad=True)
     with torch.no_grad():
         ours = smoothed_cross_entropy(
-            x_ND, torch.randn(9, 4), torch.tensor([1, 2, 3]), smoothing=0.1, real_N=None
+            x_ND, torch.randn(9, 4), torch.tensor([1, 2, 3]), smoothing=0.1
         )
     assert not ours.loss.requires_grad
