@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dragoman import units
+from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
 from dragoman.estimate import Disk, Estimate, Memory, estimate
 from dragoman.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
-from dragoman.train.inventory import take_inventory
+from dragoman.train.inventory import Inventory, forecast_disk, take_inventory
 
 _UNBROKEN = 10_000
 
@@ -61,23 +62,47 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
 
 
 def print_inventory(path: Path) -> None:
-    """Every file below a directory with purpose and size, then the sizes of the parts."""
-    inventory = take_inventory(path)
-    console = open_console()
-    table = _table("file", "purpose", right=["size"])
+    """Every file of a run, a checkpoint or prepared shards; what takes how much; a forecast."""
+    console, inventory = open_console(), take_inventory(path)
+    console.print(Text(str(path), style="bold"), soft_wrap=True)
+    console.print(_files(inventory), "", _facts(_parts(inventory)))
+
+
+def _files(inventory: Inventory) -> Table:
+    table = _table("file", right=("size",))
+    table.add_column("purpose")
+    folder = Path()
     for entry in inventory.entries:
-        table.add_row(Text(str(entry.path)), entry.purpose, units.SIZE.text(entry.size_bytes))
-    console.print(table)
-    rows: list[tuple[str, RenderableType]] = [
-        (part, units.SIZE.text(size)) for part, size in inventory.bytes_by_part().items()
-    ]
-    rows.append(("all files", units.SIZE.text(inventory.size_bytes)))
+        if entry.path.parent != folder:
+            folder = entry.path.parent
+            table.add_row(Text(f"{folder}/", style="cyan"))
+        name = entry.path.name if folder == Path() else f"  {entry.path.name}"
+        table.add_row(name, units.SIZE.text(entry.size_bytes), entry.purpose)
+    return table
+
+
+def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
+    for part, size_bytes in inventory.bytes_by_part().items():
+        yield part, _both_sizes(size_bytes)
+    yield "all files", _both_sizes(inventory.size_bytes)
     if inventory.inference_bytes():
-        rows.append(("to translate with", units.SIZE.text(inventory.inference_bytes())))
-    if (path / "recipe.toml").is_file():
-        disk = estimate(load_recipe(path / "recipe.toml")).disk
-        rows.append(("at the end of the run", _disk(disk)))
-    console.print("", _facts(rows))
+        yield "to translate with", _both_sizes(inventory.inference_bytes())
+    recipe_file, manifest_file = (inventory.root / name for name in ("recipe.toml", MANIFEST))
+    if recipe_file.is_file() and manifest_file.is_file():
+        recipe, manifest = load_recipe(recipe_file), Manifest.load(inventory.root)
+        num_parameters = recipe.model.num_parameters(
+            source_vocab_size=manifest.source_vocab_size,
+            target_vocab_size=manifest.target_vocab_size,
+        )
+        most = forecast_disk(num_parameters, train=recipe.train, checkpoint=recipe.checkpoint)
+        checkpoints = (
+            f"{most.num_checkpoints} checkpoints of {units.SIZE.text(most.checkpoint_bytes)}"
+        )
+        yield "this run, at most", f"{_both_sizes(most.size_bytes)}: {checkpoints}, and records"
+
+
+def _both_sizes(size_bytes: int) -> str:
+    return f"{units.SIZE.text(size_bytes)} ({units.BINARY_SIZE.text(size_bytes)})"
 
 
 def _splits(manifest: Manifest) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from dragoman import console
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
-from dragoman.recipe import list_recipes, load_recipe
+from dragoman.errors import CheckpointError
+from dragoman.recipe import dump_toml, list_recipes, load_recipe
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +84,35 @@ def test_what_prepare_dropped_and_why(prepared: Path, capsys: pytest.CaptureFixt
     text = manifest.train.stages[-1].source_text
     assert f"{text.num_bytes} B" in shown
     assert "joint bpe pieces: 48" in shown
+
+
+def test_every_file_is_listed_with_its_size_and_purpose(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    checkpoint = run / "checkpoints" / "step-0000400"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_bytes(bytes(2_000_000))
+    (checkpoint / "optimizer.safetensors").write_bytes(bytes(4_000_000))
+    shutil.copy(prepared / "manifest.json", run)
+    recipe = load_recipe("demo", ["model.d_model=64", "train.max_steps=800"])
+    (run / "recipe.toml").write_text(dump_toml(recipe))
+    console.print_inventory(run)
+    shown = capsys.readouterr().out
+    for name, size, purpose in (
+        ("model.safetensors", "2 MB", "the weights"),
+        ("optimizer.safetensors", "4 MB", "Adam's two moments"),
+    ):
+        line = next(line for line in shown.splitlines() if name in line)
+        assert size in line
+        assert purpose in line
+    assert "checkpoints/step-0000400/" in shown
+    facts = dict(re.findall(r"^(\S.*?)  +(.*?) *$", shown, re.MULTILINE))
+    assert facts["weights"] == "2 MB (1.907 MiB)"
+    assert facts["to translate with"] == "2 MB (1.907 MiB)"
+    assert "5 checkpoints of" in facts["this run, at most"]
+
+
+def test_nothing_to_list_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such directory; name a run"):
+        console.print_inventory(tmp_path / "none")
