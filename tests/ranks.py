@@ -61,9 +61,13 @@ def _environment(rank: int, world_size: int, directory: str) -> dict[str, str]:
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(world_size),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_python_path()]),
         RENDEZVOUS_VARIABLE: f"{directory}/meeting",
     }
+
+
+def _python_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def _enter(file: str, function: str, directory: str, arguments: str) -> None:
