@@ -72,7 +72,7 @@ def _files(inventory: Inventory) -> Table:
     table = _table("file", right=("size",))
     table.add_column("purpose")
     folder = Path()
-    for entry in inventory.entries:
+    for entry in sorted(inventory.entries, key=lambda entry: (entry.path.parent, entry.path)):
         if entry.path.parent != folder:
             folder = entry.path.parent
             table.add_row(Text(f"{folder}/", style="cyan"))
