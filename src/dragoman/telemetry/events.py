@@ -273,8 +273,7 @@ class EventWriter:
             step=step,
             payload=values,
         )
-        envelope = {name: getattr(event, name) for name in _ENVELOPE}
-        self._append(json.dumps(envelope | values, ensure_ascii=False).encode() + b"\n")
+        self._append(as_line(event))
         for listener in self._listeners:
             listener(event)
 
@@ -320,6 +319,12 @@ class EventListener:
 
     def close(self) -> None:
         """Release what the sink holds."""
+
+
+def as_line(event: Event) -> bytes:
+    """The event as its line of the file, end of line included."""
+    envelope = {name: getattr(event, name) for name in _ENVELOPE}
+    return json.dumps(envelope | event.payload, ensure_ascii=False).encode() + b"\n"
 
 
 def read_events(
