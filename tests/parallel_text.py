@@ -33,11 +33,12 @@ def write_pairs(folder: Path, name: str, pairs: tuple[list[str], list[str]]) -> 
     return TextFiles(source=f"{name}.en", target=f"{name}.de")
 
 
-def small_corpus(folder: Path, *, pairs: int = 600, **changes: object) -> CorpusConfig:
-    """A corpus section over freshly written files, small enough to be prepared at once."""
+def small_corpus(folder: Path, **changes: object) -> CorpusConfig:
+    """A corpus section that is prepared at once; its 600 training pairs are written here."""
+    if "train" not in changes:
+        changes["train"] = (write_pairs(folder, "train", sentences(600)),)
     settings: dict[str, object] = {
         "folder": str(folder),
-        "train": (write_pairs(folder, "train", sentences(pairs)),),
         "valid_pairs": 10,
         "test_pairs": 10,
         "subword": SubwordConfig(vocab_size=120),

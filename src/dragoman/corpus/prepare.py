@@ -33,7 +33,7 @@ from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_te
 from dragoman.corpus.stages import encode, learn_models, open_runs
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, sole_use
-from dragoman.errors import CorpusError
+from dragoman.errors import ConfigError, CorpusError
 from dragoman.telemetry.events import CorpusDropped, CorpusStage, EventWriter
 
 Progress = Callable[[str, int, int | None], None]
@@ -66,7 +66,12 @@ def prepare(
             place.discard()
             return manifest
         place.begin(sources.plan())
-        _Preparation(config, sources, place, workers, events, progress).run()
+        if not place.is_publishing():
+            try:
+                _Preparation(config, sources, place, workers, events, progress).run()
+            except (ConfigError, CorpusError):
+                place.discard()  # other text or settings will need other work
+                raise
         place.publish()
         return Manifest.load(directory)
 
@@ -101,6 +106,7 @@ class _Preparation:
             self._stage(split, f"read_{split}", partial(self._read, split))
         self._stage("train", "clean", self._clean)
         self._stage("train", "hold_out", self._hold_out)
+        self._advance("learn", 0, None)
         learn_models(self.place, self.config, workers=self.workers)
         self._stage("train", "encode", self._encode)
         self.place.once("runs_removed", self._remove_runs)

@@ -23,11 +23,12 @@ from dragoman.errors import CorpusError
 Ids = NDArray[np.integer]
 Lengths = NDArray[np.int32]
 SIDES = ("source", "target")
+_SHORT_IDS = 1 << 16
 
 
 def id_dtype(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
     """The smallest type that holds every id of a vocabulary."""
-    return np.dtype(np.uint16) if vocab_size <= 1 << 16 else np.dtype(np.uint32)
+    return np.dtype(np.uint16) if vocab_size <= _SHORT_IDS else np.dtype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,12 +98,20 @@ class Sources:
         )
 
     def _find(self, split: str, files: TextFiles) -> TextEntry:
+        folder = Path(self._config.folder)
         if files.mtdata:
-            return self._find(split, self._fetch(files.mtdata))
+            fetched = self._fetch(files.mtdata)
+            source, target = (
+                self._stat(split, f"{files.mtdata}/{Path(path).name}", Path(path))
+                for path in (fetched.source, fetched.target)
+            )
+            return TextEntry(files.mtdata, source, target)
         if files.tsv:
-            return TextEntry(files.tsv, self._stat(split, files.tsv))
-        source = self._stat(split, files.source)
-        return TextEntry(files.source, source, self._stat(split, files.target))
+            return TextEntry(files.tsv, self._stat(split, files.tsv, folder / files.tsv))
+        source, target = (
+            self._stat(split, name, folder / name) for name in (files.source, files.target)
+        )
+        return TextEntry(files.source, source, target)
 
     def _fetch(self, entry_id: str) -> TextFiles:
         return fetch(
@@ -113,8 +121,7 @@ class Sources:
             target_language=self._config.target_language,
         )
 
-    def _stat(self, split: str, name: str) -> Path:
-        path = Path(self._config.folder) / name
+    def _stat(self, split: str, name: str, path: Path) -> Path:
         if not path.is_file():
             raise CorpusError(
                 "is a directory" if path.is_dir() else "does not exist",

@@ -17,6 +17,7 @@ from dragoman.errors import MachineError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_make_task: Callable[[], Callable[[Any], Any]] | None = None
 _task: Callable[[Any], Any] | None = None
 
 
@@ -56,10 +57,10 @@ def parallel_map(
 
 
 def _start_worker(make_task: Callable[[], Callable[[Any], Any]]) -> None:
-    global _task
+    global _make_task
+    _make_task = make_task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    _task = make_task()
 
 
 def _die_with_parent() -> None:
@@ -71,5 +72,9 @@ def _die_with_parent() -> None:
 
 
 def _run_task(item: Any) -> Any:
-    assert _task is not None
+    """Make the task at the first item: an error while making it then reaches the parent."""
+    global _task
+    if _task is None:
+        assert _make_task is not None
+        _task = _make_task()
     return _task(item)

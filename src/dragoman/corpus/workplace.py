@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dragoman.corpus.manifest import FILE_NAME
 from dragoman.errors import MachineError
 
 _FOLDER = ".unfinished"
+_RETIRED = "retired"
 
 
 class Workplace:
@@ -60,9 +61,13 @@ class Workplace:
         """What was kept under a name."""
         return json.loads((self.root / f"{name}.json").read_bytes())
 
+    def is_publishing(self) -> bool:
+        """Whether the result is whole and parts of it may have left the workplace already."""
+        return (self.root / f"{_RETIRED}.json").exists()
+
     def publish(self) -> None:
         """Put the result in place of what the directory held; the manifest comes last."""
-        self.once("retired", self._retire)
+        self.once(_RETIRED, self._retire)
         names = sorted(path.name for path in self.result.iterdir())
         for name in sorted(names, key=lambda name: name == FILE_NAME):
             (self.result / name).replace(self.directory / name)
@@ -97,3 +102,5 @@ def sole_use(directory: Path) -> Iterator[None]:
         ) from error
     finally:
         os.close(handle)
+        with suppress(OSError):
+            directory.rmdir()  # only where it is empty: nothing was made

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.corpus.clean import BlockCleaner, BlockReport, clean_block, refuse_malformed
+from dragoman.corpus.config import CorpusConfig, FilterConfig
+from dragoman.corpus.pairs import Block, TextEntry
+from dragoman.corpus.runs import KEY_SPACE, KeyRange, SortedRuns
+from dragoman.errors import CorpusError
+
+
+def block(source: bytes, target: bytes | None = None, first_line: int = 1) -> Block:
+    entry = TextEntry("corpus.en", Path("/somewhere/corpus.en"))
+    return Block(0, entry, first_line, source.count(b"\n"), source, target)
+
+
+def test_both_sides_are_normalised_and_lines_remembered() -> None:
+    source = "\ufeffOne\u00a0 day\r\n\r\nTwo days\r\n".encode()
+    cleaned = clean_block(block(source, b"Ein Tag\nleer\nZwei Tage\n", 100), CorpusConfig())
+    assert cleaned.sources == ["One day", "Two days"]
+    assert cleaned.targets == ["Ein Tag", "Zwei Tage"]
+    assert cleaned.lines.tolist() == [100, 102]
+    assert cleaned.rejected == [("empty", 1.0, "corpus.en", 101, "", "leer")]
+
+
+def test_lines_that_are_not_utf8_are_dropped_and_readable() -> None:
+    cleaned = clean_block(block(b"good\nb\xe4\xf6d\n", b"gut\nschlecht\n"), CorpusConfig())
+    assert cleaned.sources == ["good"]
+    assert cleaned.rejected == [("invalid_utf8", 2, "corpus.en", 2, "b\ufffd\ufffdd", "schlecht")]
+
+
+def test_only_newlines_end_lines() -> None:
+    text = "a\u2028b c\x85d\n".encode()
+    config = CorpusConfig(filters=FilterConfig(max_control_characters=5))
+    cleaned = clean_block(block(text, b"x\n"), config)
+    assert cleaned.sources == ["a b c\x85d"]
+
+
+@pytest.mark.parametrize(("line", "columns"), [(b"alone", 1), (b"a\tb\tc", 3)])
+def test_tsv_lines_need_two_columns(line: bytes, columns: int) -> None:
+    cleaned = clean_block(block(b"one\teins\n" + line + b"\n"), CorpusConfig())
+    assert (cleaned.sources, cleaned.targets) == (["one"], ["eins"])
+    assert cleaned.rejected[0][:4] == ("columns", columns, "corpus.en", 2)
+
+
+def report(pairs: int, malformed: int, problem: str = "line 3 is odd") -> BlockReport:
+    dropped = {"columns": malformed} if malformed else {}
+    return BlockReport("a.tsv", pairs, pairs, dropped, 0, 0, problem if malformed else "")
+
+
+def test_few_malformed_lines_pass_and_many_do_not() -> None:
+    reports = [report(1000, 10), report(10, 0), report(1000, 10)]
+    assert list(refuse_malformed(reports)) == reports
+    with pytest.raises(CorpusError, match=r"a\.tsv: line 3 is odd; convert the text"):
+        list(refuse_malformed([report(1000, 5), report(1000, 16, "line 1003 is odd")]))
+
+
+def test_a_file_in_another_encoding_is_an_error_with_file_and_line(tmp_path: Path) -> None:
+    task = BlockCleaner(CorpusConfig(), tmp_path)
+    latin = task(block("größer\nkleiner\n".encode("latin-1"), b"bigger\nsmaller\n"))
+    with pytest.raises(CorpusError) as error:
+        list(refuse_malformed([latin]))
+    assert str(error.value).startswith(
+        "corpus.en: line 1 has 2 byte(s) that are not UTF-8; convert the text to UTF-8"
+    )
+
+
+def test_a_run_holds_each_pair_once_and_a_second_call_does_nothing(tmp_path: Path) -> None:
+    task = BlockCleaner(CorpusConfig(), tmp_path)
+    raw = block(b"b\ta\nc\td\nb\ta\n")
+    assert task(raw).dropped == {"duplicate": 1}
+    found = SortedRuns([tmp_path / "000000.txt"]).read(KeyRange(0, 0, KEY_SPACE))
+    assert dict(zip(found.pairs, found.lines.tolist(), strict=True)) == {"b\ta": 1, "c\td": 2}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert task(raw) == task(raw)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_duplicates_stay_where_they_are_wanted_and_do_not_lie_together(tmp_path: Path) -> None:
+    config = CorpusConfig(filters=FilterConfig(drop_duplicates=False))
+    lines = b"".join(b"%d\tx%d\n" % (number % 500, number % 500) for number in range(2000))
+    assert BlockCleaner(config, tmp_path)(block(lines)).pairs_out == 2000
+    pairs = SortedRuns([tmp_path / "000000.txt"]).read(KeyRange(0, 0, KEY_SPACE)).pairs
+    together = np.mean([left == right for left, right in pairwise(pairs)])
+    assert together < 0.02

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from dragoman.corpus.files import disk_errors_named, whole_file, write_whole
+from dragoman.errors import MachineError
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_whole(path, "old")
+
+    def write_and_fail() -> None:
+        with whole_file(path) as file:
+            file.write(b"new")
+            assert path.read_text() == "old"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "disk is full.*free space"),
+        (errno.EDQUOT, "disk is full.*free space"),
+        (errno.EROFS, "cannot be written.*choose a directory"),
+        (errno.EACCES, "cannot be written.*choose a directory"),
+        (errno.EIO, "Input/output error.*check the disk"),
+    ],
+)
+def test_the_disk_s_troubles_are_one_line(number: int, words: str) -> None:
+    with (
+        pytest.raises(MachineError, match=f"/data/x: .*{words}") as error,
+        disk_errors_named(Path("/data")),
+    ):
+        raise OSError(number, os.strerror(number), "/data/x")
+    assert "\n" not in str(error.value)
+
+
+def test_the_directory_is_named_where_the_system_names_no_file() -> None:
+    with (
+        pytest.raises(MachineError, match="/data: the disk is full"),
+        disk_errors_named(Path("/data")),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

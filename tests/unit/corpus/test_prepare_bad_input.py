@@ -1,0 +1,112 @@
+"""Bad input: one line that names place and remedy, and what was there before stays."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.corpus.config import SubwordConfig, TextFiles
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.prepare import prepare
+from dragoman.errors import ConfigError, CorpusError, DragomanError
+from parallel_text import sentences, small_corpus, write_lines, write_pairs
+
+SOURCES, TARGETS = sentences(300)
+
+
+def plain(source: bytes, target: bytes | None = None) -> Callable[[Path], dict[str, object]]:
+    def write(folder: Path) -> dict[str, object]:
+        (folder / "a.en").write_bytes(source)
+        if target is None:
+            write_lines(folder / "a.de", TARGETS)
+        else:
+            (folder / "a.de").write_bytes(target)
+        return {"train": (TextFiles(source="a.en", target="a.de"),)}
+
+    return write
+
+
+def tsv(text: str) -> Callable[[Path], dict[str, object]]:
+    def write(folder: Path) -> dict[str, object]:
+        (folder / "a.tsv").write_text(text)
+        return {"train": (TextFiles(tsv="a.tsv"),)}
+
+    return write
+
+
+def settings(**changes: object) -> Callable[[Path], dict[str, object]]:
+    return lambda _: changes
+
+
+def directory(folder: Path) -> dict[str, object]:
+    (folder / "a.tsv").mkdir()
+    return {"train": (TextFiles(tsv="a.tsv"),)}
+
+
+def empty_test_set(folder: Path) -> dict[str, object]:
+    return {"test": (write_pairs(folder, "t", (["", ""], ["eins", "zwei"])),)}
+
+
+LINES = "".join(f"{source}\n" for source in SOURCES).encode()
+BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
+    "no training text": (settings(train=()), r"^corpus\.train: no training text.*add an entry"),
+    "missing file": (
+        settings(train=(TextFiles(tsv="absent.tsv"),)),
+        r"absent\.tsv: does not exist; check the name in corpus\.train",
+    ),
+    "a directory": (directory, r"a\.tsv: is a directory; check the name"),
+    "misaligned": (
+        plain(LINES + b"one more\n"),
+        r"a\.en, .*a\.de: 301 lines against 300; the shorter one.*line N",
+    ),
+    "empty file": (plain(b"", b""), r"a\.en: holds no text; give a file"),
+    "latin-1": (
+        plain(LINES.decode().replace("tü", "tü ").encode("latin-1")),
+        r"a\.en: line \d+ has \d+ byte\(s\) that are not UTF-8; convert the text to UTF-8",
+    ),
+    "utf-16": (plain("a\nb\n".encode("utf-16"), b"1\n2\n3\n"), r"a\.en: line 1 has 2 byte\(s\)"),
+    "a missing column": (
+        tsv("one\teins\nalone\ntwo\tzwei\n"),
+        r"a\.tsv: line 2 has 1 column\(s\) instead of 2; .*one tab between them",
+    ),
+    "too many columns": (tsv("0.9\tone\teins\n"), r"a\.tsv: line 1 has 3 column\(s\) instead of 2"),
+    "cut-off gzip": (
+        plain(gzip.compress(LINES)[:-10]),
+        r"a\.en: the compressed file is damaged: it ends too early; fetch or pack it again",
+    ),
+    "nothing is left": (
+        plain(LINES, LINES),
+        r"^corpus\.train: of 300 pairs none is left \(.*identical 300\); look at the text",
+    ),
+    "a test set without text": (empty_test_set, r"^corpus\.test: of 2 pairs none is left"),
+    "too large a vocabulary": (
+        settings(subword=SubwordConfig(vocab_size=50_000)),
+        r"^corpus\.subword\.vocab_size: 50000 is more .*; set it to \d+ or less",
+    ),
+    "too little to hold out": (
+        settings(valid_pairs=10_000),
+        r"^corpus\.train: too little text to hold out .*; lower valid_pairs",
+    ),
+}
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_changes_nothing(tmp_path: Path, name: str, workers: int) -> None:
+    before = prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)
+    write, message = BAD[name]
+    config = small_corpus(tmp_path, **write(tmp_path))
+    with pytest.raises(DragomanError, match=message) as error:
+        prepare(config, tmp_path / "out", workers=workers)
+    assert isinstance(error.value, CorpusError | ConfigError)
+    assert "\n" not in str(error.value)
+    assert error.value.place
+    assert error.value.remedy
+    assert Manifest.load(tmp_path / "out") == before
+    assert not (tmp_path / "out/.unfinished").exists()
+    with pytest.raises(DragomanError, match=message):
+        prepare(config, tmp_path / "new", workers=workers)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.dedup import HeldOutSides, pair_keys
+from dragoman.corpus.pairs import TextEntry
+from dragoman.corpus.runs import SortedRuns, write_run
+from dragoman.corpus.split import hold_out, read_split, read_text, write_text
+from dragoman.errors import CorpusError
+
+
+def runs_of(folder: Path, pairs: list[tuple[str, str]]) -> SortedRuns:
+    keys = pair_keys([s for s, _ in pairs], [t for _, t in pairs], seed=1)
+    lines = np.arange(1, len(pairs) + 1)
+    write_run(folder / "0.txt", keys, lines, [f"{s}\t{t}" for s, t in pairs])
+    return SortedRuns([folder / "0.txt"])
+
+
+def test_held_out_sets_share_no_side_with_each_other_or_with_given_ones(tmp_path: Path) -> None:
+    pairs = [(f"s{number % 300}", f"t{number // 2}") for number in range(2000)]
+    given = HeldOutSides([("s7", "t9")])
+    taken, keys = hold_out(runs_of(tmp_path, pairs), {"valid": 60, "test": 90}, given)
+    assert (len(taken["valid"]), len(taken["test"]), len(keys)) == (60, 90, 150)
+    both = taken["valid"] + taken["test"]
+    assert len({source for source, _ in both} | {"s7"}) == 151
+    assert len({target for _, target in both} | {"t9"}) == 151
+    sources, targets = [s for s, _ in both], [t for _, t in both]
+    assert sorted(pair_keys(sources, targets, seed=1)) == sorted(keys)
+
+
+def test_nothing_wanted_takes_nothing(tmp_path: Path) -> None:
+    taken, keys = hold_out(runs_of(tmp_path, [("a", "b")]), {"valid": 0}, HeldOutSides())
+    assert (taken, len(keys)) == ({"valid": []}, 0)
+
+
+def test_too_little_text_to_hold_out_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"corpus\.train: too little text.*lower valid_pairs"):
+        hold_out(runs_of(tmp_path, [("a", "b")]), {"valid": 1, "test": 1}, HeldOutSides())
+
+
+def test_a_given_set_keeps_order_and_all_that_can_be_scored(tmp_path: Path) -> None:
+    long = " ".join(["lang"] * 400)
+    (tmp_path / "dev.tsv").write_bytes(f"same\tsame\n{long}\tkurz\nsame\tsame\n\tleer\n".encode())
+    given = read_split([TextEntry("dev.tsv", tmp_path / "dev.tsv")], CorpusConfig())
+    assert given.pairs == [("same", "same"), (long, "kurz"), ("same", "same")]
+    assert [(pair.filter, pair.line) for pair in given.rejected] == [("empty", 4)]
+
+
+def test_text_comes_back_as_written(tmp_path: Path) -> None:
+    pairs = [("a\x0bb\x85c", "\u2028"), ("ä", "ö")]
+    write_text(tmp_path / "dev", pairs)
+    assert read_text(tmp_path / "dev") == pairs
+    assert read_text(tmp_path / "absent") == []

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.corpus.workers import parallel_map
+from dragoman.errors import CorpusError, MachineError
+from worker_tasks import killed, refuse_to_start, refuser, squarer
+
+MakeTask = Callable[[], Callable[[int], int]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_in_the_order_of_the_items(workers: int) -> None:
+    results = parallel_map(squarer, iter(range(40)), workers=workers)
+    assert list(results) == [number * number for number in range(40)]
+
+
+def test_items_are_taken_only_as_fast_as_they_are_done() -> None:
+    taken = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    assert next(parallel_map(squarer, items(), workers=2)) == 0
+    assert len(taken) < 10
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("make_task", [refuser, refuse_to_start])
+def test_an_error_of_a_task_keeps_its_words(make_task: MakeTask, workers: int) -> None:
+    with pytest.raises(CorpusError) as error:
+        list(parallel_map(make_task, range(10), workers=workers))
+    assert str(error.value) == "here: is wrong; mend it"
+    assert error.value.remedy == "mend it"
+
+
+def test_a_killed_worker_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(MachineError, match=r"worker process was killed.*fewer workers"):
+        list(parallel_map(killed, range(10), workers=2))
+
+
+def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "from dragoman.corpus.workers import parallel_map\n"
+        "def make():\n"
+        "    def task(item):\n"
+        "        pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
+        "        time.sleep(60)\n"
+        "    return task\n"
+        "if __name__ == '__main__':\n"
+        "    list(parallel_map(make, range(4), workers=2))\n"
+    )
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    parent = subprocess.Popen([sys.executable, str(script), str(pids)])
+    _wait_until(lambda: len(list(pids.iterdir())) == 2)
+    parent.kill()
+    parent.wait()
+    _wait_until(lambda: not any(Path("/proc", pid.name).exists() for pid in pids.iterdir()))
+
+
+def _wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
