@@ -1,0 +1,319 @@
+"""What was measured of a run, typed. None is "not measured", never a guess.
+
+Times are seconds; `time` is seconds since 1970 on the clock of rank 0. Losses are nats a target
+token. Shares are of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.recipe import Recipe
+
+_SILENCE_S = 600.0
+_SILENT_GAPS = 5
+"""A run that says nothing for this many times its longest pause does not run any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The life of one process: from its start to its end, or to its last sign of life."""
+
+    started: float
+    ended: float
+    first_step: int
+    last_step: int
+    reason: str | None
+    """Why it ended; None where it does not say (it runs, crashed or was killed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Some updates of one rank up to `step`; sums over them, as in the train_interval event."""
+
+    step: int
+    steps: int
+    time: float
+    epoch: int | None = None
+    train_loss: float | None = None
+    train_nll: float | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    pairs: int | None = None
+    source_tokens: int | None = None
+    target_tokens: int | None = None
+    padding_share: float | None = None
+    interval_s: float | None = None
+    step_median_s: float | None = None
+    step_p95_s: float | None = None
+    data_wait_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    sync_s: float | None = None
+    optimizer_s: float | None = None
+    sync_bytes: int | None = None
+    skipped_steps: int | None = None
+    peak_memory_bytes: int | None = None
+
+    @property
+    def compute_s(self) -> float | None:
+        """Forward, backward and optimizer."""
+        return total(self.forward_s, self.backward_s, self.optimizer_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """What one rank wrote. Its times are already on the clock of rank 0."""
+
+    rank: int
+    host: str
+    intervals: tuple[Interval, ...]
+    clock_offset_s: float
+    """How far its own clock is ahead of rank 0's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """One validation, as in the validated event."""
+
+    step: int
+    time: float
+    dev_loss: float | None = None
+    train_slice_loss: float | None = None
+    bleu: float | None = None
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+    bleu_signature: str | None = None
+    chrf: float | None = None
+    loss_s: float | None = None
+    decode_s: float | None = None
+
+    @property
+    def seconds_s(self) -> float | None:
+        """What it took, as far as it was timed."""
+        return summed((self.loss_s, self.decode_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestScore:
+    """A test set, decoded and scored."""
+
+    name: str
+    bleu: float
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+    bleu_signature: str | None = None
+    chrf: float | None = None
+    decode_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWrite:
+    """A checkpoint that was written."""
+
+    step: int
+    time: float
+    size_bytes: int | None
+    seconds_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFile:
+    """A file of the newest checkpoint on disk."""
+
+    name: str
+    purpose: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Means over the samples of one GPU while training."""
+
+    host: str
+    gpu: int
+    name: str
+    samples: int
+    utilisation_share: float
+    sm_activity_share: float | None
+    power_w: float | None
+    power_limit_w: float | None
+    throttled_share: float
+    throttle_reasons: tuple[str, ...]
+
+    @property
+    def power_share(self) -> float | None:
+        """Of the power the board may draw."""
+        if self.power_w is None or not self.power_limit_w:
+            return None
+        return self.power_w / self.power_limit_w
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """The interface of one host over its samples."""
+
+    host: str
+    interface: str
+    seconds_s: float
+    sent_bytes: int
+    received_bytes: int
+    errors: int
+    nominal_bits_per_s: float | None
+    carrier_changes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A link's measured capacity in one direction."""
+
+    host: str
+    peer: str
+    bytes_per_s: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What one device does alone."""
+
+    device: str
+    matrix_flop_per_s: float
+    alone_tokens_per_s: float | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What the log of another tool says beyond the events of ours."""
+
+    tool: str
+    log_name: str
+    gpu_name: str | None
+    interface: str | None
+    hosts: str
+    """Names of the machines with a comma between them."""
+    pairs_per_rank: int | None
+    max_length: int | None
+    printed_pairs: int
+    printed_source_tokens: float | None
+    """Mean length of the source sides that were printed, in pieces, cut at max_length."""
+    printed_target_tokens: float | None
+    printed_at_max_share: float | None
+    """Of the printed sides, those that were as long as max_length allows."""
+    schedule_scale: float | None
+    schedule_width: int | None
+    schedule_warmup: int | None
+    train_file: str | None
+    checkpoint_every_steps: int | None
+    score_method: str | None
+    """How the numbers came about that the tool called its BLEU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one machine costs an hour."""
+
+    amount: float
+    currency: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that was measured of one run."""
+
+    name: str
+    read_at: float
+    world_size: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    num_parameters: int | None = None
+    max_steps: int | None = None
+    train_pairs: int | None = None
+    segments: tuple[Segment, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    validations: tuple[Validation, ...] = ()
+    test_scores: tuple[TestScore, ...] = ()
+    checkpoints: tuple[CheckpointWrite, ...] = ()
+    checkpoint_files: tuple[CheckpointFile, ...] = ()
+    repeated_steps: int = 0
+    """Updates that were made again after a resume, because they came after the checkpoint."""
+    repeated_s: float = 0.0
+    """What they took the first time."""
+    prepare_s: float | None = None
+    environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    alerts: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+    links: tuple[Link, ...] = ()
+    devices: tuple[Device, ...] = ()
+    manifest: Manifest | None = None
+    recipe: Recipe | None = None
+    imported: Imported | None = None
+    imported_scores: tuple[tuple[int, float], ...] = ()
+    """(step, what the other tool called its BLEU)."""
+    price: Price | None = None
+    problems: tuple[str, ...] = ()
+    """What is wrong with the evidence itself: torn lines, missing ranks, clocks that differ."""
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """Those of rank 0, or of the lowest rank that is there."""
+        return self.ranks[0].intervals if self.ranks else ()
+
+    @property
+    def last_step(self) -> int:
+        """The last update that is known to have been made."""
+        seen = [segment.last_step for segment in self.segments]
+        return max([*seen, *(interval.step for interval in self.intervals[-1:])], default=0)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the machines, each once."""
+        if self.imported is not None:
+            return tuple(self.imported.hosts.split(","))
+        return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run said itself that it ended, and not by a signal."""
+        return bool(self.segments) and self.segments[-1].reason in (
+            "max_steps",
+            "early_stop",
+            "diverged",
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it neither ended nor gave a sign of life for long: it crashed or was killed."""
+        if not self.segments or self.segments[-1].reason is not None:
+            return False
+        gaps = [two.time - one.time for one, two in pairwise(self.intervals)]
+        patience_s = max([_SILENCE_S, *(_SILENT_GAPS * gap for gap in gaps)])
+        return self.read_at - self.segments[-1].ended > patience_s
+
+    @property
+    def train_s(self) -> float | None:
+        """Seconds inside updates, those that were lost included."""
+        seconds_s = summed(interval.interval_s for interval in self.intervals)
+        return None if seconds_s is None else seconds_s + self.repeated_s
+
+    @property
+    def wall_s(self) -> float | None:
+        """From each start to each end; the time between two lives is not counted."""
+        return summed(segment.ended - segment.started for segment in self.segments)
+
+
+def total(*values: float | None) -> float | None:
+    """The sum, or None where one is not measured."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def summed(values: Iterable[float | None]) -> float | None:
+    """The sum of those that are measured, or None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

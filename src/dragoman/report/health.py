@@ -1,0 +1,231 @@
+"""What goes wrong in runs: each ailment is a measured value, a limit and a remedy."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dragoman import units
+from dragoman.report import measures
+from dragoman.report.convergence import LEAST_FALL, decay_left, has_diverged, has_turned, loss_trend
+from dragoman.report.facts import Facts, summed, total
+from dragoman.report.verdict import Answer, Verdict, evidence
+from dragoman.units import Quantity
+
+_RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
+_SPIKE = 1.2
+_FIRST_QUARTER = 4
+_EARLY = 5
+"""A fifth of the schedule is enough to have learnt something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ailment:
+    """yes: the value reaches the limit; no: it does not; cannot tell: it was not measured."""
+
+    key: str
+    question: str
+    what: str
+    measure: Callable[[Facts], float | None]
+    quantity: Quantity
+    limit: float
+    remedy: str
+
+    def judge(self, facts: Facts) -> Verdict:
+        """The answer for one run."""
+        value = self.measure(facts)
+        answer: Answer = "cannot tell"
+        says = f"{self.what[0].upper()}{self.what[1:]}: not measured."
+        if value is not None:
+            answer = "yes" if value >= self.limit else "no"
+            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}."
+        return Verdict(
+            key=self.key,
+            question=self.question,
+            answer=answer,
+            says=says,
+            evidence=(evidence(self.what, self.quantity, value),),
+            thresholds=(f"yes from {self.quantity.text(self.limit)} on",),
+            remedy=self.remedy if answer == "yes" else "",
+        )
+
+
+def _divergences(facts: Facts) -> float | None:
+    return float(has_diverged(facts)) if facts.intervals else None
+
+
+def _flat_share_left(facts: Facts) -> float | None:
+    """What is left of the schedule, where the dev loss is surely flat and no decay is to come."""
+    found = loss_trend(facts)
+    if found is None or not facts.max_steps:
+        return None
+    if -found.low >= LEAST_FALL or has_turned(facts) or decay_left(facts) > 1:
+        return 0.0
+    return max(facts.max_steps - facts.last_step, 0) / facts.max_steps
+
+
+def _spikes(facts: Facts) -> float | None:
+    """Training losses over 1.2 x the lowest before them, after the warmup."""
+    warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
+    losses = [
+        one.train_loss
+        for one in facts.intervals
+        if one.train_loss is not None and one.step > warmup
+    ]
+    if len(losses) < _EARLY:
+        return None
+    lowest, count = losses[0], 0
+    for loss in losses[1:]:
+        count += loss > _SPIKE * lowest
+        lowest = min(lowest, loss)
+    return float(count)
+
+
+def _not_learnt(facts: Facts) -> float | None:
+    """What is left of the untrained loss after a fifth of the schedule or more."""
+    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
+    seen = [one.dev_loss for one in facts.validations if one.step > 0 and one.dev_loss is not None]
+    if not start or not seen or not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
+        return None
+    return min(seen) / start
+
+
+def _data_wait(facts: Facts) -> float | None:
+    return measures.share(facts.intervals, "data_wait_s")
+
+
+def _slowest_rank(facts: Facts) -> float | None:
+    """Compute of the slowest rank over the median of ranks; a rank works on as much as another."""
+    found = []
+    for rank in facts.ranks:
+        parts = total(
+            *(measures.per_step(rank.intervals, name) for name in measures.COMPUTE_FIELDS)
+        )
+        if parts is not None:
+            found.append(parts)
+    if facts.world_size == 1:
+        return 1.0
+    if len(found) < (facts.world_size or 2):
+        return None
+    middle = statistics.median_low(found)
+    return max(found) / middle if middle else None
+
+
+def _throttled(facts: Facts) -> float | None:
+    return max((gpu.throttled_share for gpu in facts.gpus), default=None)
+
+
+def _creep(facts: Facts) -> float | None:
+    """Growth of the peak memory from a quarter of the run to its end, the worst rank."""
+    growths = []
+    for rank in facts.ranks:
+        peaks = [one.peak_memory_bytes for one in rank.intervals if one.peak_memory_bytes]
+        if len(peaks) >= 2 * _FIRST_QUARTER:
+            growths.append(peaks[-1] / peaks[len(peaks) // _FIRST_QUARTER] - 1)
+    return max(growths, default=None)
+
+
+def _evaluation_share(facts: Facts) -> float | None:
+    seconds_s = summed(one.seconds_s for one in facts.validations)
+    whole_s = total(seconds_s, facts.train_s)
+    return seconds_s / whole_s if seconds_s is not None and whole_s else None
+
+
+AILMENTS: tuple[Ailment, ...] = (
+    Ailment(
+        key="diverged",
+        question="Did it diverge?",
+        what="times it stopped itself because of the loss",
+        measure=_divergences,
+        quantity=units.COUNT,
+        limit=1,
+        remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
+    ),
+    Ailment(
+        key="plateau",
+        question="Is it on a plateau long before its end?",
+        what="schedule left while the dev loss is flat",
+        measure=_flat_share_left,
+        quantity=units.SHARE,
+        limit=0.1,
+        remedy="Stop here, or set train.patience; a larger model or more data would help.",
+    ),
+    Ailment(
+        key="rate_too_high",
+        question="Is the learning rate too high?",
+        what="training losses of 1.2 x the lowest before them",
+        measure=_spikes,
+        quantity=units.COUNT,
+        limit=3,
+        remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
+    ),
+    Ailment(
+        key="rate_too_low",
+        question="Is the learning rate too low?",
+        what="left of the untrained loss, a fifth of the schedule gone",
+        measure=_not_learnt,
+        quantity=units.SHARE,
+        limit=0.9,
+        remedy="Raise the peak learning rate, or shorten the warmup.",
+    ),
+    Ailment(
+        key="starved",
+        question="Does training wait for data?",
+        what="waiting for data, of a step",
+        measure=_data_wait,
+        quantity=units.SHARE,
+        limit=0.1,
+        remedy="Put the shards on a local disk, free a core, raise data.prefetch_batches.",
+    ),
+    Ailment(
+        key="straggler",
+        question="Is one rank slower than the others?",
+        what="compute of the slowest rank to the median",
+        measure=_slowest_rank,
+        quantity=_RATIO,
+        limit=1.25,
+        remedy="Look at that host: its clock, its temperature, what else runs on it.",
+    ),
+    Ailment(
+        key="throttled",
+        question="Is a GPU throttled?",
+        what="samples with a lowered clock",
+        measure=_throttled,
+        quantity=units.SHARE,
+        limit=0.05,
+        remedy="Look at cooling and power supply.",
+    ),
+    Ailment(
+        key="memory_creep",
+        question="Does memory creep up?",
+        what="growth of the peak memory after a quarter of the run",
+        measure=_creep,
+        quantity=units.SHARE,
+        limit=0.2,
+        remedy="Something is kept from step to step; report it with this file.",
+    ),
+    Ailment(
+        key="padding",
+        question="Is much of a batch padding?",
+        what="padding, of all cells",
+        measure=measures.padding_share,
+        quantity=units.SHARE,
+        limit=0.2,
+        remedy="Set data.bucket = true, or a larger data.pool_pairs.",
+    ),
+    Ailment(
+        key="evaluation",
+        question="Is it evaluated too often?",
+        what="validation, of training and validation",
+        measure=_evaluation_share,
+        quantity=units.SHARE,
+        limit=0.2,
+        remedy="Raise train.validate_every_steps, or lower evaluate.bleu_pairs.",
+    ),
+)
+
+
+def examine(facts: Facts) -> Iterator[Verdict]:
+    """The answer for each ailment."""
+    return (ailment.judge(facts) for ailment in AILMENTS)

@@ -1,0 +1,41 @@
+"""Events that only a run of another tool has; see facts.Imported for what the fields mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dragoman.telemetry.events import Payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRun(Payload):
+    """What the other tool's log says beyond the events of ours."""
+
+    kind: ClassVar[str] = "imported_run"
+    tool: str
+    log_name: str
+    gpu_name: str | None
+    interface: str | None
+    hosts: str
+    pairs_per_rank: int | None
+    max_length: int | None
+    printed_pairs: int
+    printed_source_tokens: float | None
+    printed_target_tokens: float | None
+    printed_at_max_share: float | None
+    schedule_scale: float | None
+    schedule_width: int | None
+    schedule_warmup: int | None
+    train_file: str | None
+    checkpoint_every_steps: int | None
+    score_method: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedScore(Payload):
+    """A score that the other tool printed, in its own scale."""
+
+    kind: ClassVar[str] = "imported_score"
+    name: str
+    value: float

@@ -1,0 +1,159 @@
+"""Numbers that several questions need, computed from facts. None: not measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from dragoman.estimate import training_flop
+from dragoman.report.facts import Facts, Interval, Rank, summed
+
+FP32_BYTES = 4
+COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
+
+
+def steady(intervals: Sequence[Interval]) -> Sequence[Interval]:
+    """Without the first one, in which everything warms up, where three or more are left to say."""
+    return intervals[1:] if len(intervals) >= 3 else intervals
+
+
+def share(intervals: Sequence[Interval], name: str) -> float | None:
+    """The part of the time of steps that one field in seconds took."""
+    timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
+    seconds_s = sum(one.interval_s or 0.0 for one in timed)
+    return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
+
+
+def shares(intervals: Sequence[Interval], name: str) -> list[float]:
+    """The same for each interval, to tell how much it varies."""
+    return [
+        getattr(one, name) / one.interval_s
+        for one in steady(intervals)
+        if one.interval_s and getattr(one, name) is not None
+    ]
+
+
+def per_step(intervals: Sequence[Interval], name: str) -> float | None:
+    """The mean of a field over steps."""
+    timed = [one for one in steady(intervals) if getattr(one, name) is not None]
+    steps = sum(one.steps for one in timed)
+    return sum(getattr(one, name) for one in timed) / steps if steps else None
+
+
+def step_s(facts: Facts) -> float | None:
+    """Mean seconds of a step, validations and checkpoints not counted."""
+    timed = [one for one in facts.intervals if one.interval_s is not None]
+    steps = sum(one.steps for one in timed)
+    return sum(one.interval_s or 0.0 for one in timed) / steps if steps else None
+
+
+def step_median_s(facts: Facts) -> float | None:
+    """The median over intervals of their median step."""
+    medians = [one.step_median_s for one in facts.intervals if one.step_median_s is not None]
+    return statistics.median(medians) if medians else None
+
+
+def step_p95_s(facts: Facts) -> float | None:
+    """The median over intervals of their 95th percentile."""
+    p95s = [one.step_p95_s for one in facts.intervals if one.step_p95_s is not None]
+    return statistics.median(p95s) if p95s else None
+
+
+def tokens(facts: Facts) -> float | None:
+    """Source and target tokens of all updates that count, padding not counted."""
+    sides = (summed(getattr(one, side) for one in facts.intervals) for side in _SIDES)
+    return summed(sides)
+
+
+def tokens_per_s(facts: Facts) -> float | None:
+    """Source and target tokens a second inside steps."""
+    timed = [one for one in steady(facts.intervals) if one.interval_s and one.target_tokens]
+    seconds_s = sum(one.interval_s or 0.0 for one in timed)
+    count = sum((one.source_tokens or 0) + (one.target_tokens or 0) for one in timed)
+    return count / seconds_s if seconds_s else None
+
+
+def padding_share(facts: Facts) -> float | None:
+    """Of the cells of all batches, weighted by steps."""
+    known = [one for one in facts.intervals if one.padding_share is not None]
+    steps = sum(one.steps for one in known)
+    return sum((one.padding_share or 0.0) * one.steps for one in known) / steps if steps else None
+
+
+def evaluate_s(facts: Facts) -> float | None:
+    """Seconds of validations and of scoring the test set."""
+    seen = [one.seconds_s for one in facts.validations]
+    return summed([*seen, *(one.decode_s for one in facts.test_scores)])
+
+
+def save_s(facts: Facts) -> float | None:
+    """Seconds of writing checkpoints."""
+    return summed(one.seconds_s for one in facts.checkpoints)
+
+
+def exposed_share(facts: Facts) -> float | None:
+    """Of the time of steps, what was spent waiting for the network alone.
+
+    A rank that is early also waits for the others; the rank that waits least waits for nobody.
+    """
+    known = [
+        found for rank in facts.ranks if (found := share(rank.intervals, "sync_s")) is not None
+    ]
+    return min(known) if known else None
+
+
+def patient_rank(facts: Facts) -> Rank | None:
+    """The rank that waits least in communication."""
+    known = [rank for rank in facts.ranks if share(rank.intervals, "sync_s") is not None]
+    return min(known, key=lambda rank: share(rank.intervals, "sync_s") or 0.0) if known else None
+
+
+def wire_bytes_per_step(facts: Facts) -> float | None:
+    """Bytes that a rank sends for the gradients of one step: counted, not calculated."""
+    counts = [per_step(rank.intervals, "sync_bytes") for rank in facts.ranks]
+    known = [count for count in counts if count is not None]
+    return max(known) if known else None
+
+
+def ring_bytes(facts: Facts) -> float | None:
+    """What a ring over all ranks sends in each direction for fp32 gradients: 2(N-1)/N x 4 x P."""
+    if facts.num_parameters is None or not facts.world_size:
+        return None
+    return 2 * (facts.world_size - 1) / facts.world_size * FP32_BYTES * facts.num_parameters
+
+
+def capacity_bytes_per_s(facts: Facts) -> float | None:
+    """The slowest of the links that were measured."""
+    return min((link.bytes_per_s for link in facts.links), default=None)
+
+
+def useful_flop_share(facts: Facts) -> float | None:
+    """Useful FLOPs over those of matrix products in the same time (MFU); padding is not useful."""
+    if facts.recipe is None or not facts.devices or not facts.world_size:
+        return None
+    timed = [one for one in steady(facts.intervals) if one.interval_s and one.pairs]
+    pairs = sum(one.pairs or 0 for one in timed)
+    seconds_s = sum(one.interval_s or 0.0 for one in timed)
+    if not pairs or not seconds_s:
+        return None
+    lengths = {side: sum(getattr(one, side) or 0 for one in timed) / pairs for side in _SIDES}
+    flop = training_flop(
+        facts.recipe.model,
+        target_vocab_size=facts.recipe.corpus.subword.vocab_size,
+        source_length=round(lengths["source_tokens"]),
+        target_length=round(lengths["target_tokens"]),
+    )
+    possible = sum(device.matrix_flop_per_s for device in facts.devices) / len(facts.devices)
+    return flop * pairs / (seconds_s * possible * facts.world_size)
+
+
+def scaling_efficiency(facts: Facts) -> float | None:
+    """Tokens a second over those of as many devices that work alone."""
+    alone = [one.alone_tokens_per_s for one in facts.devices if one.alone_tokens_per_s]
+    rate = tokens_per_s(facts)
+    if not alone or rate is None or not facts.world_size:
+        return None
+    return rate / (sum(alone) / len(alone) * facts.world_size)
+
+
+_SIDES = ("source_tokens", "target_tokens")

@@ -1,0 +1,49 @@
+"""Payloads of events -> typed facts. Nothing here trusts a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
+    """A dataclass of those of its fields that the payload has, each of the right type.
+
+    A field of another type counts as missing. None where a field is missing that can be neither
+    None nor left to its default. Annotations are int, float or str, each perhaps `| None`.
+    """
+    values: dict[str, Any] = {}
+    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
+        value = _typed(payload.get(wanted.name), str(wanted.type))
+        if value is not None:
+            values[wanted.name] = value
+        elif not _may_be_missing(wanted):
+            return None
+        elif wanted.default is MISSING:
+            values[wanted.name] = None
+    return kind(**values)
+
+
+def number(value: object) -> float | None:
+    """The value where it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _typed(value: object, annotation: str) -> object:
+    kind = annotation.removesuffix(" | None")
+    if kind == "str":
+        return value if isinstance(value, str) else None
+    found = number(value)
+    if kind == "float":
+        return found
+    return int(found) if kind == "int" and found is not None and found == int(found) else None
+
+
+def _may_be_missing(wanted: Field[Any]) -> bool:
+    return wanted.default is not MISSING or str(wanted.type).endswith("| None")

@@ -1,0 +1,202 @@
+"""The events of one rank -> what it says, on one clock.
+
+Nothing here trusts a file: a field that is missing or of another type is "not measured".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dragoman.report import facts
+from dragoman.report.imported import ImportedRun, ImportedScore
+from dragoman.report.payloads import from_payload, number
+from dragoman.report.sampling import Samples
+from dragoman.telemetry import events, samples
+from dragoman.telemetry.events import SCHEMA_VERSION, Event, read_events
+
+_CLOCK_JUMP_S = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RankFile:
+    """What one file of events says; `read` it once."""
+
+    rank: int
+    host: str = "unknown"
+    run: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    imported: dict[str, Any] = field(default_factory=dict)
+    imported_scores: list[tuple[int, float]] = field(default_factory=list)
+    segments: list[facts.Segment] = field(default_factory=list)
+    intervals: list[facts.Interval] = field(default_factory=list)
+    repeated: list[facts.Interval] = field(default_factory=list)
+    validations: list[facts.Validation] = field(default_factory=list)
+    test_scores: list[facts.TestScore] = field(default_factory=list)
+    checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
+    links: list[facts.Link] = field(default_factory=list)
+    devices: list[facts.Device] = field(default_factory=list)
+    alerts: list[str] = field(default_factory=list)
+    prepare_s: float | None = None
+    samples: Samples = field(default_factory=Samples)
+    damaged: list[int] = field(default_factory=list)
+    versions: set[int] = field(default_factory=set)
+    incomplete: int = 0
+    clock_jumps_s: list[float] = field(default_factory=list)
+    _base: tuple[float, float] | None = None
+    _ahead_s: float = 0.0
+    _alive: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> RankFile:
+        """The events of `rank-NNNN.jsonl`."""
+        found = cls(rank=_rank_of(path))
+        for event in read_events(path, on_damaged=found.damaged.append):
+            found._see(event)
+        return found
+
+    def problems(self) -> list[str]:
+        """What is wrong with the file, in words."""
+        name, found = f"events of rank {self.rank}", []
+        if self.damaged:
+            lines = ", ".join(map(str, self.damaged[:5]))
+            found.append(f"{name}: {len(self.damaged)} damaged lines passed over (line {lines})")
+        if self.incomplete:
+            found.append(f"{name}: {self.incomplete} events without what their kind needs")
+        if other := sorted(self.versions - {SCHEMA_VERSION}):
+            found.append(f"{name}: written with schema {other[0]}, this is {SCHEMA_VERSION}")
+        if self.clock_jumps_s:
+            largest = max(self.clock_jumps_s, key=abs)
+            found.append(f"{name}: the clock of {self.host} was set by {largest:+.0f} s meanwhile")
+        return found
+
+    def _see(self, event: Event) -> None:
+        self.versions.add(event.v)
+        self.host = event.host
+        moment = self._moment(event)
+        reader = _READERS.get(event.kind)
+        if reader is not None:
+            reader(self, event, moment)
+        if self._alive:
+            self._extend(moment, event.step)
+
+    def _moment(self, event: Event) -> float:
+        """The time of an event by the monotonic clock, which nobody sets."""
+        fresh = event.kind == events.RunStarted.kind or not self._alive
+        if self._base is None or fresh or event.mono_s < self._base[1]:
+            self._base, self._ahead_s = (event.time, event.mono_s), 0.0
+        moment = self._base[0] + event.mono_s - self._base[1]
+        jump_s = event.time - moment - self._ahead_s
+        if abs(jump_s) > _CLOCK_JUMP_S:
+            self.clock_jumps_s.append(jump_s)
+            self._ahead_s += jump_s
+        return moment
+
+    def _begin(self, moment: float, first_step: int) -> None:
+        self._alive = True
+        self.segments.append(
+            facts.Segment(
+                started=moment,
+                ended=moment,
+                first_step=first_step,
+                last_step=first_step,
+                reason=None,
+            )
+        )
+
+    def _extend(self, moment: float, step: int | None) -> None:
+        last = self.segments[-1]
+        self.segments[-1] = replace(
+            last, ended=max(last.ended, moment), last_step=max(last.last_step, step or 0)
+        )
+
+    def _run_started(self, event: Event, moment: float) -> None:
+        self.run = event.payload
+        resumed = number(event.payload.get("resumed_from_step"))
+        last_kept = -1 if resumed is None else int(resumed)
+        self.repeated += [interval for interval in self.intervals if interval.step > last_kept]
+        self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
+        self.validations = [seen for seen in self.validations if seen.step <= last_kept]
+        self._begin(moment, max(last_kept, 0))
+
+    def _run_finished(self, event: Event, moment: float) -> None:
+        if self._alive:
+            self._extend(moment, event.step)
+            reason = str(event.payload.get("reason"))
+            self.segments[-1] = replace(self.segments[-1], reason=reason)
+            self._alive = False
+
+    def _train_interval(self, event: Event, moment: float) -> None:
+        if not self._alive:
+            self._begin(moment, 0)
+        self._keep(facts.Interval, self.intervals, event, moment)
+
+    def _environment(self, event: Event, _moment: float) -> None:
+        self.environment = event.payload
+
+    def _alert(self, event: Event, _moment: float) -> None:
+        where = "" if event.step is None else f"step {event.step}: "
+        self.alerts.append(f"{where}{event.payload.get('cause')}")
+
+    def _corpus_stage(self, event: Event, _moment: float) -> None:
+        seconds_s = number(event.payload.get("seconds_s"))
+        if seconds_s is not None:
+            self.prepare_s = (self.prepare_s or 0.0) + seconds_s
+
+    def _sample(self, event: Event, _moment: float) -> None:
+        self.samples.see(event)
+
+    def _imported_run(self, event: Event, _moment: float) -> None:
+        self.imported = event.payload
+
+    def _imported_score(self, event: Event, _moment: float) -> None:
+        value = number(event.payload.get("value"))
+        if value is not None and event.step is not None:
+            self.imported_scores.append((event.step, value))
+
+    def _keep(self, kind: type[T], kept: list[T], event: Event, moment: float) -> None:
+        """Keep the event as a fact, or count it where it lacks what the fact needs."""
+        envelope = {"step": event.step, "host": event.host}
+        made = from_payload(kind, envelope | event.payload | {"time": moment})
+        if made is None:
+            self.incomplete += 1
+        else:
+            kept.append(made)
+
+
+_Reader = Callable[[RankFile, Event, float], None]
+
+
+def _kept(kind: type[Any], name: str) -> _Reader:
+    def read(file: RankFile, event: Event, moment: float) -> None:
+        file._keep(kind, getattr(file, name), event, moment)
+
+    return read
+
+
+_READERS: dict[str, _Reader] = {
+    events.RunStarted.kind: RankFile._run_started,
+    events.RunFinished.kind: RankFile._run_finished,
+    events.TrainInterval.kind: RankFile._train_interval,
+    events.Validated.kind: _kept(facts.Validation, "validations"),
+    events.TestScored.kind: _kept(facts.TestScore, "test_scores"),
+    events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
+    events.Environment.kind: RankFile._environment,
+    events.Alert.kind: RankFile._alert,
+    events.CorpusStage.kind: RankFile._corpus_stage,
+    samples.LinkMeasured.kind: _kept(facts.Link, "links"),
+    samples.DeviceMeasured.kind: _kept(facts.Device, "devices"),
+    samples.GpuSampled.kind: RankFile._sample,
+    samples.NetworkSampled.kind: RankFile._sample,
+    ImportedRun.kind: RankFile._imported_run,
+    ImportedScore.kind: RankFile._imported_score,
+}
+
+
+def _rank_of(path: Path) -> int:
+    digits = path.stem.removeprefix("rank-")
+    return int(digits) if digits.isdecimal() else 0

@@ -1,0 +1,155 @@
+"""A run directory -> Facts. Works during the run, after a crash and on a run of last year."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dragoman import units
+from dragoman.corpus.manifest import Manifest
+from dragoman.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.recipe import Recipe, load_recipe
+from dragoman.report import facts
+from dragoman.report.facts import Facts, Price, Rank
+from dragoman.report.payloads import from_payload
+from dragoman.report.rank_file import RankFile
+from dragoman.train.inventory import take_inventory
+
+_CLOCKS_DIFFER_S = 5.0
+
+
+def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
+    """The facts of a run.
+
+    price: of one machine for an hour. now: seconds since 1970, this moment where it is None.
+    Raises CheckpointError where there is no run.
+    """
+    paths = sorted((directory / "events").glob("rank-*.jsonl"))
+    if not paths and not (directory / "recipe.toml").is_file():
+        raise CheckpointError(
+            "is no run: it holds neither a recipe.toml nor events",
+            place=directory,
+            remedy="name a directory that dragoman run or dragoman train made",
+        )
+    files = [RankFile.read(path) for path in paths]
+    problems = [problem for file in files for problem in file.problems()]
+    manifest, recipe = _manifest(directory, problems), _recipe(directory, problems)
+    ranks = [_on_main_clock(file, files[0], problems) for file in files]
+    known = _of_main_rank(files[0]) if files else Facts(name="", read_at=0.0)
+    problems += [] if known.imported else _missing_ranks(files, known.world_size)
+    return replace(
+        known,
+        name=known.name or (recipe.name if recipe else directory.name),
+        read_at=time.time() if now is None else now,
+        max_steps=known.max_steps or (recipe.train.max_steps if recipe else None),
+        ranks=tuple(ranks),
+        gpus=tuple(gpu for file in files for gpu in file.samples.gpus()),
+        traffic=tuple(traffic for file in files for traffic in file.samples.traffic()),
+        links=tuple(link for file in files for link in file.links),
+        devices=tuple(device for file in files for device in file.devices),
+        checkpoint_files=_checkpoint_files(directory / "checkpoints"),
+        manifest=manifest,
+        recipe=recipe,
+        price=price,
+        problems=tuple(problems),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunFields:
+    """What is read of a run_started event."""
+
+    run_name: str | None = None
+    world_size: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    num_parameters: int | None = None
+    max_steps: int | None = None
+    train_pairs: int | None = None
+
+
+def _of_main_rank(file: RankFile) -> Facts:
+    run = from_payload(_RunFields, file.run) or _RunFields()
+    imported = from_payload(facts.Imported, file.imported) if file.imported else None
+    return Facts(
+        name=run.run_name or "",
+        read_at=0.0,
+        world_size=run.world_size,
+        device=run.device,
+        precision=run.precision,
+        num_parameters=run.num_parameters,
+        max_steps=run.max_steps,
+        train_pairs=run.train_pairs,
+        segments=tuple(file.segments),
+        validations=tuple(file.validations),
+        test_scores=tuple(file.test_scores),
+        checkpoints=tuple(file.checkpoints),
+        repeated_steps=sum(interval.steps for interval in file.repeated),
+        repeated_s=facts.summed(interval.interval_s for interval in file.repeated) or 0.0,
+        prepare_s=file.prepare_s,
+        environment=file.environment,
+        alerts=tuple(file.alerts),
+        imported=imported,
+        imported_scores=tuple(file.imported_scores),
+    )
+
+
+def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
+    """A rank with its times as rank 0's clock has them: ranks end the same update together."""
+    times = {interval.step: interval.time for interval in main.intervals}
+    ahead = [one.time - times[one.step] for one in file.intervals if one.step in times]
+    offset_s = statistics.median(ahead) if ahead else 0.0
+    if abs(offset_s) > _CLOCKS_DIFFER_S:
+        problems.append(
+            f"the clock of {file.host} (rank {file.rank}) is {units.DURATION.text(abs(offset_s))} "
+            f"{'ahead of' if offset_s > 0 else 'behind'} that of {main.host}; times are corrected"
+        )
+    moved = tuple(replace(one, time=one.time - offset_s) for one in file.intervals)
+    return Rank(rank=file.rank, host=file.host, intervals=moved, clock_offset_s=offset_s)
+
+
+def _missing_ranks(files: Sequence[RankFile], world_size: int | None) -> list[str]:
+    missing = set(range(world_size or 0)) - {file.rank for file in files}
+    if not files:
+        return ["there are no events yet: the run has not started"]
+    if not missing:
+        return []
+    names = ", ".join(map(str, sorted(missing)))
+    return [f"no events of rank {names}, of {world_size} ranks: answers rest on the others"]
+
+
+def _manifest(directory: Path, problems: list[str]) -> Manifest | None:
+    if not (directory / "manifest.json").is_file():
+        return None
+    try:
+        return Manifest.load(directory)
+    except CorpusError as error:
+        problems.append(str(error))
+        return None
+
+
+def _recipe(directory: Path, problems: list[str]) -> Recipe | None:
+    if not (directory / "recipe.toml").is_file():
+        return None
+    try:
+        return load_recipe(str(directory / "recipe.toml"), [])
+    except ConfigError as error:
+        problems.append(str(error))
+        return None
+
+
+def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:
+    """The files of the newest checkpoint."""
+    found = [path for path in directory.glob("step-*") if path.name[5:].isdecimal()]
+    if not found:
+        return ()
+    newest = max(found, key=lambda path: int(path.name[5:]))
+    return tuple(
+        facts.CheckpointFile(
+            name=str(entry.path), purpose=entry.purpose, size_bytes=entry.size_bytes
+        )
+        for entry in take_inventory(newest).entries
+    )

@@ -1,0 +1,328 @@
+"""Where the time of a step goes: questions 4, 5, 10 and 11."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman import units
+from dragoman.report import measures
+from dragoman.report.facts import Facts
+from dragoman.report.trend import mean_interval
+from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
+
+BUSY_COMPUTE = 0.9
+"""Of a step in compute: below it the device waits for something else."""
+BUSY_POWER = 0.5
+"""Of a GPU's power limit: below it the GPU spins rather than computes."""
+BUSY_FLOPS = 0.3
+"""Useful FLOPs over those of matrix products in the same time."""
+NETWORK_BOUND = 0.2
+"""Of a step in exposed communication: from here on the network decides the speed."""
+_OVERLAP = 0.9
+"""Of backward, during which gradients can be on the wire."""
+
+
+def processors(facts: Facts) -> Verdict:
+    """Question 4."""
+    answer, says, remedy = _are_busy(facts)
+    return Verdict(
+        key="processors",
+        question="Were the GPUs fully used?"
+        if _is_gpu(facts)
+        else "Were the processors fully used?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_busy_evidence(facts)),
+        thresholds=(
+            f"yes: at least {units.SHARE.text(BUSY_COMPUTE)} of a step in compute and, on a GPU, "
+            f"useful FLOPs of {units.SHARE.text(BUSY_FLOPS)} or more of what its matrix products "
+            f"reach, or {units.SHARE.text(BUSY_POWER)} of its power",
+        ),
+        method="Phases of a step on the device's own clock. The utilisation counter alone decides "
+        "nothing: a kernel that only waits for the network keeps it at 100%.",
+        remedy=remedy,
+    )
+
+
+def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
+    compute = compute_share(facts)
+    power, flops = power_share(facts), measures.useful_flop_share(facts)
+    if power is not None and power < BUSY_POWER:
+        counter = max((gpu.utilisation_share for gpu in facts.gpus), default=0.0)
+        say = f"They drew {units.SHARE.text(power)} of their power"
+        if counter > BUSY_COMPUTE:
+            say += f" while their utilisation counter read {units.SHARE.text(counter)}: they waited"
+        return "no", f"{say}.", _what_waits(facts)
+    if compute is None:
+        say = "The phases of a step were not measured; utilisation alone tells nothing."
+        return "cannot tell", say, ""
+    if compute < BUSY_COMPUTE:
+        return "no", f"{units.SHARE.text(compute)} of a step was compute.", _what_waits(facts)
+    if not _is_gpu(facts):
+        return "yes", f"{units.SHARE.text(compute)} of a step was compute.", ""
+    if flops is not None and flops < BUSY_FLOPS:
+        say = (
+            f"Busy all the time, at {units.SHARE.text(flops)} of what their matrix products reach."
+        )
+        return "no", say, "Larger batches, train.compile, bf16; see padding."
+    if flops is None and power is None:
+        say = "They computed all the time; how well, neither power nor useful FLOPs tell."
+        return "cannot tell", say, "Measure the device, or sample its power."
+    say = f"{units.SHARE.text(compute)} of a step was compute"
+    how = (
+        f"at {units.SHARE.text(flops)} of the matrix rate" if flops is not None else "at full power"
+    )
+    return "yes", f"{say}, {how}.", ""
+
+
+def _what_waits(facts: Facts) -> str:
+    waits = {
+        "the network (see question 5)": measures.exposed_share(facts) or 0.0,
+        "data: raise data.prefetch_batches, look at the disk": (
+            measures.share(facts.intervals, "data_wait_s") or 0.0
+        ),
+    }
+    worst, share = max(waits.items(), key=lambda item: item[1])
+    return f"Most of the rest went to {worst}." if share > 0.02 else ""
+
+
+def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
+    intervals = facts.intervals
+    yield evidence("compute, of a step", units.SHARE, compute_share(facts))
+    yield evidence("exposed communication", units.SHARE, measures.exposed_share(facts))
+    yield evidence("waiting for data", units.SHARE, measures.share(intervals, "data_wait_s"))
+    yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
+    yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
+    yield evidence("useful FLOPs (MFU)", units.SHARE, measures.useful_flop_share(facts))
+    yield evidence("scaling efficiency", units.SHARE, measures.scaling_efficiency(facts))
+    for gpu in facts.gpus:
+        power = "" if gpu.power_w is None else f", {units.POWER.text(gpu.power_w)}"
+        limit = "" if gpu.power_limit_w is None else f" of {units.POWER.text(gpu.power_limit_w)}"
+        text = f"utilisation counter {units.SHARE.text(gpu.utilisation_share)}{power}{limit}"
+        yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, text)
+
+
+def network(facts: Facts) -> Verdict:
+    """Question 5."""
+    answer, says, remedy = _is_network_bound(facts)
+    return Verdict(
+        key="network",
+        question="Was the network the bottleneck?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_network_evidence(facts)),
+        thresholds=(
+            f"yes: at least {units.SHARE.text(NETWORK_BOUND)} of a step in exposed communication, "
+            "with 95% confidence; no: less",
+        ),
+        method="Exposed communication is timed where a rank waits for gradients after its own "
+        "backward pass; the rank that waits least counts, the others wait for ranks too. "
+        "Capacity is measured, never nominal.",
+        remedy=remedy,
+    )
+
+
+def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
+    if facts.world_size == 1:
+        return "no", "One process trained alone: nothing was sent.", ""
+    patient = measures.patient_rank(facts)
+    found = mean_interval(measures.shares(patient.intervals, "sync_s")) if patient else None
+    if found is None:
+        say = "Exposed communication was not measured."
+        if needed := _needed_rate(facts):
+            return "cannot tell", f"{say} {needed}", ""
+        return "cannot tell", say, ""
+    mean, low, high = found
+    part = (
+        f"{units.SHARE.text(mean)} of a step ({units.SHARE.text(low)} to {units.SHARE.text(high)})"
+    )
+    if low >= NETWORK_BOUND:
+        say = f"Waiting for the network took {part}."
+        return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
+    if high < NETWORK_BOUND:
+        return "no", f"Waiting for the network took {part}.", ""
+    return "cannot tell", f"Waiting for the network took {part}: too near the limit.", ""
+
+
+def _needed_rate(facts: Facts) -> str:
+    """What the gradients of another tool's run ask of a link that is busy all the time."""
+    wire, seconds_s = measures.ring_bytes(facts), measures.step_s(facts)
+    if not wire or not seconds_s:
+        return ""
+    return (
+        f"A ring sends {units.SIZE.text(wire)} of fp32 gradients per step and direction: at "
+        f"{units.STEP_TIME.text(seconds_s)} that needs {units.BYTE_RATE.text(wire / seconds_s)}."
+    )
+
+
+def _network_evidence(facts: Facts) -> Iterator[Evidence]:
+    wire, seconds_s = _wire_bytes(facts), measures.step_s(facts)
+    yield evidence("exposed communication, of a step", units.SHARE, measures.exposed_share(facts))
+    for rank in facts.ranks:
+        share = measures.share(rank.intervals, "sync_s")
+        if share is not None and len(facts.ranks) > 1:
+            yield evidence(f"rank {rank.rank} on {rank.host}", units.SHARE, share)
+    yield evidence("sent per step and direction", units.SIZE, wire)
+    if wire and seconds_s:
+        yield evidence("that needs, all the time", units.BYTE_RATE, wire / seconds_s)
+    yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
+    for one in facts.traffic:
+        rate = one.sent_bytes / one.seconds_s if one.seconds_s else None
+        yield evidence(f"{one.interface} of {one.host}, sent", units.BYTE_RATE, rate)
+    if facts.imported is not None and facts.imported.interface:
+        yield in_words("interface of the collectives", facts.imported.interface)
+
+
+def step_time(facts: Facts) -> Verdict:
+    """Question 10."""
+    seconds_s = measures.step_s(facts)
+    says = "No step was timed."
+    if seconds_s:
+        both = f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
+        says = f"One update over the global batch: {both} on average, evaluation not counted."
+    return Verdict(
+        key="step_time",
+        question="What is a step, and how long did one take?",
+        answer="measured" if seconds_s else "cannot tell",
+        says=says,
+        evidence=tuple(_step_evidence(facts, seconds_s)),
+        method="The time of a step runs from asking for its batch to the end of its update.",
+    )
+
+
+def _step_evidence(facts: Facts, seconds_s: float | None) -> Iterator[Evidence]:
+    yield evidence("mean", units.STEP_TIME, seconds_s)
+    yield evidence("median", units.STEP_TIME, measures.step_median_s(facts))
+    yield evidence("95% are below", units.STEP_TIME, measures.step_p95_s(facts))
+    steps = sum(one.steps for one in facts.intervals) + facts.repeated_steps
+    if facts.wall_s and steps:
+        yield evidence("with evaluation and all else", units.STEP_TIME, facts.wall_s / steps)
+    if facts.imported is not None:
+        yield from _batch_arithmetic(facts)
+        return
+    for name in ("pairs", "source_tokens", "target_tokens"):
+        count = measures.per_step(facts.intervals, name)
+        label = f"{name.replace('_', ' ')} a step"
+        yield evidence(label, units.COUNT, None if count is None else round(count))
+    yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
+
+
+def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
+    """Batches of another tool: its configuration, and lengths of the pairs that it printed."""
+    seen = facts.imported
+    if seen is None or seen.pairs_per_rank is None or not facts.world_size:
+        return
+    pairs = seen.pairs_per_rank * facts.world_size
+    text = f"{units.COUNT.text(pairs)} = {facts.world_size} ranks x {seen.pairs_per_rank}"
+    yield Evidence("pairs a step", pairs, text)
+    source, target, at_most = (
+        seen.printed_source_tokens,
+        seen.printed_target_tokens,
+        seen.max_length,
+    )
+    if source is None or target is None or not at_most or seen.printed_at_max_share is None:
+        return
+    printed = f"estimated from {seen.printed_pairs} printed pairs"
+    tokens = round(pairs * (source + target))
+    yield Evidence(
+        "source + target tokens a step", tokens, f"{units.COUNT.text(tokens)}, {printed}"
+    )
+    full = 1 - (1 - seen.printed_at_max_share) ** seen.pairs_per_rank
+    padding = 1 - (source + target) / (2 * at_most)
+    yield Evidence(
+        "padding, of all cells",
+        padding,
+        f"{units.SHARE.text(padding)}, {printed}: {seen.pairs_per_rank} random pairs hold one of "
+        f"{at_most} pieces with a chance of {units.SHARE.text(full)}, and all are padded to it",
+    )
+
+
+def network_fit(facts: Facts) -> Verdict:
+    """Question 11."""
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    question = "How does the time of a step relate to network use?"
+    method = (
+        "Bytes over bandwidth, less what can be hidden behind 90% of the backward pass, against "
+        "the exposed communication that was timed."
+    )
+    if facts.world_size == 1:
+        says = "Not at all: one process trained alone."
+        return Verdict(key="network_fit", question=question, answer="measured", says=says)
+    exposed_s = _exposed_s(facts)
+    rows = tuple(_fit_evidence(facts, wire, capacity, exposed_s))
+    if wire is None or capacity is None or exposed_s is None:
+        says = _needed_rate(facts) or "The bytes of a step were not counted."
+        if capacity is None:
+            says += " The capacity of the link was not measured."
+        return Verdict(
+            key="network_fit",
+            question=question,
+            answer="cannot tell",
+            says=says,
+            evidence=rows,
+            method=method,
+            remedy="Measure the link before the run.",
+        )
+    predicted_s, seconds_s = _predicted_s(facts, wire, capacity), measures.step_s(facts) or 0.0
+    says = (
+        f"{units.SIZE.text(wire)} over {units.BYTE_RATE.text(capacity)} is "
+        f"{units.DURATION.text(wire / capacity)} of {units.STEP_TIME.text(seconds_s)}; "
+        f"{units.DURATION.text(predicted_s)} of it should be exposed, "
+        f"{units.DURATION.text(exposed_s)} was."
+    )
+    return Verdict(
+        key="network_fit",
+        question=question,
+        answer="measured",
+        says=says,
+        evidence=rows,
+        method=method,
+    )
+
+
+def _fit_evidence(
+    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
+) -> Iterator[Evidence]:
+    yield evidence("sent per step and direction", units.SIZE, wire)
+    yield evidence("capacity of the link", units.BYTE_RATE, capacity)
+    yield evidence("exposed communication, measured", units.STEP_TIME, exposed_s)
+    if wire is not None and capacity and exposed_s is not None:
+        predicted_s = _predicted_s(facts, wire, capacity)
+        yield evidence("exposed communication, computed", units.STEP_TIME, predicted_s)
+        yield evidence("residual", units.STEP_TIME, exposed_s - predicted_s)
+
+
+def _predicted_s(facts: Facts, wire: float, capacity: float) -> float:
+    backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
+    return max(wire / capacity - _OVERLAP * backward_s, 0.0)
+
+
+def _exposed_s(facts: Facts) -> float | None:
+    patient = measures.patient_rank(facts)
+    return measures.per_step(patient.intervals, "sync_s") if patient else None
+
+
+def _wire_bytes(facts: Facts) -> float | None:
+    counted = measures.wire_bytes_per_step(facts)
+    return measures.ring_bytes(facts) if counted is None and facts.imported else counted
+
+
+def compute_share(facts: Facts) -> float | None:
+    """Of a step in forward, backward and optimizer: the mean over ranks."""
+    found = []
+    for rank in facts.ranks:
+        parts = [measures.share(rank.intervals, name) for name in measures.COMPUTE_FIELDS]
+        if None not in parts:
+            found.append(sum(part or 0.0 for part in parts))
+    return sum(found) / len(found) if found else None
+
+
+def power_share(facts: Facts) -> float | None:
+    """Of the power limits of the GPUs: the mean over GPUs."""
+    known = [gpu.power_share for gpu in facts.gpus if gpu.power_share is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _is_gpu(facts: Facts) -> bool:
+    named = facts.imported is not None and facts.imported.gpu_name is not None
+    return named or bool(facts.gpus) or str(facts.device).startswith("cuda")

@@ -1,0 +1,51 @@
+"""An answer with what it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dragoman.units import Quantity
+
+Answer = Literal["yes", "no", "cannot tell", "measured"]
+"""Questions that ask how much are "measured" or "cannot tell"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measured value: what it is, the value in base units, and the value as text."""
+
+    name: str
+    value: float | str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to one question about a run.
+
+    key: a short name that stays the same between versions.
+    says: the answer in one sentence.
+    thresholds: the limits that decided, in words and numbers.
+    method: how it was measured and computed.
+    remedy: what to change; "" where nothing needs to.
+    """
+
+    key: str
+    question: str
+    answer: Answer
+    says: str
+    evidence: tuple[Evidence, ...] = ()
+    thresholds: tuple[str, ...] = ()
+    method: str = ""
+    remedy: str = ""
+
+
+def evidence(name: str, quantity: Quantity, value: float | None) -> Evidence:
+    """A value in its unit; "not measured" where there is none."""
+    return Evidence(name, value, "not measured" if value is None else quantity.text(value))
+
+
+def in_words(name: str, text: str) -> Evidence:
+    """Evidence that is a word, not a number."""
+    return Evidence(name, text, text)

@@ -1,0 +1,86 @@
+"""What samplers and measurements of the machines say, as events.
+
+A sample is the mean over `seconds_s`; shares are of 1. None: this machine does not tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dragoman.telemetry.events import Payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSampled(Payload):
+    """One GPU as its driver sees it.
+
+    utilisation_share is the time in which any kernel ran, also one that only waits.
+    throttle_reasons: comma-separated, "" where the clock was free.
+    """
+
+    kind: ClassVar[str] = "gpu_sampled"
+    gpu: int
+    name: str
+    seconds_s: float
+    utilisation_share: float
+    sm_activity_share: float | None
+    power_w: float | None
+    power_limit_w: float | None
+    memory_bytes: int
+    memory_limit_bytes: int
+    clock_hz: float | None
+    throttle_reasons: str
+    ecc_errors: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSampled(Payload):
+    """The interface that the collectives use; bytes and packets are sums over `seconds_s`."""
+
+    kind: ClassVar[str] = "network_sampled"
+    interface: str
+    seconds_s: float
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+    errors: int
+    nominal_bits_per_s: float | None
+    carrier_changes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSampled(Payload):
+    """Processor, memory and disk of a host, and what its loader holds ready."""
+
+    kind: ClassVar[str] = "host_sampled"
+    seconds_s: float
+    cpu_share: float
+    memory_used_bytes: int
+    process_memory_bytes: int
+    disk_free_bytes: int
+    queued_batches: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkMeasured(Payload):
+    """What a link really carries in one direction, measured before or during the run."""
+
+    kind: ClassVar[str] = "link_measured"
+    interface: str
+    peer: str
+    bytes_per_s: float
+    latency_s: float | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMeasured(Payload):
+    """What one device does alone: its matrix products, and a step of this run without a network."""
+
+    kind: ClassVar[str] = "device_measured"
+    device: str
+    matrix_flop_per_s: float
+    alone_tokens_per_s: float | None
+    method: str

@@ -1,0 +1,246 @@
+"""Labelled runs: every verdict is right, none is guessed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from dragoman.report.health import examine
+from dragoman.report.reading import read_facts
+from dragoman.report.verdicts import judge
+from dragoman.telemetry.events import Payload
+from dragoman.telemetry.samples import DeviceMeasured, GpuSampled, LinkMeasured
+from recorded_runs import Recorded
+
+
+def _gpu(power_w: float | None, *, utilisation: float = 1.0, throttle: str = "") -> Payload:
+    return GpuSampled(
+        gpu=0,
+        name="Tesla V100-PCIE-16GB",
+        seconds_s=10.0,
+        utilisation_share=utilisation,
+        sm_activity_share=None,
+        power_w=power_w,
+        power_limit_w=250.0,
+        memory_bytes=10**10,
+        memory_limit_bytes=16 * 10**9,
+        clock_hz=1.38e9,
+        throttle_reasons=throttle,
+        ecc_errors=0,
+    )
+
+
+def _link(bytes_per_s: float) -> Payload:
+    return LinkMeasured(
+        interface="eth0", peer="host-b", bytes_per_s=bytes_per_s, latency_s=3e-4, method="test"
+    )
+
+
+def _power_law(step: int) -> float:
+    return 1.4 + 30 * max(step, 1) ** -0.5 if step else 9.4
+
+
+def _turned(step: int) -> float:
+    return 2.0 + 0.3 * abs(math.log(max(step, 1) / 3000))
+
+
+def _noise(step: int) -> float:
+    return 1.5 + 0.05 * math.sin(step * 1.7)
+
+
+# name -> (the run, what must be answered)
+RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
+    "healthy and trained": (
+        Recorded(),
+        {
+            "trained": "yes",
+            "overfitting": "no",
+            "network": "no",
+            "processors": "yes",
+            "step_time": "measured",
+            "duration": "measured",
+            "diverged": "no",
+            "starved": "no",
+            "straggler": "no",
+            "padding": "no",
+            "evaluation": "no",
+            "memory_creep": "no",
+            "rate_too_high": "no",
+            "rate_too_low": "no",
+            "plateau": "no",
+            "throttled": "cannot tell",
+            "cost": "cannot tell",
+            "corpus": "cannot tell",
+            "learning_rate": "cannot tell",
+        },
+    ),
+    "still improving": (Recorded(dev_loss=_power_law), {"trained": "no", "overfitting": "no"}),
+    "still improving, stopped half-way": (
+        Recorded(dev_loss=_power_law, steps=4000, reason="signal"),
+        {"trained": "no", "plateau": "no", "duration": "measured"},
+    ),
+    "noisy": (
+        Recorded(dev_loss=_noise, bleu=lambda _step: 20.0),
+        {"trained": "cannot tell", "overfitting": "no"},
+    ),
+    "flat loss, BLEU still rising": (
+        Recorded(bleu=lambda step: 8 * math.log(step + 1)),
+        {"trained": "cannot tell"},
+    ),
+    "plateau": (
+        Recorded(steps=8000, max_steps=100_000, reason=None),
+        {"trained": "yes", "plateau": "yes"},
+    ),
+    "too short": (
+        Recorded(steps=2000),
+        {"trained": "cannot tell", "overfitting": "cannot tell", "plateau": "cannot tell"},
+    ),
+    "overfitting": (
+        Recorded(dev_loss=_turned, train_slice_loss=lambda step: 2 - step / 10_000),
+        {"trained": "yes", "overfitting": "yes", "plateau": "no"},
+    ),
+    "both losses rise": (
+        Recorded(dev_loss=_turned, train_slice_loss=_turned),
+        {"overfitting": "no"},
+    ),
+    "training slice not measured": (
+        Recorded(train_slice_loss=lambda _step: None),
+        {"trained": "yes", "overfitting": "cannot tell"},
+    ),
+    "diverged": (
+        Recorded(steps=3000, reason="diverged", train_loss=lambda step: 2 + step / 500),
+        {"trained": "no", "diverged": "yes", "rate_too_high": "yes"},
+    ),
+    "learning rate too low": (
+        Recorded(dev_loss=lambda step: 9.4 - step / 10_000, train_loss=lambda _s: 9.3),
+        {"rate_too_low": "yes", "trained": "no"},
+    ),
+    "loss spikes": (
+        Recorded(train_loss=lambda step: 3.0 if step % 1000 == 0 else 2.0),
+        {"rate_too_high": "yes", "diverged": "no"},
+    ),
+    "network-bound at 100 Mbit/s": (
+        Recorded(sync_s=(30.0, 30.0), extra=[(0, _link(12e6))]),
+        {"network": "yes", "processors": "no", "network_fit": "measured", "starved": "no"},
+    ),
+    "network-bound at 1 Gbit/s": (
+        Recorded(sync_s=(1.09, 1.09), extra=[(0, _link(215e6))]),
+        {"network": "yes", "processors": "no", "network_fit": "measured"},
+    ),
+    "network-bound, capacity unknown": (
+        Recorded(sync_s=(0.3, 0.3)),
+        {"network": "yes", "network_fit": "cannot tell"},
+    ),
+    "network hidden behind compute": (
+        Recorded(sync_s=(0.002, 0.002), extra=[(0, _link(1e9))]),
+        {"network": "no", "processors": "yes", "network_fit": "measured"},
+    ),
+    "one process": (
+        Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,)),
+        {"network": "no", "network_fit": "measured", "straggler": "no"},
+    ),
+    "straggler, not the network": (
+        Recorded(compute_s=(0.4, 0.8), sync_s=(0.41, 0.01)),
+        {"straggler": "yes", "network": "no"},
+    ),
+    "data-starved": (
+        Recorded(data_wait_s=0.4),
+        {"starved": "yes", "processors": "no", "network": "no"},
+    ),
+    "padding waste": (Recorded(padding_share=0.46), {"padding": "yes"}),
+    "evaluated too often": (
+        Recorded(validate_every=100, validation_s=30),
+        {"evaluation": "yes"},
+    ),
+    "memory creeps": (
+        Recorded(peak_memory_bytes=lambda step: 10**9 + step * 200_000),
+        {"memory_creep": "yes"},
+    ),
+    "GPU busy-waiting at 100% and 43 W": (
+        Recorded(sync_s=(1.1, 1.1), device="cuda", extra=[(0, _gpu(43)), (1, _gpu(43))]),
+        {"processors": "no", "network": "yes", "throttled": "no"},
+    ),
+    "GPU busy at full power": (
+        Recorded(device="cuda", extra=[(0, _gpu(231)), (1, _gpu(228))]),
+        {"processors": "yes", "network": "no"},
+    ),
+    "GPU busy, power unknown": (
+        Recorded(device="cuda", extra=[(0, _gpu(None))]),
+        {"processors": "cannot tell"},
+    ),
+    "GPU throttled": (
+        Recorded(device="cuda", extra=[(0, _gpu(180, throttle="thermal"))]),
+        {"throttled": "yes"},
+    ),
+    "phases not measured": (
+        Recorded(
+            interval_changes={
+                "forward_s": None,
+                "backward_s": None,
+                "sync_s": None,
+                "data_wait_s": None,
+                "optimizer_s": None,
+                "padding_share": None,
+            }
+        ),
+        {
+            "processors": "cannot tell",
+            "network": "cannot tell",
+            "starved": "cannot tell",
+            "straggler": "cannot tell",
+            "padding": "cannot tell",
+            "step_time": "measured",
+        },
+    ),
+    "crashed": (
+        Recorded(steps=5000, reason=None, dev_loss=_power_law),
+        {"duration": "measured", "trained": "no", "diverged": "no"},
+    ),
+    "killed and resumed": (
+        Recorded(resume_at=(4700, 4000)),
+        {"trained": "yes", "network": "no", "duration": "measured"},
+    ),
+    "not started": (
+        Recorded(steps=0, reason=None, dev_loss=lambda _step: None),
+        {
+            "trained": "cannot tell",
+            "overfitting": "cannot tell",
+            "network": "cannot tell",
+            "processors": "cannot tell",
+            "step_time": "cannot tell",
+            "diverged": "cannot tell",
+            "rate_too_high": "cannot tell",
+            "memory_creep": "cannot tell",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_verdict_is_right_and_none_is_guessed(name: str, tmp_path: Path) -> None:
+    run, expected = RUNS[name]
+    facts = read_facts(run.write(tmp_path / "run"))
+    verdicts = {one.key: one for one in [*judge(facts), *examine(facts)]}
+    assert {key: verdicts[key].answer for key in expected} == expected
+    for verdict in verdicts.values():
+        assert verdict.says
+        assert "None" not in verdict.says
+        assert "nan" not in verdict.says
+
+
+def test_the_collection_is_large_enough() -> None:
+    assert len(RUNS) >= 25
+
+
+def test_useful_flops_and_scaling_need_a_measured_device(tmp_path: Path) -> None:
+    device = DeviceMeasured(
+        device="cpu", matrix_flop_per_s=1.5e11, alone_tokens_per_s=6000.0, method="test"
+    )
+    facts = read_facts(Recorded(extra=[(0, device)]).write(tmp_path / "run"))
+    processors = next(one for one in judge(facts) if one.key == "processors")
+    rows = {row.name: row.text for row in processors.evidence}
+    # 410,000 tokens in 100 steps of 0.411 s on two ranks, 6,000 alone
+    assert rows["scaling efficiency"] == "83.1%"
+    assert rows["useful FLOPs (MFU)"] == "not measured"
