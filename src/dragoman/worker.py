@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import torch
 
@@ -25,7 +24,8 @@ from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, DragomanError
 from dragoman.evaluate.metrics import bleu, chrf
 from dragoman.evaluate.validate import Validation, ValidationData, read_lines, validate
-from dragoman.launch import introduce_worker, report_failure
+from dragoman.launch import InterruptedRunError, introduce_worker, report_failure
+from dragoman.malloc import keep_freed_memory
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe, digest, load_recipe
 from dragoman.run_directory import RunDirectory
@@ -41,14 +41,6 @@ from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
 from dragoman.translation import TranslationModel
-
-INTERRUPTED_EXIT_CODE: Final = 130
-
-
-class InterruptedRunError(DragomanError):
-    """A signal ended training; all is saved."""
-
-    exit_code = INTERRUPTED_EXIT_CODE
 
 
 def train(run: RunDirectory) -> None:
@@ -142,6 +134,7 @@ def work(arguments: Sequence[str]) -> None:
     """Do one job in this process, as one rank of however many there are."""
     options = _parser().parse_args(arguments)
     run = RunDirectory.open(options.run)
+    keep_freed_memory()
     if options.job == "train":
         train(run)
     else:

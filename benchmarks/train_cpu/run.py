@@ -1,0 +1,154 @@
+"""Training speed on a CPU: ours beside the peers, interleaved round by round in one run.
+
+    PEERS_HOME=... benchmarks/train_cpu/run.py --peers ../shared/peers [--sizes small base]
+        [--rounds 5] [--names eole fairseq hf] [--window 15] [--warm 10]
+
+Every side trains the same model on the same encoded Multi30k text with batches of about 4,096
+target tokens; tokens are counted from the batches themselves, without padding. In each round every
+side runs once, alone, after a measurement of this machine's matrix rate. Printed: real target
+tokens a second, the ratio ours / peer of each round and their median, peak memory, seconds from
+the start of the process to the first update, and our share of the matrix rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.estimate import training_flop
+from dragoman.model.config import ModelConfig
+
+SIZES = {"small": (256, 4, 1024, 3), "base": (512, 8, 2048, 6)}
+OURS = "dragoman"
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    options = _options()
+    for size in options.sizes:
+        rounds = [_round(number, size, options) for number in range(options.rounds)]
+        _report(size, rounds, options.names)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--peers", type=Path, required=True, help="folder of run_peer.sh")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--names", nargs="+", default=["eole", "fairseq", "hf"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=float, default=10, help="seconds thrown away")
+    parser.add_argument("--window", type=float, default=15, help="seconds of a measurement")
+    parser.add_argument("--windows", type=int, default=1)
+    return parser.parse_args()
+
+
+def _round(number: int, size: str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Each side once; the order turns round by round."""
+    names = [OURS, *options.names]
+    turned = names[number % len(names) :] + names[: number % len(names)]
+    results: dict[str, dict[str, Any]] = {}
+    for name in turned:
+        matrix = _matrix_gflop_s()
+        results[name] = _train(name, size, options) | {"matrix_gflop_s": matrix}
+        print(
+            f"{size} round {number + 1} {name:9} {results[name]['trg_tok_s']:7.0f} tokens/s  "
+            f"matrix {matrix:4.0f} GFLOP/s  memory {results[name]['peak_rss_mb']} MB",
+            flush=True,
+        )
+    return results
+
+
+def _train(name: str, size: str, options: argparse.Namespace) -> dict[str, Any]:
+    home = Path(os.environ["PEERS_HOME"])
+    environment = os.environ | {
+        "PEER_WARM": str(options.warm),
+        "PEER_WINDOW": str(options.window),
+        "PEER_WINDOWS": str(options.windows),
+        "OMP_NUM_THREADS": "2",
+    }
+    if name != OURS:
+        command = [str(options.peers / "run_peer.sh"), name, size]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return dict(json.loads(done.stdout))
+    out = home / "work" / f"{OURS}-{size}.json"
+    out.parent.mkdir(exist_ok=True)
+    environment |= {
+        "PEER_OUT": str(out),
+        "PEER_NAME": OURS,
+        "PEER_SIZE": size,
+        "PYTHONPATH": str(options.peers),
+        "PEER_T0": str(time.time()),
+    }
+    numbers = [str(number) for number in SIZES[size]]
+    subprocess.run(
+        [sys.executable, str(HERE / "ours.py"), str(home / "data"), *numbers],
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    return dict(json.loads(out.read_text()))
+
+
+def _matrix_gflop_s() -> float:
+    """GFLOP/s of an fp32 product of a feed-forward layer's shape, on all threads."""
+    left, right, out = torch.randn(4096, 512), torch.randn(512, 2048), torch.empty(4096, 2048)
+    rates = []
+    for _ in range(12):
+        start = time.perf_counter()
+        torch.mm(left, right, out=out)
+        rates.append(2 * 4096 * 512 * 2048 / (time.perf_counter() - start) / 1e9)
+    return statistics.median(rates[2:])
+
+
+def _report(size: str, rounds: list[dict[str, dict[str, Any]]], names: list[str]) -> None:
+    print(f"\n{size}: median of {len(rounds)} rounds")
+    for name in [OURS, *names]:
+        runs = [results[name] for results in rounds]
+        speed = statistics.median(run["trg_tok_s"] for run in runs)
+        ratios = [r[OURS]["trg_tok_s"] / r[name]["trg_tok_s"] for r in rounds]
+        print(
+            f"{name:9} {speed:7.0f} target tokens/s  ours / this: "
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})  "
+            f"memory {max(run['peak_rss_mb'] for run in runs)} MB  "
+            f"start to first step {statistics.median(run['startup_s'] for run in runs):.1f} s"
+        )
+    fastest = [max(r[name]["trg_tok_s"] for name in names) for r in rounds]
+    ratios = [r[OURS]["trg_tok_s"] / f for r, f in zip(rounds, fastest, strict=True)]
+    shares = [_useful_gflop_s(size, r[OURS]) / r[OURS]["matrix_gflop_s"] for r in rounds]
+    print(
+        f"ours / fastest peer of the round: {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f}); "
+        f"share of the matrix rate: {statistics.median(shares):.0%}\n",
+        flush=True,
+    )
+
+
+def _useful_gflop_s(size: str, run: dict[str, Any]) -> float:
+    d_model, num_heads, d_ffn, layers = SIZES[size]
+    config = ModelConfig(
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ffn=d_ffn,
+        encoder_layers=layers,
+        decoder_layers=layers,
+    )
+    flop = training_flop(
+        config,
+        target_vocab_size=8000,
+        source_length=round(run["src_per_sent"] + 1),
+        target_length=round(run["trg_per_sent"]),
+    )
+    return float(flop / round(run["trg_per_sent"]) * run["trg_tok_s"] / 1e9)
+
+
+if __name__ == "__main__":
+    main()
