@@ -151,6 +151,6 @@ def test_after_a_resume_tensorboard_forgets_the_steps_that_were_lost(tmp_path: P
         sink.close()
         # Two files of one second are told apart by name only; TensorBoard reads them in order.
         for number, path in enumerate(sorted(tmp_path.glob("events.out.tfevents.*"))):
-            path.rename(path.with_name(f"{path.name[:19]}{number:010d}{path.name[29:]}"))
+            path.rename(path.with_name(f"{path.name[:20]}{number:010d}{path.name[30:]}"))
     scalars = _read_back(tmp_path).Scalars("train_loss")
     assert [(s.step, s.value) for s in scalars] == [(100, 100), (200, 300), (300, 400), (400, 500)]
