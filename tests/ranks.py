@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dragoman.distributed.world import RENDEZVOUS_VARIABLE, join_world
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
+from dragoman.distributed.world import join_world
 
 RankFunction = Callable[..., Any]
 

@@ -17,16 +17,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Final
+from types import FrameType, TracebackType
+from typing import Final, Self
 
-from dragoman.distributed.world import RENDEZVOUS_VARIABLE
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
 from dragoman.errors import DragomanError, TrainingError
 
+_PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
+"""The process id of whoever started this process, if it was one of ours."""
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SECONDS_TO_SAVE: Final = 60.0
+"""How long workers may go on when torchrun itself was killed."""
 
 
 class WorkerError(DragomanError):
@@ -37,30 +42,35 @@ class WorkerError(DragomanError):
         self.exit_code = exit_code  # type: ignore[misc]  # that of the class it was raised as
 
 
-def launch_workers(arguments: Sequence[str], *, ranks: int, run_directory: Path) -> None:
-    """Run `python -m dragoman.worker ARGUMENTS` in `ranks` processes until all have ended.
+class InterruptedRunError(DragomanError):
+    """A signal ended the run; the same command goes on."""
 
-    SIGTERM and SIGINT are passed on to the workers, which save and exit.
-    Raises WorkerError with the error of the first worker that failed, TrainingError where a
-    worker died without a word.
+    exit_code = 130
+
+
+def launch_workers(module_arguments: Sequence[str], *, ranks: int, run_directory: Path) -> None:
+    """Run `python -m MODULE ARGUMENTS` in `ranks` processes until all have ended.
+
+    SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
+    Raises WorkerError with the error of the first worker that failed, InterruptedRunError where a
+    signal came before a worker could do anything about it, TrainingError where a worker died
+    without a word.
     """
     log_path = run_directory / "logs" / "launch.log"
     log_path.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="dragoman-") as meeting, log_path.open("ab") as log:
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as directory, log_path.open("ab") as log:
+        meeting = Path(directory)
         torchrun = subprocess.Popen(
-            _torchrun_command(arguments, ranks, Path(meeting)),
-            env=_environment(ranks, Path(meeting)),
+            _torchrun_command(module_arguments, ranks, meeting),
+            env=_environment(ranks, meeting),
             stderr=log,
             start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
         )
-        with _passing_on_signals(Path(meeting)):
+        with _SignalRelay(torchrun, meeting) as relay:
             exit_code = torchrun.wait()
+            _end_workers(meeting)
         if exit_code:
-            raise _failure(Path(meeting)) or TrainingError(
-                "a worker process died without a word",
-                place=log_path,
-                remedy="read its end; exit code -9 there means killed, often for lack of memory",
-            )
+            raise _failure(meeting, log_path, interrupted=relay.received > 0)
 
 
 def introduce_worker() -> None:
@@ -68,8 +78,10 @@ def introduce_worker() -> None:
     end_with_parent()
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
-        rank = os.environ["RANK"]
-        Path(meeting).with_name(f"pid-{rank}").write_text(str(os.getpid()), encoding="utf-8")
+        name = f"pid-{os.environ['RANK']}"
+        draft = Path(meeting).with_name(f"new-{name}")
+        draft.write_text(str(os.getpid()), encoding="utf-8")
+        draft.rename(draft.with_name(name))
 
 
 def report_failure(error: DragomanError) -> None:
@@ -82,64 +94,120 @@ def report_failure(error: DragomanError) -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent process dies (Linux; elsewhere nothing)."""
+    """Ask the kernel for SIGTERM when the parent process dies (Linux; elsewhere nothing).
+
+    Exits at once where the parent is dead already.
+    """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    parent = os.environ.get(_PARENT_VARIABLE)
+    if parent is not None and os.getppid() != int(parent):
+        sys.exit("dragoman: the process that started this one is gone")
 
 
-def _torchrun_command(arguments: Sequence[str], ranks: int, meeting: Path) -> list[str]:
+def _torchrun_command(module_arguments: Sequence[str], ranks: int, meeting: Path) -> list[str]:
     return [
         *(sys.executable, "-m", "dragoman.launch"),
         *("--nnodes=1", f"--nproc-per-node={ranks}", "--max-restarts=0"),
         *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
         *(f"--rdzv-endpoint={meeting / 'agents'}", "--rdzv-id=local", "--local-addr=127.0.0.1"),
-        *("-m", "dragoman.worker"),
-        *arguments,
+        *("-m", *module_arguments),
     ]
 
 
 def _environment(ranks: int, meeting: Path) -> dict[str, str]:
-    threads = max(1, (os.cpu_count() or 1) // ranks)
     return {
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(max(1, _num_usable_cores() // ranks)),
         **os.environ,
         RENDEZVOUS_VARIABLE: str(meeting / "workers"),
+        _PARENT_VARIABLE: str(os.getpid()),
         # Otherwise torchrun opens a store for the workers on every interface of the machine.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
 
 
-@contextlib.contextmanager
-def _passing_on_signals(meeting: Path) -> Iterator[None]:
-    """Inside the block SIGTERM and SIGINT go to the workers as SIGTERM.
+def _num_usable_cores() -> int:
+    """Cores that this process may run on: a container or a job may have fewer than the machine."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
-    They are sent to each worker and not to torchrun, which would kill after 30 seconds.
+
+class _SignalRelay:
+    """Inside the block SIGTERM and SIGINT go to the workers as SIGTERM, the second as SIGKILL.
+
+    They go to each worker and not to torchrun, which would kill after 30 seconds; to torchrun only
+    while there is no worker yet.
     """
 
-    def pass_on(_number: int, _frame: FrameType | None) -> None:
-        for path in meeting.glob("pid-*"):
-            with contextlib.suppress(ProcessLookupError, ValueError):
-                os.kill(int(path.read_text(encoding="utf-8")), signal.SIGTERM)
+    def __init__(self, torchrun: subprocess.Popen[bytes], meeting: Path) -> None:
+        self.received = 0
+        self._torchrun = torchrun
+        self._meeting = meeting
 
-    before = {number: signal.signal(number, pass_on) for number in _STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._pass_on) for number in _STOP_SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
+        self.received += 1
+        number = signal.SIGTERM if self.received == 1 else signal.SIGKILL
+        for pid in _worker_pids(self._meeting) or [self._torchrun.pid]:
+            _send(number, pid)
 
-def _failure(meeting: Path) -> WorkerError | None:
+
+def _worker_pids(meeting: Path) -> list[int]:
+    return [int(path.read_text(encoding="utf-8")) for path in sorted(meeting.glob("pid-*"))]
+
+
+def _send(number: int, pid: int) -> bool:
+    """Send a signal; whether the process is still there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _end_workers(meeting: Path) -> None:
+    """Nothing where torchrun has ended in peace; where it was killed, its workers end here."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        alive = [pid for pid in _worker_pids(meeting) if _send(number, pid)]
+        deadline = time.monotonic() + _SECONDS_TO_SAVE
+        while alive and time.monotonic() < deadline:
+            time.sleep(0.1)
+            alive = [pid for pid in alive if _send(0, pid)]
+
+
+def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanError:
     """The error that was reported first; the others are often only its consequences."""
     reports = sorted(meeting.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
-    if not reports:
-        return None
-    record = json.loads(reports[0].read_text(encoding="utf-8"))
-    return WorkerError(record["message"], record["exit_code"])
+    if reports:
+        record = json.loads(reports[0].read_text(encoding="utf-8"))
+        return WorkerError(record["message"], record["exit_code"])
+    if interrupted:
+        return InterruptedRunError(
+            "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+        )
+    return TrainingError(
+        "a worker process ended unexpectedly",
+        place=log_path,
+        remedy="its end tells why; exit code -9 means killed, often for lack of memory",
+    )
 
 
 if __name__ == "__main__":
     end_with_parent()
+    os.environ[_PARENT_VARIABLE] = str(os.getpid())
     from torch.distributed.run import main
 
     main()

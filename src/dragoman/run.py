@@ -106,10 +106,12 @@ def evaluate(
 
 def _work(arguments: Sequence[str], directory: RunDirectory, ranks: int | None) -> None:
     """Let workers do a job: this process where one is enough, else others through torchrun."""
-    from dragoman import worker  # imports torch, which preparing and planning do without
+    if ranks is None or ranks == 1:
+        from dragoman import worker  # imports torch, which who only starts others does without
 
-    ranks = ranks or worker.default_ranks()
-    if ranks == 1:
-        worker.work(arguments)
-    else:
-        launch_workers(arguments, ranks=ranks, run_directory=directory.path)
+        ranks = ranks or worker.default_ranks()
+        if ranks == 1:
+            worker.work(arguments)
+            return
+    module = ["dragoman.worker", *arguments]
+    launch_workers(module, ranks=ranks, run_directory=directory.path)

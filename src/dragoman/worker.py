@@ -76,6 +76,8 @@ def train(run: RunDirectory) -> None:
             state = _resume(store, step, _first_state(recipe, manifest, world), events)
             _tell_start(run, recipe, manifest, model, state, world, events)
             with _updates(recipe, prepared, state, world) as updates:
+                if world.is_main and updates.sampler.num_oversized:
+                    events.write(_oversized(updates.sampler.num_oversized), step=state.step)
                 result = fit(
                     step,
                     updates,
@@ -245,6 +247,14 @@ def _updates(recipe: Recipe, prepared: Path, state: TrainState, world: World) ->
         world_size=world.world_size,
         start_update=state.step,
         device=world.device,
+    )
+
+
+def _oversized(num_pairs: int) -> Alert:
+    return Alert(
+        severity="warning",
+        cause=f"{num_pairs} pairs are longer than data.batch_tokens; each is a batch of its own",
+        remedy="raise data.batch_tokens or lower corpus.max_pieces",
     )
 
 

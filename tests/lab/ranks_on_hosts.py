@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ranks
-from dragoman.distributed.world import RENDEZVOUS_VARIABLE
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
 from lab.laboratory import INTERFACE, LabHost
 from ranks import RankFunction
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RENDEZVOUS_VARIABLE: Final = "DRAGOMAN_RENDEZVOUS"
-"""Names the file through which the processes of a run find each other; set by launch.py."""
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
+from dragoman.errors import MachineError
+
+_LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
 _COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
 """Ranks may differ by the longest share of a validation; a dead one is noticed by torchrun."""
 
@@ -73,7 +76,10 @@ class World:
 def join_world() -> Iterator[World]:
     """This process's place among the others; alone where torchrun did not start it.
 
-    The device is the GPU of the local rank where there is one, else the CPU.
+    The device is the GPU of the local rank where the machine has GPUs, else the CPU. No rank leaves
+    before all have come to the end of the block: torchrun kills those that are left behind.
+
+    Raises MachineError where there are more ranks than GPUs.
     """
     rank = int(os.environ.get("RANK", 0))
     world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -85,6 +91,7 @@ def join_world() -> Iterator[World]:
     _connect(world, Path(os.environ[RENDEZVOUS_VARIABLE]))
     try:
         yield world
+        world.barrier()
     finally:
         dist.destroy_process_group()
 
@@ -92,6 +99,11 @@ def join_world() -> Iterator[World]:
 def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise MachineError(
+            f"this machine has no GPU for rank {local_rank}",
+            remedy=f"start at most {torch.cuda.device_count()} ranks",
+        )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
@@ -100,8 +112,8 @@ def _device(local_rank: int) -> torch.device:
 def _connect(world: World, rendezvous: Path) -> None:
     """Join the process group. A restart by torchrun meets in a file of its own."""
     # Without a name Gloo listens on the address that the host's name resolves to.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     on_gpu = world.device.type == "cuda"
     dist.init_process_group(

@@ -1,0 +1,143 @@
+"""Workers under torchrun: no open port, one-line errors, signals, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import launched
+from processes import LOOPBACK, listening_addresses, processes_in, wait_until
+
+Start = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a launcher in the test's folder; whatever is still there is killed after the test."""
+
+    def start_task(task: str) -> subprocess.Popen[str]:
+        program = Path(launched.__file__)
+        return subprocess.Popen(
+            [sys.executable, str(program), "launch", task],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "3", "PYTHONPATH": _python_path(program.parent)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    yield start_task
+    for pid in processes_in(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _python_path(folder: Path) -> str:
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+def _both_have(folder: Path, word: str) -> bool:
+    return all((folder / f"{word}-{rank}").exists() for rank in (0, 1))
+
+
+def _nobody_left(folder: Path, *, limit_s: float = 30.0) -> None:
+    wait_until(lambda: not processes_in(folder), limit_s=limit_s)
+
+
+def _torchrun(launcher: subprocess.Popen[str]) -> int:
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    assert len(children) == 1
+    return int(children[0])
+
+
+def test_no_process_listens_beyond_loopback(tmp_path: Path, start: Start) -> None:
+    launcher = start("meet")
+    wait_until(lambda: _both_have(tmp_path, "met"))
+    processes = processes_in(tmp_path)
+    assert len(processes) == 4, "the caller, torchrun and two workers"
+    addresses = set().union(*(listening_addresses(pid) for pid in processes))
+    assert addresses == {LOOPBACK}
+    assert (tmp_path / "met-0").read_text() == "3"
+    (tmp_path / "leave").touch()
+    _, complaint = launcher.communicate(timeout=60)
+    assert (launcher.returncode, complaint) == (0, "")
+    _nobody_left(tmp_path)
+
+
+def test_the_first_error_is_one_line_and_ends_the_others(tmp_path: Path, start: Start) -> None:
+    launcher = start("fail")
+    _, complaint = launcher.communicate(timeout=120)
+    assert complaint == "dragoman: recipe.toml: is not a number; write a number\n"
+    assert launcher.returncode == 2
+    assert "Traceback" not in complaint
+    _nobody_left(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_every_worker_save(
+    tmp_path: Path, start: Start, number: signal.Signals
+) -> None:
+    launcher = start("save_when_told")
+    wait_until(lambda: _both_have(tmp_path, "working"))
+    launcher.send_signal(number)
+    _, complaint = launcher.communicate(timeout=60)
+    assert (launcher.returncode, complaint) == (0, "")
+    assert _both_have(tmp_path, "saved")
+    _nobody_left(tmp_path)
+
+
+@pytest.mark.parametrize("after_s", [0.5, 4.0])
+def test_a_signal_before_the_work_begins_ends_all(
+    tmp_path: Path, start: Start, after_s: float
+) -> None:
+    launcher = start("come_late")
+    wait_until(lambda: bool(list((tmp_path / "logs").glob("*"))))
+    time.sleep(after_s)
+    launcher.send_signal(signal.SIGINT)
+    _, complaint = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert complaint.count("\n") == 1
+    assert "stopped by a signal" in complaint
+    _nobody_left(tmp_path)
+
+
+def test_a_second_signal_kills_workers_that_hang(tmp_path: Path, start: Start) -> None:
+    launcher = start("hang")
+    wait_until(lambda: _both_have(tmp_path, "working"))
+    launcher.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert len(processes_in(tmp_path)) == 4
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    _nobody_left(tmp_path)
+
+
+def test_workers_save_and_end_when_torchrun_is_killed(tmp_path: Path, start: Start) -> None:
+    launcher = start("save_when_told")
+    wait_until(lambda: _both_have(tmp_path, "working"))
+    os.kill(_torchrun(launcher), signal.SIGKILL)
+    _, complaint = launcher.communicate(timeout=60)
+    assert launcher.returncode == 1
+    assert complaint.count("\n") == 1
+    assert "launch.log" in complaint
+    assert _both_have(tmp_path, "saved")
+    _nobody_left(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["save_when_told", "come_late"])
+def test_all_end_when_the_caller_is_killed(tmp_path: Path, start: Start, task: str) -> None:
+    launcher = start(task)
+    if task == "save_when_told":
+        wait_until(lambda: _both_have(tmp_path, "working"))
+    else:
+        wait_until(lambda: len(processes_in(tmp_path)) > 1)
+    launcher.kill()
+    launcher.communicate()
+    _nobody_left(tmp_path)
+    assert _both_have(tmp_path, "saved") == (task == "save_when_told")

@@ -1,0 +1,80 @@
+"""What test_launch.py starts: as a program the launcher's caller, or one of its workers.
+
+launched.py launch TASK     calls launch_workers, as run.py does
+-m launched TASK            a worker
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from dragoman.errors import ConfigError, DragomanError
+from dragoman.launch import introduce_worker, launch_workers, report_failure
+
+
+def meet() -> None:
+    """Join the others, say so, and stay until a file appears."""
+    from dragoman.distributed.world import join_world
+
+    with join_world() as world:
+        world.barrier()
+        Path(f"met-{world.rank}").write_text(os.environ["OMP_NUM_THREADS"])
+        while not Path("leave").exists():
+            time.sleep(0.05)
+
+
+def fail() -> None:
+    """Rank 1 finds an error; rank 0 waits for it in vain."""
+    if os.environ["RANK"] == "1":
+        raise ConfigError("is not a number", place="recipe.toml", remedy="write a number")
+    time.sleep(600)
+
+
+def save_when_told() -> None:
+    """Work until a signal comes, take some time to save, and end in peace."""
+    rank = os.environ["RANK"]
+    told = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+    Path(f"working-{rank}").touch()
+    while not told:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    Path(f"saved-{rank}").touch()
+
+
+def hang() -> None:
+    """Take no notice of SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(f"working-{os.environ['RANK']}").touch()
+    time.sleep(600)
+
+
+def come_late() -> None:
+    """Never get to the work."""
+    time.sleep(600)
+
+
+TASKS = {task.__name__: task for task in (meet, fail, save_when_told, hang, come_late)}
+
+
+def main() -> int:
+    """Returns the exit code."""
+    try:
+        if sys.argv[1] == "launch":
+            launch_workers(["launched", sys.argv[2]], ranks=2, run_directory=Path.cwd())
+        else:
+            introduce_worker()
+            TASKS[sys.argv[1]]()
+    except DragomanError as error:
+        report_failure(error)
+        print(f"dragoman: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
