@@ -103,6 +103,12 @@ def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     chosen.add_argument("--best", type=_positive, metavar="K", help="the best K by dev loss")
     average.add_argument("--output", type=Path, help="default: RUN/checkpoints/average")
 
+    report = commands.add_parser("report", help="answer twelve questions about a run, measured")
+    report.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run directory")
+    report.add_argument("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log")
+    report.add_argument("--output", type=Path, help="where to write it (default: RUN/report)")
+    report.add_argument("--price", help='of one machine for an hour, such as "3 USD"')
+
     inspect = commands.add_parser("inspect", help="every file of a run with purpose and size")
     inspect.add_argument("path", type=Path, metavar="RUN|CHECKPOINT|PREPARED")
 
