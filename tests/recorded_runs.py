@@ -20,6 +20,7 @@ from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 START = 1.7e9
 _BOOT_S = 1.6e9
+_SAVE_S = 0.5
 
 
 @dataclass
@@ -132,7 +133,7 @@ class _RankWriter:
 
     def _validate(self, step: int) -> None:
         run = self._run
-        self._now += run.validation_s
+        self._now += run.validation_s + _SAVE_S
         if self._rank == 0:
             self._write(
                 VALIDATED,
@@ -144,9 +145,8 @@ class _RankWriter:
                 decode_s=run.validation_s * 0.8,
             )
             written = CheckpointWritten(
-                path=f"step-{step}", reason="steps", size_bytes=89_040_000, seconds_s=0.5
+                path=f"step-{step}", reason="steps", size_bytes=89_040_000, seconds_s=_SAVE_S
             )
-            self._now += 0.5
             self._write(written, step)
 
     def _write(self, payload: Payload, step: int, **changes: Any) -> None:

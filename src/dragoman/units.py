@@ -72,6 +72,10 @@ class Quantity:
         return float(f"1e{last_place}") * self._scale(symbol, text)
 
     def _number(self, number: float) -> str:
+        text = self._digits(number)
+        return text.removeprefix("-") if _to_float(text) == 0 else text
+
+    def _digits(self, number: float) -> str:
         if self.decimals is not None:
             return f"{number:,.{self.decimals}f}"
         if number == 0 or (number == round(number) and abs(number) < 10**self.digits):

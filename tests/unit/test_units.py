@@ -78,6 +78,7 @@ def test_any_text_is_a_value_or_refused_with_words(name: str, text: str) -> None
         (units.SHORT_COUNT, 62_400, "62.4k"),
         (units.SHORT_COUNT, 50_000, "50k"),
         (units.SHARE, 0.46, "46.0%"),
+        (units.SHARE, -0.0001, "0.0%"),
         (units.LOSS, 1.6273, "1.6273"),
         (units.LEARNING_RATE, 9.8821e-4, "9.882e-4"),
         (units.LEARNING_RATE, 0.0, "0"),

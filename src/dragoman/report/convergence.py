@@ -190,6 +190,8 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
 def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
     seen = losses(facts)
     yield evidence("validations after the start", units.COUNT, len(seen))
+    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
+    yield evidence("dev loss of the untrained model", units.LOSS, start)
     if seen:
         yield evidence("last dev loss", units.LOSS, seen[-1][1])
         best, loss = min(seen, key=lambda pair: pair[1])
@@ -225,7 +227,8 @@ def _ahead(facts: Facts) -> Iterator[Evidence]:
     if curve is None or seconds_s is None or has_turned(facts):
         return
     more = round(facts.last_step * _LOOK_AHEAD)
-    fall = points[-1][1] - curve.at(points[-1][0] + more)
+    now = points[-1][0]
+    fall = curve.at(now) - curve.at(now + more)
     price = cost_text(facts, more * seconds_s)
     text = (
         f"{units.LOSS.text(fall)} less dev loss in {units.DURATION.text(more * seconds_s)}"

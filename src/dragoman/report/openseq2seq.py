@@ -32,7 +32,7 @@ from dragoman.telemetry.events import (
     as_values,
 )
 
-_SCORE_METHOD = "teacher-forced argmax on subword pieces: not a translation"
+_SCORE_METHOD = "teacher-forced argmax on subword pieces, no translation"
 _STEP = re.compile(r"\*\*\* Global step (\d+):.*Train loss: (\d+\.\d+)")
 _TIME = re.compile(r"time per step = (\d+):(\d+):(\d+(?:\.\d+)?)")
 _LOSS = re.compile(r"\*\*\*\s+Validation loss: (\d+\.\d+)")

@@ -1,0 +1,144 @@
+"""Verdicts -> report.json, report.md and report.html."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dragoman import units
+from dragoman.errors import MachineError
+from dragoman.report.facts import Facts
+from dragoman.report.health import examine
+from dragoman.report.page import page
+from dragoman.report.verdict import Verdict
+from dragoman.report.verdicts import judge
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run's facts and what they answer."""
+
+    facts: Facts
+    answers: tuple[Verdict, ...]
+    ailments: tuple[Verdict, ...]
+
+    @classmethod
+    def of(cls, facts: Facts) -> Report:
+        """The report of a run."""
+        return cls(facts, tuple(judge(facts)), tuple(examine(facts)))
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write report.html, report.md and report.json; returns their paths.
+
+        Raises MachineError where the directory cannot be written.
+        """
+        texts = {
+            "report.html": page(self.facts, self.answers, self.ailments),
+            "report.md": as_markdown(self),
+            "report.json": as_json(self),
+        }
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                (directory / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise MachineError(
+                f"cannot write the report: {error.strerror}",
+                place=directory,
+                remedy="free disk space, or choose another place",
+            ) from error
+        return [directory / name for name in texts]
+
+
+def as_json(report: Report) -> str:
+    """The report for programs: values in base units beside their texts."""
+    facts = report.facts
+    values = {
+        "version": REPORT_VERSION,
+        "run": {
+            "name": facts.name,
+            "world_size": facts.world_size,
+            "hosts": list(facts.hosts),
+            "device": facts.device,
+            "precision": facts.precision,
+            "num_parameters": facts.num_parameters,
+            "max_steps": facts.max_steps,
+            "last_step": facts.last_step,
+            "finished": facts.is_finished,
+            "read_at": facts.read_at,
+        },
+        "answers": [asdict(verdict) for verdict in report.answers],
+        "ailments": [asdict(verdict) for verdict in report.ailments],
+        "problems": list(facts.problems),
+        "environment": dict(facts.environment),
+    }
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+
+def as_markdown(report: Report) -> str:
+    """The report as text: the answers in one line each, then each with its evidence."""
+    return "\n".join(_markdown(report)) + "\n"
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    facts = report.facts
+    yield f"# {facts.name}"
+    yield ""
+    yield summary(facts)
+    yield ""
+    yield "| | question | answer | |"
+    yield "|---:|---|---|---|"
+    for number, one in enumerate(report.answers, 1):
+        yield f"| {number} | {_cell(one.question)} | **{one.answer}** | {_cell(one.says)} |"
+    yield from _ailments(report.ailments)
+    if facts.problems:
+        yield from ("", "## About the evidence", "")
+        yield from (f"- {problem}" for problem in facts.problems)
+    for number, one in enumerate(report.answers, 1):
+        yield from ("", f"## {number}. {one.question}", "", f"**{one.answer}**: {one.says}")
+        yield from _details(one)
+
+
+def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
+    yield from ("", "## Ailments", "")
+    for one in ailments:
+        remedy = f" {one.remedy}" if one.remedy else ""
+        yield f"- {one.question} **{one.answer}**: {one.says}{remedy}"
+
+
+def _details(verdict: Verdict) -> Iterator[str]:
+    if verdict.evidence:
+        yield from ("", "| evidence | |", "|---|---|")
+        for row in verdict.evidence:
+            yield f"| {_cell(row.name)} | {_cell(row.text)} |"
+    for label, text in (
+        ("Limits", "; ".join(verdict.thresholds)),
+        ("Method", verdict.method),
+        ("Remedy", verdict.remedy),
+    ):
+        if text:
+            yield from ("", f"{label}: {text}")
+
+
+def summary(facts: Facts) -> str:
+    """The run in one sentence."""
+    parts = [f"{units.COUNT.text(facts.last_step)} steps"]
+    if facts.max_steps:
+        parts[0] = (
+            f"step {units.COUNT.text(facts.last_step)} of {units.COUNT.text(facts.max_steps)}"
+        )
+    if facts.num_parameters:
+        parts.append(f"{units.COUNT.text(facts.num_parameters)} parameters")
+    if facts.world_size:
+        ranks = "1 rank" if facts.world_size == 1 else f"{facts.world_size} ranks"
+        parts.append(f"{ranks} on {', '.join(facts.hosts)}" if facts.hosts else ranks)
+    parts += [text for text in (facts.device, facts.precision) if text]
+    return ", ".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,228 @@
+"""Plots as SVG that needs nothing: no script, no font, no file. Colours are classes of the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_CHARACTER = 7.0
+"""Width of a character of 12 px, about."""
+_LINE = 16.0
+_MOST_POINTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line, or points; band: low and high of each point."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float]] = ()
+    dots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What an axis shows, and how its numbers are written. from_zero: it begins there."""
+
+    label: str
+    text: Callable[[float], str]
+    from_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a bar, and its value as text."""
+
+    name: str
+    value: float
+    text: str
+
+
+def line_plot(series: Sequence[Series], x: Axis, y: Axis, *, width: int, height: int = 240) -> str:
+    """Series over one pair of axes; "" where no series has two points."""
+    drawn = [one for one in map(_thinned, series) if len(one.points) >= 2]
+    if not drawn:
+        return ""
+    frame = _Frame.around(drawn, x, y, width, height)
+    body = [
+        *frame.axes(x, y),
+        *(part for n, one in enumerate(drawn) for part in frame.draw(one, n)),
+    ]
+    names = [one.name for one in drawn]
+    legend_height = _legend_height(names, width)
+    title = f"{y.label} over {x.label}: {', '.join(names)}"
+    return _svg(
+        title, width, height + legend_height, [*_legend(names, width), _moved(body, legend_height)]
+    )
+
+
+def bar_plot(parts: Sequence[Part], *, title: str, width: int) -> str:
+    """Parts of a whole side by side; "" where the whole is nothing."""
+    whole = sum(part.value for part in parts)
+    if whole <= 0:
+        return ""
+    body, at = [], 0.0
+    for number, part in enumerate(parts):
+        length = part.value / whole * width
+        if length > 0:
+            body.append(
+                f'<rect class="f{number}" x="{at:.1f}" y="0" width="{length:.1f}" height="22"/>'
+            )
+        at += length
+    names = [f"{part.name} {part.text}" for part in parts]
+    legend_height = _legend_height(names, width)
+    said = f"{title}: {', '.join(names)}"
+    return _svg(said, width, 24 + legend_height, [*body, _moved(_legend(names, width), 30)])
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round numbers from low to high; at least two where they differ."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / max(most - 1, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * unit for unit in (1, 2, 2.5, 5, 10) if power * unit >= rough * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where data lie on the paper."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+    x_ticks: list[float]
+    y_ticks: list[float]
+
+    @classmethod
+    def around(cls, series: Sequence[Series], x: Axis, y: Axis, width: int, height: int) -> _Frame:
+        xs = [point[0] for one in series for point in one.points]
+        ys = [point[1] for one in series for point in one.points]
+        ys += [value for one in series for pair in one.band for value in pair]
+        low, high = 0.0 if y.from_zero else min(ys), max(ys)
+        margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
+        low, high = max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
+        y_ticks = ticks(low, high, 6)
+        left = max(len(y.text(tick)) for tick in y_ticks) * _CHARACTER + 10
+        widest = max(len(x.text(value)) for value in (min(xs), max(xs))) * _CHARACTER + 16
+        x_ticks = ticks(min(xs), max(xs), max(2, min(8, int((width - left) / widest))))
+        return cls(
+            left, width - 14.0, 22.0, height - 38.0, min(xs), max(xs), low, high, x_ticks, y_ticks
+        )
+
+    def x(self, value: float) -> float:
+        share = (value - self.x_low) / ((self.x_high - self.x_low) or 1.0)
+        return self.left + share * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        share = (value - self.y_low) / ((self.y_high - self.y_low) or 1.0)
+        return self.bottom - share * (self.bottom - self.top)
+
+    def axes(self, x: Axis, y: Axis) -> list[str]:
+        """Grid, numbers and labels."""
+        found = [f'<text class="axis" x="0" y="12">{escape(y.label)}</text>']
+        for tick in self.y_ticks:
+            at = self.y(tick)
+            found.append(
+                f'<path class="grid" d="M{self.left:.1f} {at:.1f}H{self.right:.1f}"/>'
+                f'<text x="{self.left - 6:.1f}" y="{at + 4:.1f}" text-anchor="end">'
+                f"{escape(y.text(tick))}</text>"
+            )
+        for tick in self.x_ticks:
+            at = self.x(tick)
+            half = len(x.text(tick)) * _CHARACTER / 2
+            at_text = min(max(at, half), self.right + 14 - half)
+            found.append(
+                f'<path class="grid" d="M{at:.1f} {self.top:.1f}V{self.bottom + 4:.1f}"/>'
+                f'<text x="{at_text:.1f}" y="{self.bottom + 18:.1f}" text-anchor="middle">'
+                f"{escape(x.text(tick))}</text>"
+            )
+        found.append(
+            f'<text class="axis" x="{self.right:.1f}" y="{self.bottom + 34:.1f}" '
+            f'text-anchor="end">{escape(x.label)}</text>'
+        )
+        return found
+
+    def draw(self, series: Series, number: int) -> list[str]:
+        """One series: its band below, its line or dots above."""
+        found = []
+        spots = [(self.x(x), self.y(y)) for x, y in series.points]
+        if series.band:
+            highs = [
+                (at[0], self.y(high)) for at, (_, high) in zip(spots, series.band, strict=True)
+            ]
+            lows = [(at[0], self.y(low)) for at, (low, _) in zip(spots, series.band, strict=True)]
+            found.append(f'<path class="b{number}" d="{_path([*highs, *reversed(lows)])}Z"/>')
+        if not series.dots:
+            found.append(f'<path class="l{number}" d="{_path(spots)}"/>')
+        if series.dots or len(spots) <= 40:
+            found += [
+                f'<circle class="f{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in spots
+            ]
+        return found
+
+
+def _path(spots: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+
+
+def _thinned(series: Series) -> Series:
+    """At most 400 points, evenly chosen, first and last among them; finite ones."""
+    kept = [n for n, (x, y) in enumerate(series.points) if math.isfinite(x) and math.isfinite(y)]
+    if len(kept) > _MOST_POINTS:
+        span = (len(kept) - 1) / (_MOST_POINTS - 1)
+        kept = [kept[round(n * span)] for n in range(_MOST_POINTS)]
+    return Series(
+        series.name,
+        [series.points[n] for n in kept],
+        [series.band[n] for n in kept] if series.band else (),
+        series.dots,
+    )
+
+
+def _legend(names: Sequence[str], width: int) -> list[str]:
+    found = []
+    for number, (name, x, y) in enumerate(_places(names, width)):
+        found.append(
+            f'<rect class="f{number}" x="{x:.1f}" y="{y + 3:.1f}" width="10" height="10"/>'
+            f'<text x="{x + 15:.1f}" y="{y + 12:.1f}">{escape(name)}</text>'
+        )
+    return found
+
+
+def _legend_height(names: Sequence[str], width: int) -> int:
+    return int(_places(names, width)[-1][2] + _LINE + 8)
+
+
+def _places(names: Sequence[str], width: int) -> list[tuple[str, float, float]]:
+    """Name, x and y of each entry: in rows as wide as the plot."""
+    found, x, y = [], 0.0, 0.0
+    for name in names:
+        needed = 15 + len(name) * _CHARACTER
+        if x and x + needed > width:
+            x, y = 0.0, y + _LINE
+        found.append((name, x, y))
+        x += needed + 14
+    return found
+
+
+def _moved(body: Sequence[str], down: float) -> str:
+    return f'<g transform="translate(0 {down:.0f})">{"".join(body)}</g>'
+
+
+def _svg(title: str, width: int, height: float, body: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {width} {height:.0f}" width="{width}" height="{height:.0f}" '
+        f'role="img" aria-label="{escape(title, quote=True)}">{"".join(body)}</svg>'
+    )
