@@ -22,6 +22,7 @@ import argparse
 import lzma
 import multiprocessing
 import os
+import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -40,6 +41,25 @@ SHARED = Path(
 )
 MISSPELT_SHARE = 5
 RAW_BATCH = 50_000
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Time on the wall and on all cores."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls, who: int) -> Seconds:
+        used = resource.getrusage(who)
+        return cls(time.perf_counter(), used.ru_utime + used.ru_stime)
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Seconds) -> Seconds:
+        return Seconds(self.wall - other.wall, self.cpu - other.cpu)
 
 
 @dataclass
@@ -67,18 +87,18 @@ def main() -> None:
     )
     directory = options.scratch / "prepared"
     shutil.rmtree(directory, ignore_errors=True)
-    seconds, usage = _measured(config, directory, options.workers)
-    raw_seconds = _raw_encoding(folder, directory, options.workers)
-    _report(Manifest.load(directory), seconds, raw_seconds, usage, options.pairs)
+    ours, usage = _measured(config, directory, options.workers)
+    raw = _raw_encoding(folder, directory, options.workers)
+    _report(Manifest.load(directory), ours, raw, usage, options.pairs)
 
 
-def _measured(config: CorpusConfig, directory: Path, workers: int) -> tuple[float, Usage]:
-    """Wall seconds of prepare in a process of its own, and what it and its workers used."""
+def _measured(config: CorpusConfig, directory: Path, workers: int) -> tuple[Seconds, Usage]:
+    """What prepare takes in a process of its own, its workers included."""
     process = multiprocessing.get_context("spawn").Process(
         target=_prepare, args=(config, directory, workers)
     )
     usage = Usage()
-    began = time.perf_counter()
+    began = Seconds.now(resource.RUSAGE_CHILDREN)
     process.start()
     tick = 0
     while process.is_alive():
@@ -90,35 +110,37 @@ def _measured(config: CorpusConfig, directory: Path, workers: int) -> tuple[floa
         tick += 1
     if process.exitcode:
         raise SystemExit("prepare failed")
-    return time.perf_counter() - began, usage
+    return Seconds.now(resource.RUSAGE_CHILDREN) - began, usage
 
 
 def _prepare(config: CorpusConfig, directory: Path, workers: int) -> None:
     prepare(config, directory, workers=workers)
 
 
-def _raw_encoding(folder: Path, directory: Path, workers: int) -> float:
-    """Seconds that SentencePiece alone takes for both sides of the text."""
-    seconds = 0.0
+def _raw_encoding(folder: Path, directory: Path, workers: int) -> Seconds:
+    """What SentencePiece alone takes for both sides of the text."""
+    total = Seconds(0.0, 0.0)
     for name, model in (("train.en", "source.model"), ("train.de", "target.model")):
         processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / model))
         with (folder / name).open(encoding="utf-8") as lines:
             while batch := [line.rstrip("\n") for line in islice(lines, RAW_BATCH)]:
-                began = time.perf_counter()
+                began = Seconds.now(resource.RUSAGE_SELF)
                 processor.encode(batch, num_threads=workers)
-                seconds += time.perf_counter() - began
-    return seconds
+                total += Seconds.now(resource.RUSAGE_SELF) - began
+    return total
 
 
-def _report(manifest: Manifest, seconds: float, raw: float, usage: Usage, pairs: int) -> None:
+def _report(manifest: Manifest, ours: Seconds, raw: Seconds, usage: Usage, pairs: int) -> None:
     kept = manifest.train
     stays = sum(file.size_bytes for file in manifest.files.values())
     text = sum(source.size_bytes for source in manifest.sources if source.split == "train")
     print(f"pairs                {pairs:>12,}   kept {kept.pairs:,}")
     print(f"text                 {text / 1e6:>12,.0f} MB")
-    print(f"prepare              {pairs / seconds:>12,.0f} pairs/s   ({seconds:.1f} s)")
-    print(f"SentencePiece alone  {pairs / raw:>12,.0f} pairs/s   ({raw:.1f} s)")
-    print(f"ratio                {raw / seconds:>12.2f}   (bar: 0.50)")
+    for name, taken in (("prepare", ours), ("SentencePiece alone", raw)):
+        times = f"{taken.wall:.1f} s, {taken.cpu:.1f} s of CPU"
+        print(f"{name:20} {pairs / taken.wall:>12,.0f} pairs/s   ({times})")
+    print(f"ratio                {raw.wall / ours.wall:>12.2f}   (bar: 0.50)")
+    print(f"ratio of CPU times   {raw.cpu / ours.cpu:>12.2f}")
     print(f"peak memory          {usage.memory / 2**20:>12,.0f} MiB   (bar: 1536)")
     print(f"peak disk            {usage.disk / 1e6:>12,.0f} MB")
     print(f"stays on disk        {stays / 1e6:>12,.0f} MB")

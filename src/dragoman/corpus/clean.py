@@ -31,7 +31,8 @@ _MAX_MALFORMED_SHARE = 0.01
 class BlockReport:
     """What became of one block. Bytes are those of the pairs that stay.
 
-    malformed: "" or what is wrong with the first line that is no pair at all.
+    file: the source file. malformed: the file at fault and what is wrong with its line, for the
+    first line that is no pair at all; empty where there is none.
     """
 
     file: str
@@ -40,7 +41,7 @@ class BlockReport:
     dropped: dict[str, int]
     source_bytes: int
     target_bytes: int
-    malformed: str
+    malformed: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,14 @@ class CleanBlock:
         keep[[rejection.row for rejection in rejections]] = False
         rejected = [
             RejectedPair(
-                name, score, self.file, int(self.lines[row]), self.sources[row], self.targets[row]
+                filter=name,
+                score=score,
+                file=file or self.file,
+                line=int(self.lines[row]),
+                source=self.sources[row],
+                target=self.targets[row],
             )
-            for row, name, score in rejections
+            for row, name, score, file in rejections
         ]
         rows = np.flatnonzero(keep)
         return CleanBlock(
@@ -84,7 +90,7 @@ class CleanBlock:
             dropped=dict(Counter(pair.filter for pair in self.rejected)),
             source_bytes=num_bytes(self.sources),
             target_bytes=num_bytes(self.targets),
-            malformed=_describe(malformed[0]) if malformed else "",
+            malformed=_describe(malformed[0]) if malformed else [],
         )
 
 
@@ -132,7 +138,7 @@ def clean_block(
     sources = normalize(source_text, lowercase=config.lowercase).split("\n")
     targets = normalize(target_text, lowercase=config.lowercase).split("\n")
     whole = CleanBlock(
-        file=block.entry.name,
+        file=block.entry.source.name,
         sources=sources,
         targets=targets,
         lines=np.arange(block.first_line, block.first_line + block.num_lines),
@@ -149,7 +155,7 @@ def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
     such a file is of another kind, and dropping its lines would hide that.
     """
     lines, malformed = Counter[str](), Counter[str]()
-    first: dict[str, str] = {}
+    first: dict[str, list[str]] = {}
     for report in reports:
         lines[report.file] += report.pairs_in
         malformed[report.file] += sum(
@@ -158,9 +164,10 @@ def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
         if report.malformed:
             first.setdefault(report.file, report.malformed)
         if malformed[report.file] > _MAX_MALFORMED_SHARE * lines[report.file]:
+            file, problem = first[report.file]
             raise CorpusError(
-                first[report.file],
-                place=report.file,
+                problem,
+                place=file,
                 remedy="convert the text to UTF-8, one sentence a line, "
                 "in two files or in two columns with one tab between them",
             )
@@ -174,16 +181,16 @@ def num_bytes(texts: list[str]) -> int:
 
 def _decode(block: Block) -> tuple[str, str, list[Rejection]]:
     """Both sides as text of num_lines lines, and the rows that are no pairs."""
-    source, malformed = _decode_lines(block.source)
-    if block.target is None:
+    source, malformed = _decode_lines(block.source, block.entry.source.name)
+    if block.target is None or block.entry.target is None:
         source, target, bad_rows = _split_columns(source)
     else:
-        target, bad_rows = _decode_lines(block.target)
+        target, bad_rows = _decode_lines(block.target, block.entry.target.name)
     first_of_row = {rejection.row: rejection for rejection in reversed(malformed + bad_rows)}
     return source, target, list(first_of_row.values())
 
 
-def _decode_lines(text: bytes) -> tuple[str, list[Rejection]]:
+def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
     """Text without its last newline, and the rows that are not UTF-8 with their bad bytes."""
     try:
         return text[:-1].decode(), []
@@ -197,7 +204,7 @@ def _decode_lines(text: bytes) -> tuple[str, list[Rejection]]:
             "\udc80" <= character <= "\udcff" for character in line.decode(errors="surrogateescape")
         )
         if bad_bytes:
-            rejections.append(Rejection(row, INVALID_UTF8, bad_bytes))
+            rejections.append(Rejection(row, INVALID_UTF8, bad_bytes, file))
     return "\n".join(lines), rejections
 
 
@@ -214,7 +221,6 @@ def _split_columns(text: str) -> tuple[str, str, list[Rejection]]:
     return "\n".join(sources), "\n".join(targets), rejections
 
 
-def _describe(pair: RejectedPair) -> str:
-    if pair.filter == COLUMNS:
-        return f"line {pair.line} has {pair.score:.0f} column(s) instead of 2"
-    return f"line {pair.line} has {pair.score:.0f} byte(s) that are not UTF-8"
+def _describe(pair: RejectedPair) -> list[str]:
+    what = {COLUMNS: "column(s) instead of 2", INVALID_UTF8: "byte(s) that are not UTF-8"}
+    return [pair.file, f"line {pair.line} has {pair.score:.0f} {what[pair.filter]}"]

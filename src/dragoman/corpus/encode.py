@@ -139,7 +139,7 @@ class RangeEncoder:
         return Encoded(source, target, report, list(self._readable(found, rejections)))
 
     def _readable(self, found: SortedPairs, rejections: list[Rejection]) -> Iterator[RejectedPair]:
-        for row, name, score in rejections:
+        for row, name, score, _ in rejections:
             source, target = found.pairs[row].split("\t")
             file = self._files[found.runs[row]]
             yield RejectedPair(name, score, file, int(found.lines[row]), source, target)

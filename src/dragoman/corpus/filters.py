@@ -46,11 +46,15 @@ class Filter:
 
 
 class Rejection(NamedTuple):
-    """Row of a block that a filter dropped, and the score it had."""
+    """Row of a block that a filter dropped, and the score it had.
+
+    file: the file at fault, "" where it is the pair as such.
+    """
 
     row: int
     filter: str
     score: float
+    file: str = ""
 
 
 def empty_sides(pairs: Columns) -> Scores:

@@ -22,18 +22,22 @@ _TARGET_RUN_BYTES = 8 * RUN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class TextEntry:
-    """One entry of a corpus with its files found; target is None where source is a TSV file.
-
-    name: what the recipe calls the source file.
-    """
+class NamedPath:
+    """A file, and what the recipe calls it."""
 
     name: str
-    source: Path
-    target: Path | None = None
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TextEntry:
+    """One entry of a corpus with its files found; target is None where source is a TSV file."""
+
+    source: NamedPath
+    target: NamedPath | None = None
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[NamedPath, ...]:
         """The files of the entry."""
         return (self.source,) if self.target is None else (self.source, self.target)
 
@@ -73,7 +77,7 @@ class BlockReader:
         """
         index = 0
         for entry in self._entries:
-            readers = [LineReader(path) for path in entry.paths]
+            readers = [LineReader(file.path) for file in entry.files]
             first_line = 1
             while texts := self._take(readers):
                 num_lines = texts[0][1]
@@ -85,7 +89,7 @@ class BlockReader:
             if first_line == 1:
                 raise CorpusError(
                     "holds no text",
-                    place=entry.source,
+                    place=entry.source.path,
                     remedy="give a file with one sentence a line",
                 )
 

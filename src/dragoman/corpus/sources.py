@@ -14,12 +14,12 @@ from dragoman.corpus.fetch import fetch
 from dragoman.corpus.files import file_sha256
 from dragoman.corpus.lines import FileFacts
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
-from dragoman.corpus.pairs import TextEntry
+from dragoman.corpus.pairs import NamedPath, TextEntry
 from dragoman.errors import ConfigError, CorpusError
 
 
 @dataclass(frozen=True, slots=True)
-class NamedFile:
+class SourceState:
     """A file of a split, under the name that the recipe gives it, as it is on disk now."""
 
     split: str
@@ -51,7 +51,7 @@ class Sources:
     def __init__(self, config: CorpusConfig, *, downloads: Path) -> None:
         self._config = config
         self._downloads = downloads
-        self.files: list[NamedFile] = []
+        self.files: list[SourceState] = []
         self.entries = {
             split: [self._find(split, entry) for entry in entries]
             for split, entries in (
@@ -101,17 +101,13 @@ class Sources:
         folder = Path(self._config.folder)
         if files.mtdata:
             fetched = self._fetch(files.mtdata)
-            source, target = (
-                self._stat(split, f"{files.mtdata}/{Path(path).name}", Path(path))
-                for path in (fetched.source, fetched.target)
-            )
-            return TextEntry(files.mtdata, source, target)
-        if files.tsv:
-            return TextEntry(files.tsv, self._stat(split, files.tsv, folder / files.tsv))
-        source, target = (
-            self._stat(split, name, folder / name) for name in (files.source, files.target)
-        )
-        return TextEntry(files.source, source, target)
+            paths = [Path(fetched.source), Path(fetched.target)]
+            found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
+        else:
+            names = filter(None, (files.source, files.tsv, files.target))
+            found = [NamedPath(name, folder / name) for name in names]
+        self.files += [_state(split, file) for file in found]
+        return TextEntry(*found)
 
     def _fetch(self, entry_id: str) -> TextFiles:
         return fetch(
@@ -121,17 +117,17 @@ class Sources:
             target_language=self._config.target_language,
         )
 
-    def _stat(self, split: str, name: str, path: Path) -> Path:
-        if not path.is_file():
-            raise CorpusError(
-                "is a directory" if path.is_dir() else "does not exist",
-                place=path,
-                remedy=f"check the name in corpus.{split}; "
-                "relative names start at the recipe's folder",
-            )
-        state = path.stat()
-        self.files.append(NamedFile(split, name, path, state.st_size, state.st_mtime_ns))
-        return path
+
+def _state(split: str, file: NamedPath) -> SourceState:
+    path = file.path
+    if not path.is_file():
+        raise CorpusError(
+            "is a directory" if path.is_dir() else "does not exist",
+            place=path,
+            remedy=f"check the name in corpus.{split}; relative names start at the recipe's folder",
+        )
+    state = path.stat()
+    return SourceState(split, file.name, path, state.st_size, state.st_mtime_ns)
 
 
 def _without_folder(config: CorpusConfig) -> CorpusConfig:

@@ -95,23 +95,27 @@ class RowEncoder:
 
     def encode(self, texts: list[str]) -> TokenRows:
         """Ids of each normalised text, without special ids."""
-        rows = self._join_words(texts) if self._by_word else self._encode_whole(texts)
-        sizes = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-        ids: NDArray[np.integer] = np.frombuffer(b"".join(rows), dtype=self._dtype)
-        return TokenRows(ids, sizes // np.int32(self._dtype.itemsize))
-
-    def _join_words(self, texts: list[str]) -> list[bytes]:
-        new_words = list(set(" ".join(texts).split(" ")) - self._known.keys())
+        if not self._by_word:
+            return self._rows(self._encode_whole(texts), np.ones(len(texts), dtype=np.int64))
+        words = " ".join(texts).split(" ")
+        new_words = list(set(words) - self._known.keys())
         self._known.update(zip(new_words, self._encode_whole(new_words), strict=True))
-        ids_of = self._known.__getitem__
-        rows = [b"".join(map(ids_of, text.split(" "))) for text in texts]
+        encoded = [self._known[word] for word in words]
         while len(self._known) > _KNOWN_WORDS:  # words that come late are rare
             self._known.popitem()
-        return rows
+        spaces = np.fromiter((text.count(" ") for text in texts), np.int64, count=len(texts))
+        return self._rows(encoded, spaces + 1)
 
     def _encode_whole(self, texts: list[str]) -> list[bytes]:
         typecode = self._dtype.char
         return [array(typecode, ids).tobytes() for ids in self._subword.encode(texts)]
+
+    def _rows(self, encoded: list[bytes], counts: NDArray[np.int64]) -> TokenRows:
+        """Rows of so many encoded words each."""
+        ids: NDArray[np.integer] = np.frombuffer(b"".join(encoded), dtype=self._dtype)
+        sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded))
+        lengths = np.add.reduceat(sizes, np.cumsum(counts) - counts)
+        return TokenRows(ids, lengths // np.int32(self._dtype.itemsize))
 
 
 def count_words(texts: list[str]) -> Counter[str]:

@@ -8,13 +8,13 @@ import pytest
 
 from dragoman.corpus.clean import BlockCleaner, BlockReport, clean_block, refuse_malformed
 from dragoman.corpus.config import CorpusConfig, FilterConfig
-from dragoman.corpus.pairs import Block, TextEntry
+from dragoman.corpus.pairs import Block, NamedPath, TextEntry
 from dragoman.corpus.runs import KEY_SPACE, KeyRange, SortedRuns
 from dragoman.errors import CorpusError
 
 
 def block(source: bytes, target: bytes | None = None, first_line: int = 1) -> Block:
-    entry = TextEntry("corpus.en", Path("/somewhere/corpus.en"))
+    entry = TextEntry(*(NamedPath(name, Path(name)) for name in ("corpus.en", "corpus.de")))
     return Block(0, entry, first_line, source.count(b"\n"), source, target)
 
 
@@ -28,9 +28,13 @@ def test_both_sides_are_normalised_and_lines_remembered() -> None:
 
 
 def test_lines_that_are_not_utf8_are_dropped_and_readable() -> None:
-    cleaned = clean_block(block(b"good\nb\xe4\xf6d\n", b"gut\nschlecht\n"), CorpusConfig())
+    source, target = b"good\nb\xe4\xf6d\nfine\n", b"gut\nschlecht\nsch\xf6n\n"
+    cleaned = clean_block(block(source, target), CorpusConfig())
     assert cleaned.sources == ["good"]
-    assert cleaned.rejected == [("invalid_utf8", 2, "corpus.en", 2, "b\ufffd\ufffdd", "schlecht")]
+    assert sorted(cleaned.rejected) == [
+        ("invalid_utf8", 1, "corpus.de", 3, "fine", "sch\ufffdn"),
+        ("invalid_utf8", 2, "corpus.en", 2, "b\ufffd\ufffdd", "schlecht"),
+    ]
 
 
 def test_only_newlines_end_lines() -> None:
@@ -47,25 +51,27 @@ def test_tsv_lines_need_two_columns(line: bytes, columns: int) -> None:
     assert cleaned.rejected[0][:4] == ("columns", columns, "corpus.en", 2)
 
 
-def report(pairs: int, malformed: int, problem: str = "line 3 is odd") -> BlockReport:
+def report(pairs: int, malformed: int, line: int = 3) -> BlockReport:
     dropped = {"columns": malformed} if malformed else {}
-    return BlockReport("a.tsv", pairs, pairs, dropped, 0, 0, problem if malformed else "")
+    return BlockReport(
+        "a.tsv", pairs, pairs, dropped, 0, 0, ["a.tsv", f"line {line} is odd"] if malformed else []
+    )
 
 
 def test_few_malformed_lines_pass_and_many_do_not() -> None:
     reports = [report(1000, 10), report(10, 0), report(1000, 10)]
     assert list(refuse_malformed(reports)) == reports
     with pytest.raises(CorpusError, match=r"a\.tsv: line 3 is odd; convert the text"):
-        list(refuse_malformed([report(1000, 5), report(1000, 16, "line 1003 is odd")]))
+        list(refuse_malformed([report(1000, 5), report(1000, 16, 1003)]))
 
 
 def test_a_file_in_another_encoding_is_an_error_with_file_and_line(tmp_path: Path) -> None:
     task = BlockCleaner(CorpusConfig(), tmp_path)
-    latin = task(block("größer\nkleiner\n".encode("latin-1"), b"bigger\nsmaller\n"))
+    latin = task(block(b"bigger\nsmaller\n", "größer\nkleiner\n".encode("latin-1")))
     with pytest.raises(CorpusError) as error:
         list(refuse_malformed([latin]))
     assert str(error.value).startswith(
-        "corpus.en: line 1 has 2 byte(s) that are not UTF-8; convert the text to UTF-8"
+        "corpus.de: line 1 has 2 byte(s) that are not UTF-8; convert the text to UTF-8"
     )
 
 

@@ -5,19 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.corpus.pairs import BlockReader, TextEntry
+from dragoman.corpus.pairs import BlockReader, NamedPath, TextEntry
 from dragoman.errors import CorpusError
 
 
 def entry(folder: Path, source: bytes, target: bytes) -> TextEntry:
     (folder / "a.en").write_bytes(source)
     (folder / "a.de").write_bytes(target)
-    return TextEntry("a.en", folder / "a.en", folder / "a.de")
+    return TextEntry(NamedPath("a.en", folder / "a.en"), NamedPath("a.de", folder / "a.de"))
 
 
 def test_blocks_hold_the_lines_of_both_files_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_bytes(gzip.compress(b"x\ty\nz\tw\n"))
-    entries = [entry(tmp_path, b"a\nb\nc\n", b"1\n2\n3"), TextEntry("b", tmp_path / "b.tsv")]
+    entries = [
+        entry(tmp_path, b"a\nb\nc\n", b"1\n2\n3"),
+        TextEntry(NamedPath("b", tmp_path / "b.tsv")),
+    ]
     reader = BlockReader(entries, block_lines=2)
     blocks = [(b.index, b.first_line, b.num_lines, b.source, b.target) for b in reader]
     assert blocks == [

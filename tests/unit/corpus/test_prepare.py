@@ -186,6 +186,27 @@ def test_every_form_of_text_gives_the_same_corpus(tmp_path: Path) -> None:
     assert {manifest.train.pairs_in for manifest in manifests} == {400}
 
 
+def test_a_named_corpus_is_fetched_into_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(entry_id: str, directory: Path, **languages: str) -> TextFiles:
+        assert languages == {"source_language": "en", "target_language": "de"}
+        (directory / entry_id).mkdir(parents=True, exist_ok=True)
+        names = write_pairs(directory / entry_id, "text", sentences(300))
+        return TextFiles(
+            source=str(directory / entry_id / names.source),
+            target=str(directory / entry_id / names.target),
+        )
+
+    monkeypatch.setattr("dragoman.corpus.sources.fetch", fetch)
+    config = small_corpus(tmp_path, train=(TextFiles(mtdata="Some-corpus-1-deu-eng"),))
+    manifest = prepare(config, tmp_path / "out", workers=1)
+    assert (tmp_path / "out/downloads/Some-corpus-1-deu-eng/text.en").exists()
+    names = [source.name for source in manifest.sources]
+    assert names == [f"Some-corpus-1-deu-eng/text.{language}" for language in ("en", "de")]
+    assert prepare(config, tmp_path / "out", workers=1) == manifest
+
+
 @pytest.mark.parametrize("joint", [True, False])
 def test_subword_models_are_joint_or_separate(tmp_path: Path, joint: bool) -> None:
     config = small_corpus(tmp_path, subword=SubwordConfig(vocab_size=100, joint=joint))

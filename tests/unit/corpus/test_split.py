@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides, pair_keys
-from dragoman.corpus.pairs import TextEntry
+from dragoman.corpus.pairs import NamedPath, TextEntry
 from dragoman.corpus.runs import SortedRuns, write_run
 from dragoman.corpus.split import hold_out, read_split, read_text, write_text
 from dragoman.errors import CorpusError
@@ -45,7 +45,7 @@ def test_too_little_text_to_hold_out_is_an_error(tmp_path: Path) -> None:
 def test_a_given_set_keeps_order_and_all_that_can_be_scored(tmp_path: Path) -> None:
     long = " ".join(["lang"] * 400)
     (tmp_path / "dev.tsv").write_bytes(f"same\tsame\n{long}\tkurz\nsame\tsame\n\tleer\n".encode())
-    given = read_split([TextEntry("dev.tsv", tmp_path / "dev.tsv")], CorpusConfig())
+    given = read_split([TextEntry(NamedPath("dev.tsv", tmp_path / "dev.tsv"))], CorpusConfig())
     assert given.pairs == [("same", "same"), (long, "kurz"), ("same", "same")]
     assert [(pair.filter, pair.line) for pair in given.rejected] == [("empty", 4)]
 
