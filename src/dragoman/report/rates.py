@@ -85,7 +85,8 @@ def rate(facts: Facts) -> Verdict:
         f"{found.formula}: it rises to {units.LEARNING_RATE.text(peak)} at step "
         f"{units.COUNT.text(step + 1)}"
     )
-    says += "." if found.config.kind == "constant" else ", then falls with the step alone."
+    falls = step + 1 < found.max_steps and found.config.kind != "constant"
+    says += ", then falls with the step alone." if falls else "."
     remedy = ""
     if deviation is not None and deviation > LARGEST_DEVIATION:
         remedy = "What was logged is not this formula: was the recipe changed during the run?"

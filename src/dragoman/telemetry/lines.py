@@ -134,8 +134,8 @@ def _test_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
     _measured(scores, "BLEU", units.SCORE.text(seen["bleu"]), interval_of(seen, "bleu"))
     _measured(scores, "chrF", units.SCORE.text(seen["chrf"]), interval_of(seen, "chrf"))
     scores.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
-    signatures = ((name, seen[f"{name.lower()}_signature"]) for name in ("BLEU", "chrF"))
-    return [scores, *(Text(f"{name} signature {text}", style="dim") for name, text in signatures)]
+    signatures = (seen["bleu_signature"], seen["chrf_signature"])
+    return [scores, *(Text(text, style="dim") for text in signatures)]
 
 
 def _checkpoint(event: Event, _progress: Progress, _width: int) -> list[Text]:

@@ -82,7 +82,7 @@ class ConsoleSink(EventListener):
         if event.step != self._sampled_step:
             self._sampled_step = event.step
             for label in ("source", "hypothesis"):
-                text = " ".join(event.payload[label].split())
+                text = " ".join(event.payload[label].split()) or "(empty)"
                 self._print(Text(f"  {label:<11} {text}", style="dim"))
 
     def _print(self, line: Text) -> None:

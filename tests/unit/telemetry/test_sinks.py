@@ -73,7 +73,7 @@ def test_on_a_terminal_nothing_is_wider_than_it(width: int) -> None:
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _shown(RUN, terminal=True, width=width))
     lines = [line for part in text.split("\n") for line in part.split("\r")]
     assert max(map(len, lines)) <= width
-    for what in ("demo", "100 of 8,000 steps", "left, done at", "BLEU", "signature"):
+    for what in ("demo", "100 of 8,000 steps", "left, done at", "BLEU", "version:2.6.0"):
         assert what in text
 
 
@@ -85,10 +85,8 @@ def test_validations_line_up_below_each_other() -> None:
 
 def test_quiet_tells_only_warnings_scores_and_the_end() -> None:
     lines = _shown(RUN, terminal=False, quiet=True).splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "warning:",
-        *["test2016", "BLEU", "chrF", "trained"],
-    ]
+    words = [re.split(r"\W", line)[0] for line in lines]
+    assert words == ["warning", "test2016", "BLEU", "chrF2", "trained"]
 
 
 def test_what_was_not_measured_is_said_to_be_so() -> None:
