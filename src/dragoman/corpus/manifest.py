@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Self
+from typing import Final, Literal, Self
 
 from pydantic import ValidationError
 
@@ -16,7 +16,7 @@ from dragoman.corpus.config import CorpusConfig
 from dragoman.errors import CorpusError
 from dragoman.settings import Section
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Final = 1
 FILE_NAME = "manifest.json"
 
 
@@ -100,7 +100,7 @@ class Manifest(Section):
     wherever and by however many workers they were made.
     """
 
-    format_version: int
+    format_version: Literal[1]
     digest: str
     config: CorpusConfig
     source_vocab_size: int
