@@ -30,7 +30,9 @@ FIRST_COLUMNS = 64
 
 @dataclass(slots=True)
 class LayerCache:
-    """Keys and values of one decoder layer; keys are stored as their products need them.
+    """Keys and values of one decoder layer.
+
+    Keys lie as their products with queries need them, already scaled by K^-0.5.
 
     keys_BHKP, values_BHPK: of the target so far; columns from `DecoderState.num_columns` on are
         not written yet.
@@ -44,12 +46,12 @@ class LayerCache:
 
     def append(self, keys_BHWK: Tensor, values_BHWK: Tensor, start: int) -> None:
         """Write the columns from `start` on."""
-        end = start + keys_BHWK.shape[2]
+        end, width = start + keys_BHWK.shape[2], keys_BHWK.shape[3]
         if end > self.keys_BHKP.shape[3]:
             spare = max(end, 2 * self.keys_BHKP.shape[3]) - self.keys_BHKP.shape[3]
             self.keys_BHKP = F.pad(self.keys_BHKP, (0, spare))
             self.values_BHPK = F.pad(self.values_BHPK, (0, 0, 0, spare))
-        self.keys_BHKP[..., start:end] = keys_BHWK.transpose(2, 3)
+        torch.mul(keys_BHWK.transpose(2, 3), width**-0.5, out=self.keys_BHKP[..., start:end])
         self.values_BHPK[:, :, start:end] = values_BHWK
 
     def keep(self, sentences: Tensor) -> None:
@@ -64,6 +66,7 @@ class LayerCache:
 class DecoderState:
     """What a decoder remembers of B sentences.
 
+    logits_NV: memory for the logits, used again in each step.
     num_tokens: tokens seen in each hypothesis.
     num_columns: columns written to the caches.
     memory_mask_B11S: 0 on source tokens, -inf on padding; None where there is no padding.
@@ -73,6 +76,7 @@ class DecoderState:
     layers: list[LayerCache]
     memory_mask_B11S: Tensor | None
     past_mask_BWP: Tensor
+    logits_NV: Tensor
     num_tokens: int = 0
     num_columns: int = 0
 
@@ -130,26 +134,27 @@ def start_decoding(model: Transformer, source_BS: Tensor, source_lengths_B: Tens
             LayerCache(
                 keys_BHSK.new_empty(num_rows, heads, width, FIRST_COLUMNS),
                 keys_BHSK.new_empty(num_rows, heads, FIRST_COLUMNS, width),
-                keys_BHSK.transpose(2, 3).contiguous(),
+                keys_BHSK.transpose(2, 3).contiguous() * width**-0.5,
                 values_BHSK.contiguous(),
             )
         )
-    is_padding_BS = torch.arange(row_cells, device=source_BS.device) >= source_lengths_B[:, None]
-    memory_mask_BS = torch.zeros_like(is_padding_BS, dtype=layers[0].memory_keys_BHKS.dtype)
-    memory_mask_BS.masked_fill_(is_padding_BS, -math.inf)
-    no_past_B10 = memory_mask_BS.new_empty(num_rows, 1, 0)
-    has_padding = layout.real_BL is not None
-    return DecoderState(layers, memory_mask_BS[:, None, None] if has_padding else None, no_past_B10)
+    return DecoderState(
+        layers,
+        memory_mask_B11S=layout.padding_bias,
+        past_mask_BWP=torch.empty(num_rows, 1, 0, device=memory_MD.device),
+        logits_NV=memory_MD.new_empty(0, len(embeddings.output_matrix)),
+    )
 
 
 def decode_step(model: Transformer, ids_BW: Tensor, state: DecoderState) -> Tensor:
     """Give each hypothesis its next token; returns the fp32 logits (B, W, V) of what follows.
 
+    The logits are good until the next step, which may write where they lie.
     ids_BW: first BOS, later what was chosen for the hypotheses given to `state.select`.
     """
     num_rows, width = ids_BW.shape
     own_WW = torch.full((width, width), -math.inf, device=ids_BW.device).fill_diagonal_(0)
-    own_BWW = own_WW.to(state.past_mask_BWP.dtype).expand(num_rows, -1, -1)
+    own_BWW = own_WW.expand(num_rows, -1, -1)
     state.past_mask_BWP = torch.cat([state.past_mask_BWP, own_BWW], dim=2)
     embeddings = model.embeddings
     x_ND = F.embedding(ids_BW.reshape(-1), embeddings.target_matrix)
@@ -166,7 +171,10 @@ def decode_step(model: Transformer, ids_BW: Tensor, state: DecoderState) -> Tens
         x_ND = residual.leave(x_ND, layer.feed_forward(residual.enter(x_ND)))
     state.num_tokens += 1
     state.num_columns += width
-    logits_NV = F.linear(model.decoder.norm(x_ND), embeddings.output_matrix)
+    if len(state.logits_NV) < len(x_ND):
+        state.logits_NV = x_ND.new_empty(len(x_ND), len(embeddings.output_matrix))
+    logits_NV = state.logits_NV[: len(x_ND)]
+    torch.mm(model.decoder.norm(x_ND), embeddings.output_matrix.t(), out=logits_NV)
     return logits_NV.float().view(num_rows, width, -1)
 
 
@@ -204,8 +212,8 @@ def _look_up(
 
 
 def _mix(query_BHWK: Tensor, keys_BHKP: Tensor, values_BHPK: Tensor, mask: Tensor | None) -> Tensor:
-    """Scaled dot-product attention; the heads of each hypothesis side by side, (N, D)."""
-    weights_BHWP = torch.matmul(query_BHWK * query_BHWK.shape[3] ** -0.5, keys_BHKP)
+    """Attention to scaled keys; the heads of each hypothesis side by side, (N, D)."""
+    weights_BHWP = torch.matmul(query_BHWK, keys_BHKP)
     if mask is not None:
         weights_BHWP += mask
     mixed_BHWK = torch.matmul(weights_BHWP.softmax(3), values_BHPK)

@@ -29,9 +29,11 @@ from dragoman.model.config import SearchConfig
 from dragoman.model.incremental import DecoderState, decode_step, inference, start_decoding
 from dragoman.model.transformer import Transformer
 
-MAX_GROUP = 128
+MAX_GROUP = 64
 """Largest number of pieces that are compared as one group at first."""
-FULL_ENOUGH = 0.85
+CHUNK_CELLS = 1 << 18
+"""Logits that are exponentiated at a time on a CPU."""
+FULL_ENOUGH = 0.75
 """Sentences leave the batch once fewer than this share of its rows are still searched."""
 
 
@@ -224,11 +226,12 @@ def best_continuations(
     The score of a continuation is the log-probability of the hypothesis and the piece.
     """
     rows, width, vocab_size = logits_BWV.shape
-    offsets_BW1 = (scores_BW - logits_BWV.logsumexp(2))[:, :, None]
     # The C best cells lie in the C groups with the best maxima, so few cells need to be ranked.
     group = max(size for size in range(1, MAX_GROUP + 1) if vocab_size % size == 0)
     groups = vocab_size // group
-    best_BWG = logits_BWV.view(rows, width, groups, group).amax(3) + offsets_BW1
+    best_BWG = logits_BWV.view(rows, width, groups, group).amax(3)
+    offsets_BW1 = (scores_BW - _log_sum_exp(logits_BWV, best_BWG.amax(2)))[:, :, None]
+    best_BWG += offsets_BW1
     num_groups = min(num_candidates, width * groups)
     chosen_BC = best_BWG.view(rows, -1).topk(num_groups, sorted=False).indices
     cells_BGX = logits_BWV.view(rows, width * groups, group)
@@ -236,6 +239,16 @@ def best_continuations(
     cells_BCX = cells_BCX + offsets_BW1.view(rows, width).gather(1, chosen_BC // groups)[:, :, None]
     candidates_BC, places_BC = cells_BCX.view(rows, -1).topk(num_candidates)
     return candidates_BC, chosen_BC.gather(1, places_BC // group) * group + places_BC % group
+
+
+def _log_sum_exp(logits_BWV: Tensor, largest_BW: Tensor) -> Tensor:
+    """log(sum(exp(logits))) of each hypothesis, in pieces that stay in a CPU's cache."""
+    if logits_BWV.device.type != "cpu":
+        return logits_BWV.logsumexp(2)
+    chunk = max(1, CHUNK_CELLS // logits_BWV[0].numel())
+    chunks = zip(torch.split(logits_BWV, chunk), torch.split(largest_BW, chunk), strict=True)
+    sums = [(logits - largest[:, :, None]).exp_().sum(2) for logits, largest in chunks]
+    return torch.cat(sums).log_().add_(largest_BW)
 
 
 def _ensemble_logits(

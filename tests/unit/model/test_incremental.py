@@ -52,7 +52,7 @@ def test_steps_equal_the_whole_row(changes: dict[str, Any]) -> None:
     with inference([model]):
         state = start_decoding(model, batch.source_BS, batch.source_lengths_B)
         steps = [
-            decode_step(model, ids_B[:, None], state)[:, 0]
+            decode_step(model, ids_B[:, None], state)[:, 0].clone()
             for ids_B in batch.decoder_input_BT.unbind(1)
         ]
     assert steps[0].dtype == torch.float32
