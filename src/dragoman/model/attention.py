@@ -12,16 +12,17 @@ from torch import Tensor, nn
 
 from dragoman.model.config import ModelConfig
 from dragoman.model.layout import Layout
+from dragoman.model.linear import Linear
 from dragoman.model.packed_attention import packed_cross_attention, packed_self_attention
 
 
-def projection(d_in: int, *d_outs: int, bias: bool) -> nn.Linear:
+def projection(d_in: int, *d_outs: int, bias: bool) -> Linear:
     """One linear layer for several projections of the same input, side by side in its output.
 
     Each of them is initialised by itself (Xavier uniform): as one matrix of their joint height
     they would start too small.
     """
-    linear = nn.Linear(d_in, sum(d_outs), bias=bias)
+    linear = Linear(d_in, sum(d_outs), bias=bias)
     for weight in torch.split(linear.weight, list(d_outs)):
         nn.init.xavier_uniform_(weight)
     if bias:

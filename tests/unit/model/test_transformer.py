@@ -224,12 +224,12 @@ def test_bf16_autocast_follows_fp32_and_leaves_fp32_gradients(batch: Batch) -> N
     model = make_model()
     parameters = list(model.parameters())
     exact = model(batch).loss
-    wanted = torch.cat([g.view(-1) for g in torch.autograd.grad(exact, parameters)])
+    wanted = torch.cat([g.flatten() for g in torch.autograd.grad(exact, parameters)])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = model(batch).loss
     gradients = torch.autograd.grad(rough, parameters)
     assert rough.dtype == torch.float32
     assert {gradient.dtype for gradient in gradients} == {torch.float32}
     assert rough.item() == pytest.approx(exact.item(), rel=0.02)
-    difference = torch.cat([g.view(-1) for g in gradients]) - wanted
+    difference = torch.cat([g.flatten() for g in gradients]) - wanted
     assert difference.norm() < 0.05 * wanted.norm()
