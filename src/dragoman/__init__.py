@@ -10,7 +10,11 @@ model                      batches -> logits -> loss; and back to text
 distributed                gradients over the network, inside a process group
 train                      gradients -> checkpoint
 evaluate                   checkpoint -> scores
-recipe, run, cli           the sections composed, the whole run on one page, thin commands over it
+report                     events -> answers
+recipe, estimate           the sections composed; what a run will take
+cluster                    hosts and plans
+run, worker, launch        the whole run on one page, one rank of it, how ranks are started
+cli, commands, console     thin commands
 """
 
 __version__ = "0.1.0"
