@@ -124,7 +124,7 @@ def write_side(directory: Path, side: str, parts: Iterable[TokenRows], *, size: 
             end += len(rows.ids)
             ids.write(np.ascontiguousarray(rows.ids).data)
             offsets.write(ends.data)
-            lengths.write(np.ascontiguousarray(rows.lengths).data)
+            lengths.write(np.ascontiguousarray(rows.lengths, dtype=np.int32).data)
     assert end == size.num_ids
 
 

@@ -114,7 +114,8 @@ class RowEncoder:
         """Rows of so many encoded words each."""
         ids: NDArray[np.integer] = np.frombuffer(b"".join(encoded), dtype=self._dtype)
         sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded))
-        lengths = np.add.reduceat(sizes, np.cumsum(counts) - counts)
+        # reduceat would widen to int64, and lengths go to disk as they are.
+        lengths = np.add.reduceat(sizes, np.cumsum(counts) - counts, dtype=np.int32)
         return TokenRows(ids, lengths // np.int32(self._dtype.itemsize))
 
 
