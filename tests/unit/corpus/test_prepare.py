@@ -61,6 +61,18 @@ def test_every_pair_is_in_one_split_or_rejected(tmp_path: Path) -> None:
     ]
 
 
+def test_every_split_has_lengths_that_fit_its_rows(tmp_path: Path) -> None:
+    prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)
+    for split in ("train", "valid", "test"):
+        shards = TokenShards.open(tmp_path / "out" / split)
+        for rows, lengths in (
+            (shards.source, shards.source_lengths),
+            (shards.target, shards.target_lengths),
+        ):
+            assert lengths.dtype == np.int32
+            assert lengths.tolist() == [len(rows(i)) for i in range(shards.num_pairs)]
+
+
 def test_training_text_is_shuffled_and_the_pairs_stay_together(tmp_path: Path) -> None:
     config = small_corpus(tmp_path)
     prepare(config, tmp_path / "out", workers=1)
