@@ -1,5 +1,7 @@
 """Starts the worker processes of this machine through torchrun, and ends them.
 
+Where several machines train together each of them does this for its own share of the ranks.
+
 Rank 0 writes what a person should see to stdout; all else, torchrun's own reports included, goes
 to `logs/launch.log` of the run. A worker that fails leaves its one-line error in a file, which is
 raised here. When the starting process dies, torchrun and the workers end too.
@@ -19,11 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.errors import DragomanError, TrainingError
 
 _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
@@ -32,6 +35,21 @@ _PR_SET_PDEATHSIG: Final = 1
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SECONDS_TO_SAVE: Final = 60.0
 """How long workers may go on when torchrun itself was killed."""
+_SECONDS_TO_MEET: Final = 300
+"""How long torchrun waits for those of the other hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """This host's part of a run over several: one of `num_hosts`, ranks counted in their order.
+
+    interface: the one network interface that the collectives use.
+    """
+
+    number: int
+    num_hosts: int
+    interface: str
+    store: StoreAddress
 
 
 class WorkerError(DragomanError):
@@ -48,9 +66,16 @@ class InterruptedRunError(DragomanError):
     exit_code = 130
 
 
-def launch_workers(module_arguments: Sequence[str], *, ranks: int, run_directory: Path) -> None:
-    """Run `python -m MODULE ARGUMENTS` in `ranks` processes until all have ended.
+def launch_workers(
+    module_arguments: Sequence[str],
+    *,
+    ranks: int,
+    run_directory: Path,
+    share: Share | None = None,
+) -> None:
+    """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
+    share: where these are only a part of the run's ranks; None where they are all.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
     Raises WorkerError with the error of the first worker that failed, InterruptedRunError where a
     signal came before a worker could do anything about it, TrainingError where a worker died
@@ -61,8 +86,8 @@ def launch_workers(module_arguments: Sequence[str], *, ranks: int, run_directory
     with tempfile.TemporaryDirectory(prefix="dragoman-") as directory, log_path.open("ab") as log:
         meeting = Path(directory)
         torchrun = subprocess.Popen(
-            _torchrun_command(module_arguments, ranks, meeting),
-            env=_environment(ranks, meeting),
+            torchrun_command(module_arguments, ranks=ranks, meeting=meeting, share=share),
+            env=_environment(ranks, meeting, share),
             stderr=log,
             start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
         )
@@ -105,18 +130,32 @@ def end_with_parent() -> None:
         sys.exit("dragoman: the process that started this one is gone")
 
 
-def _torchrun_command(module_arguments: Sequence[str], ranks: int, meeting: Path) -> list[str]:
+def torchrun_command(
+    module_arguments: Sequence[str], *, ranks: int, meeting: Path, share: Share | None = None
+) -> list[str]:
+    """How torchrun is started; `meeting` is a directory of this machine."""
+    if share is None:
+        place = [
+            *("--nnodes=1", "--rdzv-id=local", "--local-addr=127.0.0.1"),
+            *(f"--rdzv-endpoint={meeting / 'agents'}", "--rdzv-conf=store_type=file"),
+        ]
+    else:
+        place = [
+            *(f"--nnodes={share.num_hosts}", f"--rdzv-id={share.store.token}"),
+            f"--rdzv-endpoint={share.store.endpoint}",
+            f"--rdzv-conf=is_host=false,join_timeout={_SECONDS_TO_MEET}",
+            # Ranks follow the order of these names; nobody connects to them, as there is a store.
+            f"--local-addr=host-{share.number:04d}",
+        ]
     return [
         *(sys.executable, "-m", "dragoman.launch"),
-        *("--nnodes=1", f"--nproc-per-node={ranks}", "--max-restarts=0"),
-        *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
-        *(f"--rdzv-endpoint={meeting / 'agents'}", "--rdzv-id=local", "--local-addr=127.0.0.1"),
+        *(f"--nproc-per-node={ranks}", "--max-restarts=0", "--rdzv-backend=c10d", *place),
         *("-m", *module_arguments),
     ]
 
 
-def _environment(ranks: int, meeting: Path) -> dict[str, str]:
-    return {
+def _environment(ranks: int, meeting: Path, share: Share | None) -> dict[str, str]:
+    environment = {
         "OMP_NUM_THREADS": str(max(1, _num_usable_cores() // ranks)),
         **os.environ,
         RENDEZVOUS_VARIABLE: str(meeting / "workers"),
@@ -124,6 +163,13 @@ def _environment(ranks: int, meeting: Path) -> dict[str, str]:
         # Otherwise torchrun opens a store for the workers on every interface of the machine.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
+    if share is not None:
+        environment |= {
+            STORE_VARIABLE: str(share.store),
+            "GLOO_SOCKET_IFNAME": share.interface,
+            "NCCL_SOCKET_IFNAME": f"={share.interface}",
+        }
+    return environment
 
 
 def _num_usable_cores() -> int:

@@ -1,6 +1,49 @@
-"""Where the processes of one machine meet. Free of torch: who starts them need not import it."""
+"""Where the processes of a run meet. Free of torch: who starts them need not import it."""
 
-from typing import Final
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final, Self
 
 RENDEZVOUS_VARIABLE: Final = "DRAGOMAN_RENDEZVOUS"
-"""Names the file through which the processes of a run find each other; set by launch.py."""
+"""Names the file through which the processes of one machine find each other; set by launch.py."""
+STORE_VARIABLE: Final = "DRAGOMAN_STORE"
+"""`address:port/token` of the store through which those of several machines do."""
+_RESTART_VARIABLE: Final = "TORCHELASTIC_RESTART_COUNT"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where the store of a run listens, and the token that keeps runs apart in it."""
+
+    address: str
+    port: int
+    token: str
+
+    @property
+    def endpoint(self) -> str:
+        """As torchrun takes it."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{address}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}/{self.token}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of str."""
+        endpoint, _, token = text.partition("/")
+        address, _, port = endpoint.rpartition(":")
+        return cls(address.strip("[]"), int(port), token)
+
+    @classmethod
+    def of_this_process(cls) -> Self | None:
+        """None where all processes of the run are on this machine."""
+        text = os.environ.get(STORE_VARIABLE)
+        return None if text is None else cls.parse(text)
+
+
+def attempt() -> str:
+    """How often torchrun has restarted the workers: each time they meet in a place of its own."""
+    return os.environ.get(_RESTART_VARIABLE, "0")

@@ -1,7 +1,8 @@
 """Who am I among how many, on which device.
 
 A worker learns it from the environment that torchrun sets. The processes of one machine find each
-other through a file and talk over the loopback interface: no port is open to the network.
+other through a file and talk over the loopback interface: no port is open to the network. Those of
+several machines meet in the run's own store and talk over the interface they are told.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore, Store
 
-from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, StoreAddress, attempt
+from dragoman.distributed.store import connect
 from dragoman.errors import MachineError
 
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
@@ -88,7 +91,7 @@ def join_world() -> Iterator[World]:
     if world_size == 1:
         yield world
         return
-    _connect(world, Path(os.environ[RENDEZVOUS_VARIABLE]))
+    _connect(world)
     try:
         yield world
         world.barrier()
@@ -109,18 +112,24 @@ def _device(local_rank: int) -> torch.device:
     return device
 
 
-def _connect(world: World, rendezvous: Path) -> None:
-    """Join the process group. A restart by torchrun meets in a file of its own."""
+def _connect(world: World) -> None:
+    """Join the process group. A restart by torchrun meets in a place of its own."""
     # Without a name Gloo listens on the address that the host's name resolves to.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    where = StoreAddress.of_this_process()
+    store = _file_store() if where is None else connect(where, prefix=f"workers-{attempt()}")
     on_gpu = world.device.type == "cuda"
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
-        init_method=f"file://{rendezvous.resolve()}-{attempt}",
+        store=store,
         rank=world.rank,
         world_size=world.world_size,
         timeout=_COLLECTIVE_TIMEOUT,
         device_id=world.device if on_gpu else None,
     )
+
+
+def _file_store() -> Store:
+    rendezvous = Path(os.environ[RENDEZVOUS_VARIABLE]).resolve()
+    return FileStore(f"{rendezvous}-{attempt()}", int(os.environ["WORLD_SIZE"]))

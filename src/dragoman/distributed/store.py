@@ -1,0 +1,52 @@
+"""The store of several hosts: `python -m dragoman.distributed.store ADDRESS`.
+
+It prints the port it listens on and ends when its standard input does. PyTorch's own servers listen
+on every interface of the machine; this one listens on the address it is given, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from datetime import timedelta
+from typing import Final
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from dragoman.distributed.rendezvous import StoreAddress
+
+_TIMEOUT: Final = timedelta(minutes=5)
+
+
+def serve(address: str) -> TCPStore:
+    """A store that listens on a free port of this address alone, as long as it is referred to."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family)
+    port = listener.getsockname()[1]
+    return TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def connect(where: StoreAddress, *, prefix: str) -> Store:
+    """The part of the run's store that has this name."""
+    store = TCPStore(
+        where.address, where.port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT
+    )
+    return PrefixStore(f"{where.token}/{prefix}", store)
+
+
+def main() -> None:
+    """Serve until nobody holds the other end of standard input."""
+    store = serve(sys.argv[1])
+    print(store.port, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
