@@ -6,7 +6,7 @@ runs/<name>-<utc>-<digest>/
     manifest.json            what the shards were made of
     source.model target.model   the subword models
     environment.json         versions and hardware of the last start
-    events/                  what happened, one file a rank
+    events/                  what happened: prepare.jsonl, and one file a rank
     tensorboard/             the same for TensorBoard
     checkpoints/             step-NNNNNNN directories
     samples/                 translations made at validations and at the end
@@ -23,6 +23,7 @@ from pathlib import Path
 from dragoman.corpus.manifest import Manifest
 from dragoman.errors import CheckpointError, MachineError
 from dragoman.recipe import Recipe, digest, dump_toml, load_recipe
+from dragoman.report.preparation import PREPARE_EVENTS
 
 _DIGEST_CHARACTERS = 8
 
@@ -103,6 +104,7 @@ class RunDirectory:
             (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
             for name in ("manifest.json", "source.model", "target.model"):
                 shutil.copyfile(prepared / name, draft / name)
+            _copy_prepare_events(prepared, draft)
             record = {
                 "prepared": str(prepared.resolve()),
                 "digest": Manifest.load(prepared).digest,
@@ -124,3 +126,11 @@ class RunDirectory:
         pattern = f"{recipe.name}-*-{digest(recipe)[:_DIGEST_CHARACTERS]}"
         found = sorted(path for path in runs.glob(pattern) if (path / "recipe.toml").is_file())
         return cls(found[-1]) if found else None
+
+
+def _copy_prepare_events(prepared: Path, run: Path) -> None:
+    """What happened while the corpus was prepared belongs to the record of every run of it."""
+    events = prepared / "events" / "rank-0000.jsonl"
+    if events.is_file():
+        (run / "events").mkdir()
+        shutil.copyfile(events, run / "events" / PREPARE_EVENTS)

@@ -7,10 +7,11 @@ through launch.py for several.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from dragoman.recipe import Recipe, digest, load_recipe
 from dragoman.run_directory import RunDirectory
 from dragoman.telemetry.environment import read_environment, write_environment
 from dragoman.telemetry.events import Alert, EventWriter, RunStarted, TestScored
+from dragoman.telemetry.network import collective_interface
+from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.checkpoint import CheckpointStore
@@ -75,7 +78,10 @@ def train(run: RunDirectory) -> None:
             )
             state = _resume(store, step, _first_state(recipe, manifest, world), events)
             _tell_start(run, recipe, manifest, model, state, world, events)
-            with _updates(recipe, prepared, state, world) as updates:
+            with (
+                _updates(recipe, prepared, state, world) as updates,
+                _sampling(run, updates, world, events),
+            ):
                 if world.is_main and updates.sampler.num_oversized:
                     events.write(_oversized(updates.sampler.num_oversized), step=state.step)
                 result = fit(
@@ -247,6 +253,21 @@ def _updates(recipe: Recipe, prepared: Path, state: TrainState, world: World) ->
         world_size=world.world_size,
         start_update=state.step,
         device=world.device,
+    )
+
+
+def _sampling(
+    run: RunDirectory, updates: BatchStream, world: World, events: EventWriter
+) -> AbstractContextManager[object]:
+    """The sampler of this host, in the first of its ranks."""
+    if world.local_rank:
+        return nullcontext()
+    return host_sampler(
+        events,
+        disk=run.path,
+        queued=updates.queued,
+        interface=collective_interface() if world.world_size > 1 else None,
+        num_gpus=int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if world.device.type == "cuda" else 0,
     )
 
 

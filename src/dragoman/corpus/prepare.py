@@ -34,7 +34,7 @@ from dragoman.corpus.stages import encode, learn_models, open_runs
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, sole_use
 from dragoman.errors import ConfigError, CorpusError
-from dragoman.telemetry.events import CorpusDropped, CorpusStage, EventWriter
+from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a stage, the pairs done in it so far, and how many there are where that is known."""
@@ -58,6 +58,7 @@ def prepare(
         rejected/<split>.tsv.zst     what was dropped and why
     Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before.
     """
+    began = time.monotonic()
     with disk_errors_named(directory), sole_use(directory):
         sources = Sources(config, downloads=directory / "downloads")
         place = Workplace(directory)
@@ -73,7 +74,16 @@ def prepare(
                 place.discard()  # other text or settings will need other work
                 raise
         place.publish()
-        return Manifest.load(directory)
+        manifest = Manifest.load(directory)
+        if events is not None:
+            events.write(_prepared(manifest, seconds_s=time.monotonic() - began))
+        return manifest
+
+
+def _prepared(manifest: Manifest, *, seconds_s: float) -> CorpusPrepared:
+    return CorpusPrepared(
+        digest=manifest.digest, train_pairs=manifest.train.pairs, seconds_s=round(seconds_s, 3)
+    )
 
 
 def _whole_manifest(directory: Path) -> Manifest | None:

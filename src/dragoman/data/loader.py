@@ -114,6 +114,10 @@ class BatchStream:
             update, micro_batches=[batch.to(self._device) for batch in update.micro_batches]
         )
 
+    def queued(self) -> int:
+        """Updates that wait to be taken; where it is 0 again and again, training waits for data."""
+        return self._made.qsize()
+
     def close(self) -> None:
         """Stop the threads; updates that were made but not taken are dropped."""
         self._closing = True

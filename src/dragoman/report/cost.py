@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman import units
-from dragoman.report.facts import Facts
+from dragoman.report.facts import Facts, Price
 
 HOUR_S = 3600.0
 
@@ -21,3 +21,9 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
         return ""
     amount = seconds_s / HOUR_S * len(facts.hosts) * facts.price.amount
     return units.money(amount, currency=facts.price.currency)
+
+
+def parse_price(text: str) -> Price:
+    """The price of a machine for an hour, such as "3 USD"; ConfigError where it is none."""
+    amount, currency = units.parse_money(text)
+    return Price(amount=amount, currency=currency)

@@ -131,18 +131,23 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Means over the samples of one GPU while training."""
+    """Means over the samples of one GPU while training.
+
+    throttled_share: of the time with a lowered clock; being at the power limit is not counted.
+    """
 
     host: str
     gpu: int
     name: str
     samples: int
-    utilisation_share: float
+    utilisation_share: float | None
     sm_activity_share: float | None
     power_w: float | None
     power_limit_w: float | None
+    memory_bytes: float | None
     throttled_share: float
     throttle_reasons: tuple[str, ...]
+    ecc_errors: int | None
 
     @property
     def power_share(self) -> float | None:
@@ -154,16 +159,41 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """The interface of one host over its samples."""
+    """The interface of one host over its samples; most_sent_bytes_per_s: its busiest second."""
 
     host: str
     interface: str
     seconds_s: float
     sent_bytes: int
     received_bytes: int
+    sent_packets: int
+    received_packets: int
+    most_sent_bytes_per_s: float | None
     errors: int
     nominal_bits_per_s: float | None
-    carrier_changes: int | None
+    carrier_changes: int
+
+    @property
+    def sent_bytes_per_s(self) -> float | None:
+        """Mean over all samples."""
+        return self.sent_bytes / self.seconds_s if self.seconds_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Means over the samples of one host while training; amounts are sums over `seconds_s`."""
+
+    host: str
+    seconds_s: float
+    cpu_share: float | None
+    memory_share: float | None
+    disk_free_bytes: float | None
+    """At the last sample."""
+    disk_read_bytes: float
+    disk_written_bytes: float
+    queued_batches: float | None
+    sampling_share: float | None
+    """Of one processor, that sampling itself took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +278,7 @@ class Facts:
     alerts: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     traffic: tuple[Traffic, ...] = ()
+    machines: tuple[Machine, ...] = ()
     links: tuple[Link, ...] = ()
     devices: tuple[Device, ...] = ()
     manifest: Manifest | None = None

@@ -112,6 +112,18 @@ def _slowest_rank(facts: Facts) -> float | None:
     return max(found) / middle if middle else None
 
 
+def _network_faults(facts: Facts) -> float | None:
+    counts = [one.errors + one.carrier_changes for one in facts.traffic]
+    return float(sum(counts)) if counts else None
+
+
+def _checkpoint_of_free_disk(facts: Facts) -> float | None:
+    """The last checkpoint over what is free on the fullest disk."""
+    free = [one.disk_free_bytes for one in facts.machines if one.disk_free_bytes is not None]
+    sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
+    return sizes[-1] / min(free) if sizes and free and min(free) else None
+
+
 def _throttled(facts: Facts) -> float | None:
     return max((gpu.throttled_share for gpu in facts.gpus), default=None)
 
@@ -195,6 +207,24 @@ AILMENTS: tuple[Ailment, ...] = (
         quantity=units.SHARE,
         limit=0.05,
         remedy="Look at cooling and power supply.",
+    ),
+    Ailment(
+        key="network_faults",
+        question="Is an interface faulty?",
+        what="errors and lost links on the interfaces of the collectives",
+        measure=_network_faults,
+        quantity=units.COUNT,
+        limit=1,
+        remedy="Look at cable, port and driver of the host: dragoman report lists each interface.",
+    ),
+    Ailment(
+        key="disk",
+        question="Will the disk be full soon?",
+        what="a checkpoint, of the disk that is free",
+        measure=_checkpoint_of_free_disk,
+        quantity=units.SHARE,
+        limit=0.3,
+        remedy="Free disk space, or lower checkpoint.keep_last.",
     ),
     Ailment(
         key="memory_creep",

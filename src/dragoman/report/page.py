@@ -61,7 +61,7 @@ def _head(facts: Facts) -> Iterator[str]:
 def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
     last = units.COUNT.text(facts.last_step)
     yield "step", f"{last} of {units.COUNT.text(facts.max_steps)}" if facts.max_steps else last
-    yield "state", _state(facts)
+    yield "state", state_text(facts)
     if facts.num_parameters:
         yield "parameters", units.COUNT.text(facts.num_parameters)
     if facts.world_size:
@@ -78,7 +78,8 @@ def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "started", time.strftime("%d %b %Y %H:%M UTC", moment)
 
 
-def _state(facts: Facts) -> str:
+def state_text(facts: Facts) -> str:
+    """Whether it runs, or how it ended."""
     if not facts.segments:
         return "not started"
     reason = facts.segments[-1].reason

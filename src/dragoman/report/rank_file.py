@@ -52,11 +52,16 @@ class RankFile:
     _alive: bool = False
 
     @classmethod
+    def empty(cls, path: Path) -> RankFile:
+        """Nothing read yet of `rank-NNNN.jsonl`."""
+        return cls(rank=_rank_of(path))
+
+    @classmethod
     def read(cls, path: Path) -> RankFile:
         """The events of `rank-NNNN.jsonl`."""
-        found = cls(rank=_rank_of(path))
+        found = cls.empty(path)
         for event in read_events(path, on_damaged=found.damaged.append):
-            found._see(event)
+            found.see(event)
         return found
 
     def problems(self) -> list[str]:
@@ -74,7 +79,8 @@ class RankFile:
             found.append(f"{name}: the clock of {self.host} was set by {largest:+.0f} s meanwhile")
         return found
 
-    def _see(self, event: Event) -> None:
+    def see(self, event: Event) -> None:
+        """Take in one event; they come in the order of the file."""
         self.versions.add(event.v)
         self.host = event.host
         moment = self._moment(event)
@@ -192,6 +198,7 @@ _READERS: dict[str, _Reader] = {
     samples.DeviceMeasured.kind: _kept(facts.Device, "devices"),
     samples.GpuSampled.kind: RankFile._sample,
     samples.NetworkSampled.kind: RankFile._sample,
+    samples.HostSampled.kind: RankFile._sample,
     ImportedRun.kind: RankFile._imported_run,
     ImportedScore.kind: RankFile._imported_score,
 }

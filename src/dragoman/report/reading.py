@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from dragoman import units
 from dragoman.corpus.manifest import Manifest
@@ -15,10 +16,28 @@ from dragoman.recipe import Recipe, load_recipe
 from dragoman.report import facts
 from dragoman.report.facts import Facts, Price, Rank
 from dragoman.report.payloads import from_payload
+from dragoman.report.preparation import prepare_s
 from dragoman.report.rank_file import RankFile
 from dragoman.train.inventory import take_inventory
 
 _CLOCKS_DIFFER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What a run directory holds beside its events."""
+
+    manifest: Manifest | None = None
+    recipe: Recipe | None = None
+    prepare_s: float | None = None
+    problems: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """What is there; what is broken is a problem and left out."""
+        problems: list[str] = []
+        manifest, recipe = _manifest(directory, problems), _recipe(directory, problems)
+        return cls(manifest, recipe, prepare_s(directory / "events"), tuple(problems))
 
 
 def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
@@ -27,7 +46,7 @@ def read_facts(directory: Path, *, price: Price | None = None, now: float | None
     price: of one machine for an hour. now: seconds since 1970, this moment where it is None.
     Raises CheckpointError where there is no run.
     """
-    paths = sorted((directory / "events").glob("rank-*.jsonl"))
+    paths = event_paths(directory)
     if not paths and not (directory / "recipe.toml").is_file():
         raise CheckpointError(
             "is no run: it holds neither a recipe.toml nor events",
@@ -35,23 +54,44 @@ def read_facts(directory: Path, *, price: Price | None = None, now: float | None
             remedy="name a directory that dragoman run or dragoman train made",
         )
     files = [RankFile.read(path) for path in paths]
+    moment = time.time() if now is None else now
+    return combine(directory, files, Records.read(directory), price=price, now=moment)
+
+
+def event_paths(directory: Path) -> list[Path]:
+    """The event files of a run, by rank."""
+    return sorted((directory / "events").glob("rank-*.jsonl"))
+
+
+def combine(
+    directory: Path,
+    files: Sequence[RankFile],
+    records: Records,
+    *,
+    price: Price | None,
+    now: float,
+) -> Facts:
+    """The facts of a run whose files were read, by rank, up to the moment `now`."""
     problems = [problem for file in files for problem in file.problems()]
-    manifest, recipe = _manifest(directory, problems), _recipe(directory, problems)
+    problems += records.problems
+    recipe = records.recipe
     ranks = [_on_main_clock(file, files[0], problems) for file in files]
     known = _of_main_rank(files[0]) if files else Facts(name="", read_at=0.0)
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
     return replace(
         known,
         name=known.name or (recipe.name if recipe else directory.name),
-        read_at=time.time() if now is None else now,
+        read_at=now,
         max_steps=known.max_steps or (recipe.train.max_steps if recipe else None),
+        prepare_s=records.prepare_s if known.prepare_s is None else known.prepare_s,
         ranks=tuple(ranks),
         gpus=tuple(gpu for file in files for gpu in file.samples.gpus()),
         traffic=tuple(traffic for file in files for traffic in file.samples.traffic()),
+        machines=tuple(machine for file in files for machine in file.samples.machines()),
         links=tuple(link for file in files for link in file.links),
         devices=tuple(device for file in files for device in file.devices),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
-        manifest=manifest,
+        manifest=records.manifest,
         recipe=recipe,
         price=price,
         problems=tuple(problems),

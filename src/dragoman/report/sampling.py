@@ -1,118 +1,147 @@
-"""Samples of GPUs and interfaces, added up while they are read."""
+"""Samples of GPUs, interfaces and hosts, added up while they are read."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.report.facts import Gpu, Traffic
+from dragoman.report.facts import Gpu, Machine, Traffic
+from dragoman.report.payloads import number
 from dragoman.telemetry.events import Event
-from dragoman.telemetry.samples import GpuSampled
+from dragoman.telemetry.gpu import POWER_CAP
+from dragoman.telemetry.samples import GpuSampled, HostSampled, NetworkSampled
 
 
 @dataclass(slots=True)
-class _Mean:
-    weight: float = 0.0
-    sum: float = 0.0
+class _Series:
+    """One number of all samples."""
 
-    def add(self, value: object, weight: float) -> None:
-        if isinstance(value, int | float):
-            self.weight += weight
-            self.sum += value * weight
+    seconds_s: float = 0.0
+    weighted: float = 0.0
+    sum: float = 0.0
+    most: float | None = None
+    last: float | None = None
+
+    def add(self, value: float, seconds_s: float) -> None:
+        self.seconds_s += seconds_s
+        self.weighted += value * seconds_s
+        self.sum += value
+        self.most = value if self.most is None else max(self.most, value)
+        self.last = value
 
     @property
-    def value(self) -> float | None:
-        return self.sum / self.weight if self.weight else None
+    def mean(self) -> float | None:
+        """Weighted by the time of each sample."""
+        return self.weighted / self.seconds_s if self.seconds_s else None
 
 
 @dataclass(slots=True)
-class _GpuSums:
-    name: str = ""
+class _Sums:
+    """All samples of one GPU, interface or host."""
+
     samples: int = 0
-    utilisation: _Mean = field(default_factory=_Mean)
-    sm_activity: _Mean = field(default_factory=_Mean)
-    power_w: _Mean = field(default_factory=_Mean)
-    power_limit_w: _Mean = field(default_factory=_Mean)
-    throttled: _Mean = field(default_factory=_Mean)
+    seconds_s: float = 0.0
+    name: str = ""
+    throttled_s: float = 0.0
     reasons: Counter[str] = field(default_factory=Counter)
+    of: defaultdict[str, _Series] = field(default_factory=lambda: defaultdict(_Series))
+
+    def add(self, seen: Mapping[str, Any]) -> None:
+        """Add one sample."""
+        seconds_s = number(seen.get("seconds_s")) or 1.0
+        self.samples += 1
+        self.seconds_s += seconds_s
+        for name, raw in seen.items():
+            if (value := number(raw)) is not None:
+                self.of[name].add(value, seconds_s)
+        reasons = [one for one in str(seen.get("throttle_reasons") or "").split(",") if one]
+        self.reasons.update(reasons)
+        self.throttled_s += seconds_s if set(reasons) - {POWER_CAP} else 0.0
+        self.name = str(seen.get("name") or self.name)
 
 
 @dataclass(slots=True)
 class Samples:
     """Sums over the samples seen so far."""
 
-    _gpus: dict[tuple[str, int], _GpuSums] = field(default_factory=dict)
-    _traffic: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    _gpus: defaultdict[tuple[str, int], _Sums] = field(default_factory=lambda: defaultdict(_Sums))
+    _traffic: defaultdict[tuple[str, str], _Sums] = field(
+        default_factory=lambda: defaultdict(_Sums)
+    )
+    _machines: defaultdict[str, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
 
     def see(self, event: Event) -> None:
-        """Add one sample of a GPU or an interface."""
+        """Add one sample."""
+        seen = event.payload
         if event.kind == GpuSampled.kind:
-            self._see_gpu(event)
-        else:
-            self._see_traffic(event)
+            self._gpus[event.host, int(number(seen.get("gpu")) or 0)].add(seen)
+        elif event.kind == NetworkSampled.kind:
+            self._traffic[event.host, str(seen.get("interface"))].add(seen)
+        elif event.kind == HostSampled.kind:
+            self._machines[event.host].add(seen)
 
     def gpus(self) -> list[Gpu]:
         """Each GPU's means."""
-        return [
-            Gpu(
-                host=host,
-                gpu=gpu,
-                name=sums.name,
-                samples=sums.samples,
-                utilisation_share=sums.utilisation.value or 0.0,
-                sm_activity_share=sums.sm_activity.value,
-                power_w=sums.power_w.value,
-                power_limit_w=sums.power_limit_w.value,
-                throttled_share=sums.throttled.value or 0.0,
-                throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
-            )
-            for (host, gpu), sums in self._gpus.items()
-        ]
+        return [_gpu(host, gpu, sums) for (host, gpu), sums in self._gpus.items()]
 
     def traffic(self) -> list[Traffic]:
         """Each interface's sums."""
-        return [
-            Traffic(host=host, interface=interface, **sums)
-            for (host, interface), sums in self._traffic.items()
-        ]
+        return [_traffic(host, name, sums) for (host, name), sums in self._traffic.items()]
 
-    def _see_gpu(self, event: Event) -> None:
-        seen = event.payload
-        sums = self._gpus.setdefault((event.host, int(seen.get("gpu") or 0)), _GpuSums())
-        weight = _amount(seen, "seconds_s") or 1.0
-        reasons = [
-            reason for reason in str(seen.get("throttle_reasons") or "").split(",") if reason
-        ]
-        sums.name = str(seen.get("name") or "")
-        sums.samples += 1
-        sums.utilisation.add(seen.get("utilisation_share"), weight)
-        sums.sm_activity.add(seen.get("sm_activity_share"), weight)
-        sums.power_w.add(seen.get("power_w"), weight)
-        sums.power_limit_w.add(seen.get("power_limit_w"), weight)
-        sums.throttled.add(float(bool(reasons)), weight)
-        sums.reasons.update(reasons)
-
-    def _see_traffic(self, event: Event) -> None:
-        seen = event.payload
-        sums = self._traffic.setdefault(
-            (event.host, str(seen.get("interface"))),
-            {
-                "seconds_s": 0.0,
-                "sent_bytes": 0,
-                "received_bytes": 0,
-                "errors": 0,
-                "nominal_bits_per_s": None,
-                "carrier_changes": None,
-            },
-        )
-        for name in ("seconds_s", "sent_bytes", "received_bytes", "errors"):
-            sums[name] += _amount(seen, name)
-        for name in ("nominal_bits_per_s", "carrier_changes"):
-            if seen.get(name) is not None:
-                sums[name] = seen[name]
+    def machines(self) -> list[Machine]:
+        """Each host's means."""
+        return [_machine(host, sums) for host, sums in self._machines.items()]
 
 
-def _amount(seen: dict[str, Any], name: str) -> float:
-    value = seen.get(name)
-    return value if isinstance(value, int | float) else 0
+def _gpu(host: str, gpu: int, sums: _Sums) -> Gpu:
+    errors = sums.of["ecc_errors"].most
+    return Gpu(
+        host=host,
+        gpu=gpu,
+        name=sums.name,
+        samples=sums.samples,
+        utilisation_share=sums.of["utilisation_share"].mean,
+        sm_activity_share=sums.of["sm_activity_share"].mean,
+        power_w=sums.of["power_w"].mean,
+        power_limit_w=sums.of["power_limit_w"].mean,
+        memory_bytes=sums.of["memory_bytes"].most,
+        throttled_share=sums.throttled_s / sums.seconds_s,
+        throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
+        ecc_errors=None if errors is None else int(errors),
+    )
+
+
+def _traffic(host: str, interface: str, sums: _Sums) -> Traffic:
+    def whole(name: str) -> int:
+        return int(sums.of[name].sum)
+
+    return Traffic(
+        host=host,
+        interface=interface,
+        seconds_s=sums.seconds_s,
+        sent_bytes=whole("sent_bytes"),
+        received_bytes=whole("received_bytes"),
+        sent_packets=whole("sent_packets"),
+        received_packets=whole("received_packets"),
+        most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
+        errors=whole("errors"),
+        nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
+        carrier_changes=whole("carrier_changes"),
+    )
+
+
+def _machine(host: str, sums: _Sums) -> Machine:
+    memory, limit = sums.of["memory_used_bytes"].mean, sums.of["memory_limit_bytes"].last
+    return Machine(
+        host=host,
+        seconds_s=sums.seconds_s,
+        cpu_share=sums.of["cpu_share"].mean,
+        memory_share=memory / limit if memory is not None and limit else None,
+        disk_free_bytes=sums.of["disk_free_bytes"].last,
+        disk_read_bytes=sums.of["disk_read_bytes"].sum,
+        disk_written_bytes=sums.of["disk_written_bytes"].sum,
+        queued_batches=sums.of["queued_batches"].mean,
+        sampling_share=sums.of["sampling_s"].sum / sums.seconds_s,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dragoman import units
 from dragoman.report import measures
-from dragoman.report.facts import Facts
+from dragoman.report.facts import Facts, Gpu, Traffic
 from dragoman.report.trend import mean_interval
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
 
@@ -48,7 +48,7 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
     compute = compute_share(facts)
     power, flops = power_share(facts), measures.useful_flop_share(facts)
     if power is not None and power < BUSY_POWER:
-        counter = max((gpu.utilisation_share for gpu in facts.gpus), default=0.0)
+        counter = max((gpu.utilisation_share or 0.0 for gpu in facts.gpus), default=0.0)
         say = f"They drew {units.SHARE.text(power)} of their power"
         if counter > BUSY_COMPUTE:
             say += f" while their utilisation counter read {units.SHARE.text(counter)}: they waited"
@@ -96,10 +96,29 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("useful FLOPs (MFU)", units.SHARE, measures.useful_flop_share(facts))
     yield evidence("scaling efficiency", units.SHARE, measures.scaling_efficiency(facts))
     for gpu in facts.gpus:
-        power = "" if gpu.power_w is None else f", {units.POWER.text(gpu.power_w)}"
+        yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, _gpu_text(gpu))
+    for machine in facts.machines:
+        yield evidence(f"processors of {machine.host}, busy", units.SHARE, machine.cpu_share)
+        yield evidence(f"memory of {machine.host}, used", units.SHARE, machine.memory_share)
+        queued = machine.queued_batches
+        yield evidence(f"batches ready on {machine.host}", units.SCORE, queued)
+
+
+def _gpu_text(gpu: Gpu) -> str:
+    """Its own counters, those that it has."""
+    parts = []
+    if gpu.utilisation_share is not None:
+        parts.append(f"utilisation counter {units.SHARE.text(gpu.utilisation_share)}")
+    if gpu.power_w is not None:
         limit = "" if gpu.power_limit_w is None else f" of {units.POWER.text(gpu.power_limit_w)}"
-        text = f"utilisation counter {units.SHARE.text(gpu.utilisation_share)}{power}{limit}"
-        yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, text)
+        parts.append(f"{units.POWER.text(gpu.power_w)}{limit}")
+    if gpu.memory_bytes is not None:
+        parts.append(f"at most {units.SIZE.text(gpu.memory_bytes)} of memory")
+    if gpu.throttle_reasons:
+        parts.append(f"clock lowered by {', '.join(gpu.throttle_reasons)}")
+    if gpu.ecc_errors:
+        parts.append(f"{gpu.ecc_errors} memory errors")
+    return ", ".join(parts) or "tells nothing"
 
 
 def network(facts: Facts) -> Verdict:
@@ -167,10 +186,29 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
         yield evidence("that needs, all the time", units.BYTE_RATE, wire / seconds_s)
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
     for one in facts.traffic:
-        rate = one.sent_bytes / one.seconds_s if one.seconds_s else None
-        yield evidence(f"{one.interface} of {one.host}, sent", units.BYTE_RATE, rate)
+        name = f"{one.interface} of {one.host}"
+        yield Evidence(name, one.sent_bytes_per_s, _traffic_text(one))
     if facts.imported is not None and facts.imported.interface:
         yield in_words("interface of the collectives", facts.imported.interface)
+
+
+def _traffic_text(one: Traffic) -> str:
+    """What the kernel counted, all that the host sent through it included."""
+    sent, received = (
+        units.BYTE_RATE.text(count / one.seconds_s)
+        for count in (one.sent_bytes, one.received_bytes)
+    )
+    parts = [f"{sent} out, {received} in on average"]
+    if one.most_sent_bytes_per_s is not None:
+        most = units.BYTE_RATE.text(one.most_sent_bytes_per_s)
+        parts.append(f"{most} out in the busiest second")
+    if one.nominal_bits_per_s is not None:
+        parts.append(f"nominally {units.BIT_RATE.text(one.nominal_bits_per_s)}")
+    packets = one.sent_packets + one.received_packets
+    parts.append(f"{one.errors} errors in {units.COUNT.text(packets)} packets")
+    if one.carrier_changes:
+        parts.append(f"link lost or found {one.carrier_changes} times")
+    return ", ".join(parts)
 
 
 def step_time(facts: Facts) -> Verdict:

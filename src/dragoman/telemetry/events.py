@@ -11,6 +11,7 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -88,6 +89,16 @@ class CorpusDropped(Payload):
     split: str
     reason: str
     pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusPrepared(Payload):
+    """The corpus is whole; seconds_s is what this process took for it."""
+
+    kind: ClassVar[str] = "corpus_prepared"
+    digest: str
+    train_pairs: int
+    seconds_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +248,8 @@ class EventWriter:
     """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
 
     A line is handed to the operating system whole, so a kill tears at most the last one. A torn
-    line left by an earlier process is closed first, so that it costs only itself.
+    line left by an earlier process is closed first, so that it costs only itself. Threads may
+    write at the same time; listeners are called one after the other.
     """
 
     def __init__(self, directory: Path, *, rank: int = 0) -> None:
@@ -250,6 +262,7 @@ class EventWriter:
         except OSError as error:
             raise self._unwritable(error.strerror or str(error)) from error
         self._listeners: list[EventListener] = []
+        self._lock = threading.RLock()
         if _is_torn(self.path):
             self._append(b"\n")
 
@@ -273,9 +286,10 @@ class EventWriter:
             step=step,
             payload=values,
         )
-        self._append(as_line(event))
-        for listener in self._listeners:
-            listener(event)
+        with self._lock:
+            self._append(as_line(event))
+            for listener in self._listeners:
+                listener(event)
 
     def _append(self, line: bytes) -> None:
         try:
@@ -338,14 +352,15 @@ def read_events(
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            event = _event(line)
+            event = read_line(line)
             if event is not None:
                 yield event
             elif line.strip():
                 on_damaged(number)
 
 
-def _event(line: bytes) -> Event | None:
+def read_line(line: bytes) -> Event | None:
+    """The event of one line; None where the line is none."""
     try:
         values = json.loads(line)
     except ValueError:

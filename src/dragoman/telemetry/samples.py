@@ -1,6 +1,7 @@
 """What samplers and measurements of the machines say, as events.
 
-A sample is the mean over `seconds_s`; shares are of 1. None: this machine does not tell.
+A sample is the mean over the last `seconds_s`, amounts are sums over them; shares are of 1.
+None: this machine does not tell.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ class GpuSampled(Payload):
     """One GPU as its driver sees it.
 
     utilisation_share is the time in which any kernel ran, also one that only waits.
-    throttle_reasons: comma-separated, "" where the clock was free.
+    throttle_reasons: comma-separated, all that were seen, "" where the clock was free.
+    ecc_errors: uncorrected ones since the driver was loaded.
     """
 
     kind: ClassVar[str] = "gpu_sampled"
     gpu: int
     name: str
     seconds_s: float
-    utilisation_share: float
+    utilisation_share: float | None
     sm_activity_share: float | None
     power_w: float | None
     power_limit_w: float | None
@@ -36,7 +38,10 @@ class GpuSampled(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSampled(Payload):
-    """The interface that the collectives use; bytes and packets are sums over `seconds_s`."""
+    """The interface that the collectives use.
+
+    most_sent_bytes_per_s: over the busiest second. nominal_bits_per_s: what the port claims.
+    """
 
     kind: ClassVar[str] = "network_sampled"
     interface: str
@@ -45,6 +50,7 @@ class NetworkSampled(Payload):
     received_bytes: int
     sent_packets: int
     received_packets: int
+    most_sent_bytes_per_s: float | None
     errors: int
     nominal_bits_per_s: float | None
     carrier_changes: int | None
@@ -52,15 +58,24 @@ class NetworkSampled(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSampled(Payload):
-    """Processor, memory and disk of a host, and what its loader holds ready."""
+    """Processor, memory and disk of a host, and what its loader holds ready.
+
+    cpu_share is of all processors, memory that of the whole host, process_memory_bytes that of the
+    rank that samples. The disk is the one that holds the run.
+    sampling_s: processor time that all sampling took.
+    """
 
     kind: ClassVar[str] = "host_sampled"
     seconds_s: float
     cpu_share: float
     memory_used_bytes: int
+    memory_limit_bytes: int
     process_memory_bytes: int
     disk_free_bytes: int
+    disk_read_bytes: int | None
+    disk_written_bytes: int | None
     queued_batches: float | None
+    sampling_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

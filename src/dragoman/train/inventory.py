@@ -44,6 +44,7 @@ _PURPOSES: Final = tuple(
         ("*manifest.json", "record", "what the shards were made of: sources, counts, digests"),
         ("*environment.json", "record", "versions and hardware of the last start"),
         ("*rank-*.jsonl", "record", "what happened, one event a line"),
+        ("*prepare.jsonl", "record", "what happened while the corpus was prepared"),
         ("*tfevents*", "record", "the same for TensorBoard"),
         ("*logs/*", "record", "what the worker processes printed"),
         ("*samples/*", "record", "translations made by the run"),

@@ -181,6 +181,7 @@ def test_samples_are_weighted_by_their_time(tmp_path: Path) -> None:
         received_bytes=1,
         sent_packets=1,
         received_packets=1,
+        most_sent_bytes_per_s=218e6,
         errors=0,
         nominal_bits_per_s=1e9,
         carrier_changes=0,

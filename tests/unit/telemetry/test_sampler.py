@@ -1,0 +1,201 @@
+"""Samples say what was really done to this machine meanwhile."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.telemetry import sampler
+from dragoman.telemetry.events import Event, EventWriter, read_events
+from dragoman.telemetry.machine import MachineProbe
+from dragoman.telemetry.network import NetworkProbe, collective_interface, nominal_bits_per_s
+from dragoman.telemetry.sampler import HostSampler, host_sampler
+from dragoman.telemetry.samples import HostSampled, NetworkSampled
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own counters")
+MEGABYTE = 10**6
+
+
+def send_to_myself(num_bytes: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def swallow() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while connection.recv(MEGABYTE):
+                    pass
+
+        reader = threading.Thread(target=swallow)
+        reader.start()
+        with socket.create_connection(server.getsockname()) as connection:
+            connection.sendall(bytes(num_bytes))
+        reader.join()
+
+
+def test_bytes_that_were_sent_are_counted() -> None:
+    probe = NetworkProbe("lo")
+    probe.look()
+    send_to_myself(50 * MEGABYTE)
+    probe.look()
+    (first,) = probe.tell(1.0)
+    (second,) = probe.tell(1.0)
+    assert isinstance(first, NetworkSampled)
+    assert isinstance(second, NetworkSampled)
+    assert 50 * MEGABYTE < first.sent_bytes < 100 * MEGABYTE
+    assert first.received_bytes == first.sent_bytes  # that is what loopback is
+    assert first.most_sent_bytes_per_s is not None
+    assert first.most_sent_bytes_per_s > 50 * MEGABYTE
+    assert first.sent_packets > 500
+    assert (first.errors, first.carrier_changes) == (0, 0)
+    assert first.nominal_bits_per_s is None
+    assert second.sent_bytes < MEGABYTE
+    assert second.most_sent_bytes_per_s is None
+
+
+def test_an_interface_that_is_not_there_tells_nothing() -> None:
+    probe = NetworkProbe("dragon0")
+    probe.look()
+    assert list(probe.tell(1.0)) == []
+    assert nominal_bits_per_s("dragon0") is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"GLOO_SOCKET_IFNAME": "lo"}, "lo"),
+        ({"NCCL_SOCKET_IFNAME": "=lo,eth0"}, "lo"),
+        ({"GLOO_SOCKET_IFNAME": "dragon0"}, None),
+        ({}, None),
+    ],
+)
+def test_the_interface_is_the_one_the_collectives_were_told(
+    variables: dict[str, str], name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert collective_interface() == name
+
+
+def test_processor_memory_disk_and_queue(tmp_path: Path) -> None:
+    queue = [3, 4, 8]
+    probe = MachineProbe(disk=tmp_path, queued=lambda: queue.pop())
+    until = time.process_time() + 0.3
+    for _ in range(3):
+        probe.look()
+    while time.process_time() < until:
+        pass
+    (told,) = probe.tell(0.3)
+    assert isinstance(told, HostSampled)
+    assert 0.1 < told.cpu_share <= 1
+    assert told.queued_batches == 5
+    assert 0 < told.process_memory_bytes < told.memory_used_bytes < told.memory_limit_bytes
+    assert told.disk_free_bytes > 0
+    assert 0.2 < told.sampling_s < 1  # this thread was the sampler's, and busy
+    assert (told.disk_read_bytes is None) == (told.disk_written_bytes is None)
+
+
+def test_a_loader_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
+    probe = MachineProbe(disk=tmp_path)
+    probe.look()
+    (told,) = probe.tell(1.0)
+    assert isinstance(told, HostSampled)
+    assert told.queued_batches is None
+
+
+def _sampled(directory: Path, kind: str) -> list[Event]:
+    return [one for one in read_events(directory / "rank-0000.jsonl") if one.kind == kind]
+
+
+def test_a_thread_samples_for_as_long_as_the_block_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "LOOK_EVERY_S", 0.05)
+    with EventWriter(tmp_path) as events:
+        sampling = host_sampler(events, disk=tmp_path, queued=lambda: 7, interface="lo", num_gpus=0)
+        with sampling:
+            while len(_sampled(tmp_path, HostSampled.kind)) < 3:
+                time.sleep(0.02)
+        before = len(_sampled(tmp_path, HostSampled.kind))
+        assert not any(thread.name == "sample-host" for thread in threading.enumerate())
+        time.sleep(0.2)
+    hosts, networks = (_sampled(tmp_path, kind.kind) for kind in (HostSampled, NetworkSampled))
+    assert len(hosts) == before == len(networks)
+    assert {one.payload["queued_batches"] for one in hosts} == {7.0}
+    assert all(0 <= one.payload["sampling_s"] < one.payload["seconds_s"] for one in hosts)
+
+
+def test_after_a_while_ten_looks_are_one_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(sampler, "_FIRST_MINUTE_S", 0.0)
+    monkeypatch.setattr(sampler, "_TELL_EVERY_S", 0.2)
+    looks: list[float] = []
+
+    class Clock:
+        def look(self) -> None:
+            looks.append(time.monotonic())
+
+        def tell(self, seconds_s: float) -> Any:
+            assert seconds_s > 0.15
+            told.append(len(looks))
+            return iter(())
+
+    told: list[int] = []
+    with EventWriter(tmp_path) as events, HostSampler([Clock()], events):
+        while len(told) < 3:
+            time.sleep(0.02)
+    assert all(two - one >= 4 for one, two in pairwise(told))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_ends_the_sampling_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "LOOK_EVERY_S", 0.01)
+    events = EventWriter(tmp_path)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, events._file.fileno())
+    os.close(full)
+    with HostSampler([MachineProbe(disk=tmp_path)], events):
+        while any(thread.name == "sample-host" for thread in threading.enumerate()):
+            time.sleep(0.01)
+
+
+def test_a_gpu_that_cannot_be_sampled_is_said_so(tmp_path: Path) -> None:
+    with EventWriter(tmp_path) as events:
+        host_sampler(events, disk=tmp_path, queued=lambda: 0, interface=None, num_gpus=1)
+    (alert,) = _sampled(tmp_path, "alert")
+    assert alert.payload["severity"] == "info"
+    assert alert.payload["cause"].startswith("GPUs are not sampled: ")
+    assert alert.payload["remedy"]
+
+
+def test_threads_write_whole_lines(tmp_path: Path) -> None:
+    with EventWriter(tmp_path) as events:
+
+        def write_often() -> None:
+            for _ in range(200):
+                events.write(payload)
+
+        probe = MachineProbe(disk=tmp_path)
+        probe.look()
+        (payload,) = probe.tell(1.0)
+        threads = [threading.Thread(target=write_often) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    damaged: list[int] = []
+    found = list(read_events(tmp_path / "rank-0000.jsonl", on_damaged=damaged.append))
+    assert (len(found), damaged) == (800, [])
