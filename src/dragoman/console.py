@@ -14,9 +14,9 @@ from rich.text import Text
 from dragoman import units
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
-from dragoman.estimate import Disk, Estimate, Memory, estimate
+from dragoman.estimate import Estimate, Memory, estimate
 from dragoman.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
-from dragoman.train.inventory import Inventory, forecast_disk, take_inventory
+from dragoman.train.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
 
 _UNBROKEN = 10_000
 
@@ -95,10 +95,7 @@ def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
             target_vocab_size=manifest.target_vocab_size,
         )
         most = forecast_disk(num_parameters, train=recipe.train, checkpoint=recipe.checkpoint)
-        checkpoints = (
-            f"{most.num_checkpoints} checkpoints of {units.SIZE.text(most.checkpoint_bytes)}"
-        )
-        yield "this run, at most", f"{_both_sizes(most.size_bytes)}: {checkpoints}, and records"
+        yield "this run, at most", _most_disk(most)
 
 
 def _both_sizes(size_bytes: int) -> str:
@@ -157,7 +154,7 @@ def _taken(taken: Estimate) -> Iterable[tuple[str, RenderableType]]:
         f"at most {units.FLOPS.text(taken.total_flop)} in all",
     )
     yield "memory a rank", _memory(taken.memory)
-    yield "disk", _disk(taken.disk)
+    yield "disk", _disk(taken)
 
 
 def _memory(memory: Memory) -> str:
@@ -170,12 +167,19 @@ def _memory(memory: Memory) -> str:
     return f"{total} ({', '.join(parts)}), and about 0.5 GB for Python and PyTorch"
 
 
-def _disk(disk: Disk) -> str:
-    kept = f"{disk.num_checkpoints} checkpoints of {units.SIZE.text(disk.checkpoint_bytes)}"
-    text = f"{units.SIZE.text(disk.checkpoints_bytes)} for {kept}"
-    if disk.shards_bytes is None:
+def _disk(taken: Estimate) -> str:
+    text = f"at most {_most_disk(taken.disk)}"
+    if taken.shards_bytes is None:
         return f"{text}; the text is not here yet to tell the size of its shards"
-    return f"{text}; about {units.SIZE.text(disk.shards_bytes)} of shards"
+    return f"{text}; about {units.SIZE.text(taken.shards_bytes)} of shards"
+
+
+def _most_disk(most: DiskForecast) -> str:
+    checkpoint = units.SIZE.text(most.checkpoint_bytes)
+    return (
+        f"{units.SIZE.text(most.size_bytes)} for {most.num_checkpoints} checkpoints "
+        f"of {checkpoint} and the records"
+    )
 
 
 def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:

@@ -15,6 +15,7 @@ from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.data.config import DataConfig
 from dragoman.model.config import ModelConfig
 from dragoman.recipe import Recipe
+from dragoman.train.inventory import DiskForecast, forecast_disk
 
 TYPICAL_LENGTH: Final = 25
 """Tokens in a sentence where useful FLOPs must assume one; attention's share is small."""
@@ -46,29 +47,19 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
-    """Bytes on disk. shards_bytes is None where the text is not here yet to be measured."""
-
-    checkpoint_bytes: int
-    num_checkpoints: int
-    shards_bytes: int | None
-
-    @property
-    def checkpoints_bytes(self) -> int:
-        """All checkpoints that are kept, and the one being written."""
-        return self.checkpoint_bytes * self.num_checkpoints
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run of a recipe will take. Token counts are at most these."""
+    """What a run of a recipe will take. Token counts are at most these.
+
+    shards_bytes: None where the text is not here yet to be measured.
+    """
 
     num_parameters: int
     num_updates: int
     target_tokens_per_update: int
     flop_per_target_token: float
     memory: Memory
-    disk: Disk
+    disk: DiskForecast
+    shards_bytes: int | None
 
     @property
     def target_tokens(self) -> int:
@@ -94,7 +85,6 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
         recipe.model, target_vocab_size=vocab_size, source_length=length, target_length=length
     )
     half = recipe.train.precision != "fp32"
-    best_of = 2 if recipe.evaluate.bleu_pairs else 1
     return Estimate(
         num_parameters=num_parameters,
         num_updates=recipe.train.max_steps,
@@ -111,11 +101,13 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
             ),
             loss_bytes=_LOSS_CHUNK_BYTES + vocab_size * recipe.model.d_model * _FP32,
         ),
-        disk=Disk(
-            checkpoint_bytes=num_parameters * _FP32 * (3 + with_ema),
-            num_checkpoints=recipe.checkpoint.keep_last + best_of * recipe.checkpoint.keep_best + 1,
-            shards_bytes=_shards_bytes(recipe.corpus),
+        disk=forecast_disk(
+            num_parameters,
+            train=recipe.train,
+            checkpoint=recipe.checkpoint,
+            world_size=world_size,
         ),
+        shards_bytes=_shards_bytes(recipe.corpus),
     )
 
 

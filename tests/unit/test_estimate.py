@@ -32,8 +32,7 @@ def test_the_reference_runs_memory_and_disk_are_those_of_its_parameters() -> Non
     whole = estimate(load_recipe("wmt16-ende-reference"))
     assert whole.memory.gradients_bytes == pytest.approx(243.5e6, rel=1e-3)
     assert whole.disk.checkpoint_bytes == 3 * whole.memory.gradients_bytes
-    assert whole.disk.checkpoints_bytes == 5 * whole.disk.checkpoint_bytes
-    assert whole.disk.shards_bytes is None
+    assert whole.shards_bytes is None
     quarter = estimate(load_recipe("wmt16-ende-reference"), world_size=4)
     assert quarter.memory.activations_bytes == whole.memory.activations_bytes / 4
     assert quarter.target_tokens == whole.target_tokens == 300_000 * 1024 * 57
@@ -132,12 +131,12 @@ def test_shards_take_the_disk_that_real_text_does(shared_data: Path, tmp_path: P
     ids = sum(len(row) for row in processor.Encode(lines))
     real = 2 * ids + 8 * (len(lines) // 2 + 1)
     entry = {"source": str(files[0]), "target": str(files[1])}
-    guess = estimate(recipe_of(corpus={"train": (entry,)})).disk.shards_bytes
+    guess = estimate(recipe_of(corpus={"train": (entry,)})).shards_bytes
     assert guess == pytest.approx(real, rel=0.35)
 
     for name, file in zip(("source", "target"), files, strict=True):
         packed = tmp_path / f"{file.name}.xz"
         packed.write_bytes(lzma.compress(file.read_bytes(), preset=1))
         entry[name] = str(packed)
-    packed_guess = estimate(recipe_of(corpus={"train": (entry,)})).disk.shards_bytes
+    packed_guess = estimate(recipe_of(corpus={"train": (entry,)})).shards_bytes
     assert packed_guess == pytest.approx(real, rel=0.5)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
 from dragoman.errors import CorpusError
 
@@ -58,11 +58,24 @@ def chrf(
     bootstrap_samples: int = 0,
 ) -> Score:
     """chrF2 (Popovic 2015): F-score of character n-grams up to 6; arguments as for `bleu`."""
-    return _score(CHRF(lowercase=lowercase), hypotheses, references, bootstrap_samples)
+    return _score(_Chrf(lowercase=lowercase), hypotheses, references, bootstrap_samples)
 
 
 METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
 """What a validation computes, by name; each is called as `bleu` is."""
+
+
+class _Chrf(CHRF):
+    """sacreBLEU's chrF with every score a Python float.
+
+    sacreBLEU 2.6 returns 0.0 for a resample without a match and numpy's float32 for others, and
+    then fails to take the mean of the two kinds.
+    """
+
+    def _compute_score_from_stats(self, stats: list[int]) -> CHRFScore:
+        score = super()._compute_score_from_stats(stats)
+        score.score = float(score.score)
+        return score
 
 
 def _score(
