@@ -51,6 +51,14 @@ class Share:
     interface: str
     store: StoreAddress
 
+    def environment(self) -> dict[str, str]:
+        """What tells a process of this share where to meet the others and over which interface."""
+        return {
+            STORE_VARIABLE: str(self.store),
+            "GLOO_SOCKET_IFNAME": self.interface,
+            "NCCL_SOCKET_IFNAME": f"={self.interface}",
+        }
+
 
 class WorkerError(DragomanError):
     """A worker's own one-line error, raised again in the process that started it."""
@@ -155,21 +163,15 @@ def torchrun_command(
 
 
 def _environment(ranks: int, meeting: Path, share: Share | None) -> dict[str, str]:
-    environment = {
+    return {
         "OMP_NUM_THREADS": str(max(1, _num_usable_cores() // ranks)),
         **os.environ,
         RENDEZVOUS_VARIABLE: str(meeting / "workers"),
         _PARENT_VARIABLE: str(os.getpid()),
         # Otherwise torchrun opens a store for the workers on every interface of the machine.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        **(share.environment() if share else {}),
     }
-    if share is not None:
-        environment |= {
-            STORE_VARIABLE: str(share.store),
-            "GLOO_SOCKET_IFNAME": share.interface,
-            "NCCL_SOCKET_IFNAME": f"={share.interface}",
-        }
-    return environment
 
 
 def _num_usable_cores() -> int:

@@ -10,6 +10,7 @@ only private key. Hosts know each other's names, and the desk knows their host k
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -82,7 +83,10 @@ class Lab:
             f'[[host]]\nname = "{host.name}"\naddress = "{host.address}"\nslots = {count}\n'
             for host, count in zip(self.hosts, slots, strict=True)
         ]
-        defaults = f'[defaults]\nuser = "root"\nport = {PORT}\ninterface = "{INTERFACE}"\n'
+        defaults = (
+            f'[defaults]\nuser = "root"\nport = {PORT}\ninterface = "{INTERFACE}"\n'
+            f'python = "{sys.executable}"\n'
+        )
         path.write_text("\n".join([defaults, *entries]))
         return path
 

@@ -38,6 +38,7 @@ _ADDRESS: Final = r"^[A-Za-z0-9:][A-Za-z0-9:._%-]*$"
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
+_PATH: Final = r"^[A-Za-z0-9._/][A-Za-z0-9._/+@ -]*$"
 _INLINE: Final = re.compile(
     r"(?:(?P<user>[A-Za-z_][\w.-]*)@)?"
     r"(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<gpus>\d{1,4}))?"
@@ -58,13 +59,19 @@ class HostDefaults(Section):
     """Kind of GPU, as `dragoman plan` names them: v100, a100, ..."""
     price_per_hour: float | None = Field(default=None, ge=0.0)
     """Of the whole machine, in the file's currency."""
+    python: str = Field(default=".dragoman/venv/bin/python", pattern=_PATH, max_length=1000)
+    """A Python there that has torch; relative to the home of `user`. `dragoman setup` makes it."""
+    folder: str = Field(default=".dragoman", pattern=_PATH, max_length=1000)
+    """Where code, data and runs are kept there; a folder that hosts share is filled once."""
 
 
 class Host(HostDefaults):
     """One machine. It runs one rank on each of its GPUs, or `slots` ranks on its CPU."""
 
     address: str = Field(pattern=_ADDRESS, max_length=255)
-    """What the peers and ssh reach it by: an IP address or a name."""
+    """What the peers reach it by: an IP address or a name of the private network."""
+    login: str = Field(default="", pattern=rf"{_ADDRESS}|^$", max_length=255)
+    """What ssh reaches it by from here, or a name of ssh's own configuration; else the address."""
     name: str = Field(default="", max_length=64)
     """What tables and logs call it; the address where it is not set."""
     gpus: int = Field(default=0, ge=0, le=64)

@@ -1,0 +1,11 @@
+"""What runs on each host, started over ssh: `python -m dragoman.cluster.agent VERB FOLDER`.
+
+It is told what to do by lines of JSON on its standard input, answers with lines of JSON, and ends
+all that it started when its input ends: no process outlives the connection.
+
+channel    lines of JSON, in and out
+network    interfaces, addresses, listening sockets
+facts      what this host is
+work       its share of a job that all hosts do together: training, or measuring the network
+spool      events as they are written, on their way to the user
+"""

@@ -1,0 +1,46 @@
+"""`python -m dragoman.cluster.agent VERB FOLDER`: one thing for the desk, then the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.cluster.agent.channel import Channel
+from dragoman.cluster.agent.facts import tell_facts
+from dragoman.cluster.agent.work import work
+
+
+def send(directory: Path) -> None:
+    """Write the files of a directory below the folder to standard output, as a tar archive."""
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                archive.add(path, arcname=path.relative_to(directory).as_posix())
+
+
+_VERBS: Final[dict[str, Callable[[Channel, dict[str, Any]], None]]] = {
+    "facts": tell_facts,
+    "work": work,
+}
+
+
+def main() -> None:
+    """Go to the folder and do what the verb says."""
+    verb, folder, *rest = sys.argv[1:]
+    # Programs started from here find this code wherever they run.
+    os.environ["PYTHONPATH"] = str(Path(os.environ["PYTHONPATH"]).resolve())
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    if verb == "send":
+        send(Path(rest[0]))
+        return
+    channel = Channel()
+    _VERBS[verb](channel, channel.expect()["request"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Lines of JSON between an agent and the desk."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+SILENCE_S: Final = 30
+"""The desk says something every second; after so long without a word it is gone."""
+
+
+class Channel:
+    """The agent's end: standard input and output, of which nobody else has the output."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+        self._lock = threading.Lock()
+        self._pending = b""
+        # What programs print here must not come between the lines.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+
+    def say(self, what: str, **values: Any) -> None:
+        """Tell the desk something; whether it still listens, its silence will show."""
+        line = json.dumps({"say": what, **values}).encode() + b"\n"
+        with self._lock:
+            try:
+                self._out.write(line)
+            except OSError:
+                return
+
+    def hear(self) -> Iterator[dict[str, Any]]:
+        """What the desk says, except that it is there; ends when it is gone."""
+        silent_s = 0.0
+        while silent_s < SILENCE_S:
+            while b"\n" in self._pending:
+                line, _, self._pending = self._pending.partition(b"\n")
+                silent_s = 0.0
+                message = json.loads(line)
+                if message["do"] != "stay":
+                    yield message
+            # Waits are counted and not the clock: a machine that slept has not heard anything.
+            started = time.monotonic()
+            if select.select([sys.stdin], [], [], 1.0)[0]:
+                received = os.read(sys.stdin.fileno(), 1 << 16)
+                if not received:
+                    return
+                self._pending += received
+            else:
+                silent_s += min(time.monotonic() - started, 2.0)
+
+    def expect(self) -> dict[str, Any]:
+        """The next thing the desk says; the agent ends where it is gone."""
+        for message in self.hear():
+            return message
+        sys.exit(1)

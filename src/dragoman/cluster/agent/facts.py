@@ -1,0 +1,156 @@
+"""What this host is: all that doctor wants to know and that one host can tell alone."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.cluster.agent import network
+from dragoman.cluster.agent.channel import Channel
+from dragoman.cluster.copying import code_digest, read_code
+from dragoman.cluster.facts import HostFacts, InterfaceFacts
+from dragoman.corpus.files import file_sha256
+from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
+from dragoman.errors import CorpusError
+from dragoman.settings import Section
+from dragoman.telemetry import host
+
+_PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
+_WRITE_BYTES: Final = 4 << 20
+_WRITE_AT_MOST: Final = 16
+_WRITE_S: Final = 0.5
+_DEVICES_S: Final = 60
+
+
+class FactsRequest(Section):
+    """What to look at. run: a directory below this host's folder, "" where there is none yet."""
+
+    host: str
+    interface: str | None
+    peers: tuple[str, ...]
+    gpus: int
+    run: str = ""
+
+
+def tell_facts(channel: Channel, values: dict[str, Any]) -> None:
+    """Answer with the facts; then, each time it is asked, with the time."""
+    facts = gather(FactsRequest.model_validate(values))
+    channel.say("facts", facts=facts.model_dump(mode="json"))
+    for _question in channel.hear():
+        channel.say("time", time=time.time())
+
+
+def gather(request: FactsRequest) -> HostFacts:
+    """The facts of this host; its folder is the current directory."""
+    visible, usable, driver = _gpus() if request.gpus else (0, 0, None)
+    disk = Path.cwd()
+    return HostFacts(
+        host=request.host,
+        gpus_visible=visible,
+        gpus_usable=usable,
+        cpu_cores=host.cpu_cores(),
+        versions={**_versions(), **({"driver": driver} if request.gpus else {})},
+        digests=_digests(request.run),
+        interface=_interface(request),
+        name_resolves_to=network.resolve(socket.gethostname()),
+        shared_memory_bytes=_size(_SHARED_MEMORY),
+        disk_free_bytes=shutil.disk_usage(disk).free,
+        disk_write_bytes_per_s=_write_speed(disk),
+    )
+
+
+def _interface(request: FactsRequest) -> InterfaceFacts | None:
+    peers = [address for peer in request.peers for address in network.resolve(peer)]
+    name = network.route_to(peers) if request.peers else request.interface
+    return network.interface_facts(name) if name in network.addresses() else None
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def _gpus() -> tuple[int, int, str | None]:
+    """GPUs that torch sees, those that compute right, and the driver's version."""
+    program = [sys.executable, "-P", "-m", "dragoman.distributed.devices"]
+    try:
+        done = subprocess.run(program, capture_output=True, timeout=_DEVICES_S, check=True)
+        found = json.loads(done.stdout)
+    except (subprocess.SubprocessError, ValueError):
+        return 0, 0, host.gpu_driver_version()
+    return found["visible"], found["usable"], host.gpu_driver_version()
+
+
+def _digests(run_name: str) -> dict[str, str | None]:
+    """Of the code, a run's recipe, the data it names, and that data's subword models."""
+    digests: dict[str, str | None] = {"code": code_digest(read_code())}
+    if not run_name:
+        return digests
+    run = Path(run_name)
+    digests |= dict.fromkeys(("recipe", "data", "vocabulary"))
+    with contextlib.suppress(OSError, ValueError, CorpusError):
+        digests["recipe"] = file_sha256(run / "recipe.toml")
+        prepared = Path(json.loads((run / "corpus.json").read_text())["prepared"])
+        models = [file_sha256(prepared / f"{side}.model") for side in ("source", "target")]
+        digests["vocabulary"] = hashlib.sha256("".join(models).encode()).hexdigest()
+        digests["data"] = data_digest(prepared)
+    return digests
+
+
+def data_digest(prepared: Path) -> str:
+    """The digest of a prepared corpus as its files are now, not as its manifest claims.
+
+    Raises OSError where one is missing, CorpusError where there is no manifest.
+    """
+    files = Manifest.load(prepared).files
+    found = {
+        name: OutputFile(sha256=file_sha256(prepared / name), size_bytes=0)
+        for name in files
+        if name != FILE_NAME
+    }
+    return digest_files(found)
+
+
+def _size(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).total
+    except OSError:
+        return 0
+
+
+def _write_speed(folder: Path) -> float | None:
+    """Bytes a second that reach the disk; None where nothing can be written."""
+    path = folder / f".speed-{os.getpid()}"
+    block = os.urandom(_WRITE_BYTES)
+    started = time.perf_counter()
+    written = 0
+    try:
+        with path.open("wb") as file:
+            while written < _WRITE_AT_MOST and time.perf_counter() - started < _WRITE_S:
+                file.write(block)
+                written += 1
+            file.flush()
+            os.fsync(file.fileno())
+        return written * _WRITE_BYTES / (time.perf_counter() - started)
+    except OSError:
+        return None
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()

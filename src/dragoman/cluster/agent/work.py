@@ -1,0 +1,219 @@
+"""This host's share of a job that all hosts do together: training, or measuring the network.
+
+The desk tells what to do; the first host opens the store in which all meet; the desk tells everyone
+where it is, and they begin. `stop` lets workers save and end, `kill` ends them at once, and so does
+the desk's going away, after a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from dragoman.cluster.agent import network
+from dragoman.cluster.agent.channel import Channel
+from dragoman.cluster.agent.spool import Spool
+from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.errors import DragomanError, MachineError
+from dragoman.launch import Share, WorkerError, launch_workers
+from dragoman.settings import Section
+
+_FORWARD_EVERY_S: Final = 0.2
+_SAVE_S: Final = 60.0
+"""How long workers may save once the desk is gone."""
+_SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
+Weight = Literal["own", "signal", "other"]
+"""How likely a failure is the cause of those of the other hosts."""
+
+
+class WorkRequest(Section):
+    """One host's share. run: the run's directory below the folder, also its name on the host.
+
+    events: file name, size and digest of what the desk has of each of this host's ranks.
+    """
+
+    job: Literal["train", "probe"]
+    number: int
+    num_hosts: int
+    ranks: int
+    interface: str
+    address: str
+    token: str
+    run: str = ""
+    events: dict[str, tuple[int, str]] = Field(default_factory=dict)
+
+
+def work(channel: Channel, values: dict[str, Any]) -> None:
+    """Do the share and tell how it ended."""
+    request = WorkRequest.model_validate(values)
+    try:
+        with _store(request) as endpoint:
+            with _door(request) as port:
+                channel.say("ready", store=endpoint, door=port)
+                peers = [(address, port) for address, port in channel.expect()["doors"]]
+                channel.say("reached", closed=network.unreachable(peers))
+                begin = channel.expect()  # the door stays open until everyone has knocked
+            share = Share(
+                request.number,
+                request.num_hosts,
+                request.interface,
+                StoreAddress.parse(begin["store"]),
+            )
+            _JOBS[request.job](channel, request, share)
+    except DragomanError as error:
+        weight: Weight = "own" if isinstance(error, WorkerError) else _weight(Path(request.run))
+        channel.say("done", exit_code=error.exit_code, problem=str(error), weight=weight)
+    else:
+        channel.say("done", exit_code=0, problem="", weight="other")
+
+
+def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
+    run = Path(request.run)
+    (run / "logs").mkdir(exist_ok=True)
+    (run / "logs" / "launch.log").unlink(missing_ok=True)
+    spool = Spool(run / "events", request.events)
+    with _heeding(channel), _forwarding(spool, channel):
+        launch_workers(
+            ["dragoman.worker", "train", str(run)],
+            ranks=request.ranks,
+            run_directory=run,
+            share=share,
+        )
+
+
+def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
+    """One process a host measures the network; its lines go to the desk as they are."""
+    environment = (
+        os.environ
+        | share.environment()
+        | {
+            "RANK": str(request.number),
+            "WORLD_SIZE": str(request.num_hosts),
+        }
+    )
+    program = [sys.executable, "-P", "-m", "dragoman.distributed.probe"]
+    with (
+        subprocess.Popen(program, stdout=subprocess.PIPE, env=environment) as probe,
+        _heeding(channel, probe.pid),
+    ):
+        assert probe.stdout is not None
+        for line in probe.stdout:
+            channel.say("measured", line=line.decode(), exposed=_exposed(request.address))
+    if probe.returncode:
+        raise MachineError(
+            "the network between the hosts could not be measured",
+            remedy="see whether the hosts reach each other's ports",
+        )
+
+
+_JOBS: Final[dict[str, Callable[[Channel, WorkRequest, Share], None]]] = {
+    "train": _train,
+    "probe": _probe,
+}
+
+
+@contextmanager
+def _store(request: WorkRequest) -> Iterator[str]:
+    """On the first host the store in which all meet, and where it listens; elsewhere nothing."""
+    if request.number:
+        yield ""
+        return
+    program = [sys.executable, "-P", "-m", "dragoman.distributed.store", request.address]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as store:
+        assert store.stdin is not None
+        assert store.stdout is not None
+        port = store.stdout.readline().strip()
+        if not port:
+            raise MachineError(
+                f"no store can be opened at {request.address}",
+                remedy="see whether the address is this host's own",
+            )
+        try:
+            yield str(StoreAddress(request.address, int(port), request.token))
+        finally:
+            store.stdin.close()
+
+
+@contextmanager
+def _door(request: WorkRequest) -> Iterator[int]:
+    """A port at which the other hosts knock to learn whether they get through."""
+    with socket.create_server((request.address, 0)) as door:
+        yield door.getsockname()[1]
+
+
+@contextmanager
+def _heeding(channel: Channel, pid: int | None = None) -> Iterator[None]:
+    """Inside the block the desk's words reach the job: a process, or this one's own launcher."""
+    launcher = threading.get_ident()
+    over = threading.Event()
+
+    def send(number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if over.is_set():
+                return
+            if pid is None:
+                signal.pthread_kill(launcher, number)
+            else:
+                os.kill(pid, number)
+
+    def heed() -> None:
+        for message in channel.hear():
+            send(signal.SIGTERM)
+            if message["do"] == "kill":  # the launcher kills at the second signal
+                over.wait(0.2)
+                send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        over.wait(_SAVE_S)
+        send(signal.SIGTERM)
+
+    threading.Thread(target=heed, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@contextmanager
+def _forwarding(spool: Spool, channel: Channel) -> Iterator[None]:
+    """Inside the block events go to the desk as they are written; at its end, the last ones."""
+    over = threading.Event()
+
+    def forward() -> None:
+        while not over.wait(_FORWARD_EVERY_S):
+            spool.forward(channel)
+
+    thread = threading.Thread(target=forward, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        spool.forward(channel)
+
+
+def _exposed(address: str) -> list[str]:
+    """Where processes of this agent listen at another address than the private one."""
+    found = network.listening(network.descendants(os.getpid()))
+    return sorted(f"{where}:{port}" for where, port in found if where != address)
+
+
+def _weight(run: Path) -> Weight:
+    """Whether torchrun's report says that a worker was killed rather than failed in its turn."""
+    try:
+        report = (run / "logs" / "launch.log").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "other"
+    return "signal" if _SIGNALLED.search(report) else "other"

@@ -1,0 +1,110 @@
+"""Directories on their way to a host: code, prepared data, the files of a run, a checkpoint.
+
+A directory's name on the host says what it holds (a digest, a run, a step), and it appears there
+whole or not at all: what is there already is not sent again, also where hosts share a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from dragoman.cluster import ssh, unpack
+from dragoman.cluster.hosts import Host
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+_NOT_CODE: Final = ("__pycache__", "recipes")
+"""Below the package, but no part of what runs on a host: a run's own recipe travels with it."""
+_READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
+_PROGRAM: Final = Path(unpack.__file__).read_bytes()
+
+Content = Path | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A directory for a host: its place below the host's folder, and its files by name."""
+
+    place: str
+    files: Mapping[str, Content]
+
+    def command(self, host: Host) -> list[str]:
+        """What runs on the host to receive it."""
+        target = f"{host.folder}/{self.place}"
+        length = str(len(_PROGRAM))
+        return [host.python, "-c", _READ_PROGRAM, length, target, str(len(self.files))]
+
+    def send(self, host: Host) -> bool:
+        """Bring it to the host; False where it was there. Raises MachineError."""
+        process = ssh.start(host, self.command(host), stderr=subprocess.PIPE)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(_PROGRAM)
+                process.stdin.flush()
+            wanted = process.stdout.readline() == b"want\n"
+            with contextlib.suppress(BrokenPipeError):
+                if wanted:
+                    self._write(process.stdin)
+                process.stdin.close()
+            said = process.stderr.read()
+        if process.returncode:
+            raise ssh.failure(host, process.returncode, said)
+        return wanted
+
+    def _write(self, stream: IO[bytes]) -> None:
+        with tarfile.open(fileobj=stream, mode="w|") as archive:
+            for name, content in self.files.items():
+                entry = tarfile.TarInfo(name)
+                if isinstance(content, bytes):
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+                else:
+                    entry.size = content.stat().st_size
+                    with content.open("rb") as file:
+                        archive.addfile(entry, file)
+
+
+def read_code(package: Path = _PACKAGE) -> dict[str, bytes]:
+    """The files of the package by their name below it, sorted, as they are now."""
+    found = (path for path in package.rglob("*") if path.is_file())
+    named = {path.relative_to(package).as_posix(): path for path in found}
+    return {
+        name: named[name].read_bytes()
+        for name in sorted(named)
+        if not any(part in _NOT_CODE for part in Path(name).parts)
+    }
+
+
+def code_digest(code: Mapping[str, bytes]) -> str:
+    """sha256 of the names and contents of code, in hexadecimal digits."""
+    whole = hashlib.sha256()
+    for name, content in code.items():
+        whole.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+def code_place(digest: str) -> str:
+    """Where code of this digest lies below a host's folder."""
+    return f"code/{digest[:16]}"
+
+
+def code_parcel(code: Mapping[str, bytes]) -> Parcel:
+    """Code for a host."""
+    files = {f"dragoman/{name}": content for name, content in code.items()}
+    return Parcel(code_place(code_digest(code)), files)
+
+
+def directory_parcel(place: str, directory: Path) -> Parcel:
+    """All files below a directory."""
+    found = sorted(path for path in directory.rglob("*") if path.is_file())
+    return Parcel(place, {path.relative_to(directory).as_posix(): path for path in found})

@@ -1,0 +1,146 @@
+"""Doctor on real hosts: every fact that the checks need, from all hosts at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dragoman.cluster.agent.facts import FactsRequest
+from dragoman.cluster.copying import code_digest, code_parcel, read_code
+from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.job import Job, shares
+from dragoman.cluster.team import Team, in_order
+from dragoman.errors import MachineError
+
+_FACTS_S: Final = 120.0
+_MEASURE_S: Final = 180.0
+_CLOCK_QUESTIONS: Final = 5
+
+
+@dataclass(slots=True)
+class Examined:
+    """Facts of the hosts, and the digest of the code that they now have."""
+
+    facts: ClusterFacts
+    code: str
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Of each host's interface, by the host's name."""
+
+
+def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, MachineError]:
+    """Do the same for every host at once; returns the troubles, by host."""
+    troubles: dict[str, MachineError] = {}
+
+    def one(host: Host) -> None:
+        try:
+            act(host)
+        except MachineError as error:
+            troubles[host.name] = error
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        list(pool.map(one, hosts))
+    return troubles
+
+
+def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
+    """Give every host the code that runs here; its digest, and the troubles by host."""
+    code = read_code()
+    return code_digest(code), on_each(hosts, code_parcel(code).send)
+
+
+def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
+    """Ask all hosts about themselves, then measure between them.
+
+    run: the run's directory below the folder of each host, whose files are compared.
+    """
+    code, troubles = bring_code(hosts.host)
+    answering = [host for host in hosts.host if host.name not in troubles]
+    found = _ask(answering, hosts, code=code, run=run) if answering else []
+    facts = ClusterFacts(
+        hosts=tuple(found),
+        unreachable={name: error.problem for name, error in troubles.items()},
+    )
+    addresses = {one.host: one.interface.address for one in found if one.interface}
+    if len(hosts.host) > 1 and len(addresses) == len(hosts.host):
+        facts = _measure(facts, hosts, code=code)
+    return Examined(facts, code, addresses)
+
+
+def _ask(asked: Sequence[Host], hosts: Hosts, *, code: str, run: str) -> list[HostFacts]:
+    """What each host says of itself, and how far its clock is ahead of the first one's."""
+    with Team(asked, code=code, verb="facts") as team:
+        for host in asked:
+            peers = tuple(one.address for one in hosts.host if one.address != host.address)
+            request = FactsRequest(
+                host=host.name, interface=host.interface, peers=peers, gpus=host.gpus, run=run
+            )
+            team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
+        said = team.each("facts", timeout_s=_FACTS_S)
+        found = [HostFacts.model_validate(values["facts"]) for values in in_order(asked, said)]
+        ahead = {host.name: _ahead_s(team, host) for host in asked}
+    first = ahead[asked[0].name]
+    return [one.model_copy(update={"clock_offset_s": ahead[one.host] - first}) for one in found]
+
+
+def _ahead_s(team: Team, host: Host) -> float:
+    """Of this machine's clock, by the answer that took the least time."""
+    answers = []
+    for _ in range(_CLOCK_QUESTIONS):
+        asked = time.time()
+        team.agents[host.name].tell("time")
+        message = team.next(_FACTS_S)
+        answered = time.time()
+        if message is None or message.what != "time":
+            raise team.agents[host.name].failure()
+        answers.append((answered - asked, message.values["time"] - (asked + answered) / 2))
+    return float(min(answers)[1])
+
+
+def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
+    """Facts with what the hosts can reach of each other and how fast."""
+    exposed: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Any] = {}
+    with Team(hosts.host, code=code, verb="work") as team:
+        job = Job.gather(team, shares(hosts, facts, job="probe"))
+        if not any(job.closed.values()):
+            job.begin()
+            deadline = time.monotonic() + _MEASURE_S
+            for message in team.until_done():
+                if time.monotonic() > deadline:
+                    break
+                if message is not None and message.what == "measured":
+                    exposed[message.host] = tuple(message.values["exposed"])
+                    found |= json.loads(message.values["line"])
+    told = [
+        one.model_copy(
+            update={
+                "closed_ports": job.closed[one.host],
+                "exposed_ports": exposed.get(one.host),
+            }
+        )
+        for one in facts.hosts
+    ]
+    return facts.model_copy(update={"hosts": tuple(told)} | _network(found, hosts))
+
+
+def _network(found: Mapping[str, Any], hosts: Hosts) -> dict[str, Any]:
+    """What the probe found, in the names of the hosts; nothing where it came to no end."""
+    if not found:
+        return {}
+    names = [host.name for host in hosts.host]
+    pairs = tuple(
+        PairFacts(
+            hosts=(names[pair["ranks"][0]], names[pair["ranks"][1]]),
+            forth_bytes_per_s=pair["forth"],
+            back_bytes_per_s=pair["back"],
+            both_bytes_per_s=pair["both"],
+            latency_s=pair["latency_s"],
+        )
+        for pair in found["pairs"]
+    )
+    return {"pairs": pairs, "all_reduce_bytes_per_s": found["all_reduce"]}

@@ -1,0 +1,72 @@
+"""What all hosts do together: each gets its share, they meet, they begin at once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from dragoman.cluster.agent.work import WorkRequest
+from dragoman.cluster.facts import ClusterFacts
+from dragoman.cluster.hosts import Hosts
+from dragoman.cluster.team import Team
+
+_MEET_S: Final = 120.0
+
+
+def shares(hosts: Hosts, facts: ClusterFacts, **values: Any) -> dict[str, WorkRequest]:
+    """Every host's share of a job, by name; `facts` say which interface each of them uses."""
+    token = secrets.token_hex(8)
+    cards = {one.host: one.interface for one in facts.hosts}
+    requests = {}
+    for number, host in enumerate(hosts.host):
+        card = cards[host.name]
+        assert card is not None
+        requests[host.name] = WorkRequest(
+            number=number,
+            num_hosts=len(hosts.host),
+            ranks=host.ranks,
+            interface=card.name,
+            address=card.address,
+            token=token,
+            **values,
+        )
+    return requests
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A team whose members know their shares and wait for the word to begin.
+
+    store: where they will meet. closed: address:port of the others that each could not reach.
+    """
+
+    team: Team
+    store: str
+    closed: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
+        """Send every host its share and let it knock at the others' doors.
+
+        Raises MachineError where a host is not there, or slower than two minutes.
+        """
+        for name, request in requests.items():
+            team.agents[name].tell("work", request=request.model_dump(mode="json"))
+        ready = team.each("ready", timeout_s=_MEET_S)
+        for name in requests:
+            doors = [
+                (requests[other].address, values["door"])
+                for other, values in ready.items()
+                if other != name
+            ]
+            team.agents[name].tell("reach", doors=doors)
+        reached = team.each("reached", timeout_s=_MEET_S)
+        store = next(values["store"] for values in ready.values() if values["store"])
+        closed = {name: tuple(values["closed"]) for name, values in reached.items()}
+        return cls(team, store, closed)
+
+    def begin(self) -> None:
+        """Let them begin."""
+        self.team.tell_all("begin", store=self.store)

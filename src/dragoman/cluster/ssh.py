@@ -1,0 +1,97 @@
+"""OpenSSH as a list of arguments: what runs on another host, and how its end is noticed.
+
+Host keys are verified, nothing asks for a password, no key leaves this machine. A remote command
+is a list of words, quoted for the one shell that sshd puts between: nothing else interprets it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from typing import Final
+
+from dragoman.cluster.hosts import Host
+from dragoman.errors import MachineError
+
+CONNECT_S: Final = 10
+LOST_AFTER_S: Final = 15
+"""A host that has not answered ssh for so long is lost."""
+_ALIVE_EVERY_S: Final = 5
+_NO_LOGIN: Final = 255
+_NO_PROGRAM: Final = 127
+_OPTIONS: Final = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ConnectTimeout": str(CONNECT_S),
+    "ServerAliveInterval": str(_ALIVE_EVERY_S),
+    "ServerAliveCountMax": str(LOST_AFTER_S // _ALIVE_EVERY_S),
+    "ForwardAgent": "no",
+    "ClearAllForwardings": "yes",
+    "LogLevel": "ERROR",
+}
+
+
+def ssh_command(host: Host, arguments: Sequence[str]) -> list[str]:
+    """The local command that runs these arguments on the host, in the home of its user."""
+    options = [word for key, value in _OPTIONS.items() for word in ("-o", f"{key}={value}")]
+    port = [] if host.port is None else ["-p", str(host.port)]
+    user = [] if host.user is None else ["-l", host.user]
+    place = ["--", host.login or host.address]
+    return ["ssh", "-T", *options, *port, *user, *place, shlex.join(arguments)]
+
+
+def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
+    """Start a program on the host; its standard input and output are pipes."""
+    return subprocess.Popen(
+        ssh_command(host, arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
+    )
+
+
+def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: float = 60.0) -> str:
+    """What a program on the host prints; raises MachineError where it fails or takes too long."""
+    command = ssh_command(host, arguments)
+    try:
+        done = subprocess.run(
+            command, input=text.encode(), capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MachineError(
+            f"no answer within {timeout_s:.0f} s", place=host.name, remedy="look at its load"
+        ) from error
+    if done.returncode:
+        raise failure(host, done.returncode, done.stderr)
+    return done.stdout.decode(errors="replace")
+
+
+def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
+    """What a failed ssh command means; `said` is its standard error."""
+    last = _last_line(said)
+    if exit_code == _NO_LOGIN:
+        target = shlex.join(ssh_command(host, ["true"])[-3:-1])
+        return MachineError(
+            f"ssh cannot log in: {last or 'no answer'}",
+            place=host.name,
+            remedy=f"make `ssh {target.removeprefix('-- ')} true` work from here, "
+            "without a password and with its host key known",
+        )
+    if exit_code == _NO_PROGRAM or "No such file" in last:
+        return MachineError(
+            f"there is no {host.python}",
+            place=host.name,
+            remedy="run dragoman setup --hosts, or name its python in hosts.toml",
+        )
+    return MachineError(
+        f"a command failed with exit code {exit_code}: {last}",
+        place=host.name,
+        remedy="the same command with --dry-run shows what was run",
+    )
+
+
+def _last_line(said: bytes) -> str:
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""

@@ -1,0 +1,186 @@
+"""The desk's end of the agents: one ssh connection a host, and what is said over them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from dragoman.cluster import ssh
+from dragoman.cluster.copying import code_place
+from dragoman.cluster.hosts import Host
+from dragoman.errors import MachineError
+
+_STAY_EVERY_S: Final = 1.0
+_END_S: Final = 10.0
+"""How long an agent may take to end once nobody speaks to it, before ssh itself is ended."""
+
+
+class Message(NamedTuple):
+    """What an agent said; `gone` where its connection ended."""
+
+    host: str
+    what: str
+    values: Mapping[str, Any]
+
+
+GONE: Final = "gone"
+DONE: Final = "done"
+
+
+def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
+    """What runs on a host as an agent, of the code with this digest."""
+    place = f"PYTHONPATH={host.folder}/{code_place(code)}"
+    # Without -P a folder named like a package in the user's home could take its place.
+    return [
+        *("env", place, host.python, "-P", "-m", "dragoman.cluster.agent"),
+        *(verb, host.folder, *more),
+    ]
+
+
+class Agent:
+    """One agent; what it says arrives in the inbox."""
+
+    def __init__(self, host: Host, arguments: Sequence[str], inbox: queue.Queue[Message]) -> None:
+        self.host = host
+        self._inbox = inbox
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `close`
+        self._process = ssh.start(host, arguments, stderr=self._errors.fileno())
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def tell(self, do: str, **values: Any) -> None:
+        """Say something; an agent that is gone will show it by its silence."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def failure(self) -> MachineError:
+        """Why the connection ended, as far as ssh said it."""
+        exit_code = self._process.wait()
+        self._errors.seek(0)
+        return ssh.failure(self.host, exit_code, self._errors.read())
+
+    def close(self) -> None:
+        """Hang up, upon which the agent ends all that it started."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        with contextlib.suppress(Exception):
+            self._process.wait(_END_S)
+        self._process.kill()
+        self._process.wait()
+        self._listener.join()
+        self._errors.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines, contextlib.suppress(ValueError):
+            for line in lines:
+                values = json.loads(line)
+                self._inbox.put(Message(self.host.name, values.pop("say"), values))
+        self._inbox.put(Message(self.host.name, GONE, {}))
+
+
+class Team:
+    """The agents of all hosts doing one thing; they end with the block."""
+
+    def __init__(self, hosts: Sequence[Host], *, code: str, verb: str) -> None:
+        self.hosts = hosts
+        self.inbox: queue.Queue[Message] = queue.Queue()
+        self.agents: dict[str, Agent] = {}
+        self._code = code
+        self._verb = verb
+        self._last_stay_s = 0.0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            for host in self.hosts:
+                command = agent_command(host, code=self._code, verb=self._verb)
+                agent = self.agents[host.name] = Agent(host, command, self.inbox)
+                stack.callback(agent.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # All at once: each may take a while to end.
+        closers = [threading.Thread(target=agent.close) for agent in self.agents.values()]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join()
+        self._stack.pop_all()
+
+    def tell_all(self, do: str, **values: Any) -> None:
+        """Say the same to every agent."""
+        for agent in self.agents.values():
+            agent.tell(do, **values)
+
+    def next(self, timeout_s: float) -> Message | None:
+        """What is said next, by any of them; None where nothing is for so long."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            now = time.monotonic()
+            if now - self._last_stay_s >= _STAY_EVERY_S:
+                self._last_stay_s = now
+                self.tell_all("stay")
+            with contextlib.suppress(queue.Empty):
+                return self.inbox.get(timeout=max(0.0, min(_STAY_EVERY_S, deadline - now)))
+            if time.monotonic() >= deadline:
+                return None
+
+    def each(self, what: str, *, timeout_s: float) -> dict[str, Mapping[str, Any]]:
+        """What every agent says of this kind, by host; raises MachineError where one does not."""
+        heard: dict[str, Mapping[str, Any]] = {}
+        deadline = time.monotonic() + timeout_s
+        while len(heard) < len(self.agents):
+            message = self.next(deadline - time.monotonic())
+            if message is None:
+                missing = ", ".join(name for name in self.agents if name not in heard)
+                raise MachineError(
+                    f"no answer within {timeout_s:.0f} s",
+                    place=missing,
+                    remedy="look at its load and its network",
+                )
+            if message.what == what:
+                heard[message.host] = message.values
+            elif message.what == GONE and message.host not in heard:
+                raise self.agents[message.host].failure()
+            elif message.what == DONE and message.values["exit_code"]:
+                raise MachineError(message.values["problem"], place=message.host)
+        return heard
+
+    def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
+        """All that is said until every agent is done or gone; None where a tick passed in silence.
+
+        An agent that is gone after it was done is not told of.
+        """
+        ended: set[str] = set()
+        while len(ended) < len(self.agents):
+            message = self.next(tick_s)
+            if message is None:
+                yield None
+            elif message.what not in (DONE, GONE):
+                yield message
+            elif message.host not in ended:
+                ended.add(message.host)
+                yield message
+
+
+def in_order(hosts: Sequence[Host], values: Mapping[str, Any]) -> Iterator[Any]:
+    """Values by host name, in the order of the hosts."""
+    return (values[host.name] for host in hosts)

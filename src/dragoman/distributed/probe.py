@@ -1,0 +1,153 @@
+"""What collectives get out of the network: `python -m dragoman.distributed.probe`, a rank a host.
+
+Every rank prints {} once it has joined, and rank 0 the result as a line of JSON. Disjoint pairs are
+measured at the same time, so that N hosts take N - 1 rounds of a few seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from dragoman.distributed.traffic import ring_all_reduce_bytes
+from dragoman.distributed.world import World, join_world
+
+_LEAST_BYTES: Final = 1 << 18
+_MOST_BYTES: Final = 1 << 28
+_LONG_ENOUGH_S: Final = 0.4
+"""A transfer that takes so long is not an effect of buffers."""
+_TRIES: Final = 3
+"""A busy moment makes one transfer slower, a full token bucket on the way makes one faster."""
+_LATENCY_ROUNDS: Final = 20
+
+
+def measure(world: World) -> dict[str, Any]:
+    """Bytes a second of every pair, one way each and both at once, and of an all-reduce over all.
+
+    The pairs are those that this rank is the first of: {"ranks", "forth", "back", "both",
+    "latency_s"}.
+    """
+    pairs = []
+    for rivals in tournament(world.world_size):
+        world.barrier()
+        for pair in rivals:
+            if world.rank in pair:
+                found = _pair(world, pair)
+                if world.rank == pair[0]:
+                    pairs.append(found)
+    slowest = min((pair["both"] for pair in pairs), default=float("inf"))
+    gathered = world.gather_json([pairs, min(slowest, 1e12)])
+    return {
+        "pairs": [pair for found, _ in gathered for pair in found],
+        "all_reduce": _all_reduce(world, min(rate for _, rate in gathered)),
+    }
+
+
+def tournament(num_players: int) -> list[list[tuple[int, int]]]:
+    """Rounds in which everyone meets everyone once and nobody two at a time (the circle method)."""
+    ring = list(range(num_players + num_players % 2))  # the last of an odd number rests
+    rounds = []
+    for _ in range(len(ring) - 1):
+        facing = zip(ring[: len(ring) // 2], reversed(ring[len(ring) // 2 :]), strict=True)
+        games = [(min(one, two), max(one, two)) for one, two in facing]
+        rounds.append([game for game in games if game[1] < num_players])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return rounds
+
+
+def _pair(world: World, pair: tuple[int, int]) -> dict[str, Any]:
+    first = world.rank == pair[0]
+    other = pair[1] if first else pair[0]
+    note = torch.zeros(1, device=world.device)
+
+    def one_way(forth: bool, payload: torch.Tensor) -> None:
+        if first == forth:
+            dist.send(payload, other)
+            dist.recv(note, other)
+        else:
+            dist.recv(payload, other)
+            dist.send(note, other)
+
+    def both_ways(payload: torch.Tensor) -> None:
+        coming = torch.empty_like(payload)
+        for work in (dist.isend(payload, other), dist.irecv(coming, other)):
+            assert work is not None
+            work.wait()
+        one_way(True, note)
+        one_way(False, note)
+
+    def pings() -> None:
+        for _ in range(_LATENCY_ROUNDS):
+            one_way(True, note)
+
+    pings()
+    latency_s = _timed(world, pings) / _LATENCY_ROUNDS
+    return {
+        "ranks": pair,
+        "forth": _rate(world, pair, partial(one_way, True)),
+        "back": _rate(world, pair, partial(one_way, False)),
+        "both": _rate(world, pair, both_ways),
+        "latency_s": latency_s / 2,
+    }
+
+
+def _rate(world: World, pair: tuple[int, int], transfer: Callable[[torch.Tensor], None]) -> float:
+    """Bytes a second of a transfer, the median of some that take long enough."""
+    num_bytes = _LEAST_BYTES
+    rates: list[float] = []
+    while len(rates) < _TRIES:
+        payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
+        taken_s = torch.tensor([_timed(world, partial(transfer, payload))], device=world.device)
+        # Both sides must decide alike: the first of the pair decides.
+        if world.rank == pair[0]:
+            dist.send(taken_s, pair[1])
+        else:
+            dist.recv(taken_s, pair[0])
+        if taken_s.item() >= _LONG_ENOUGH_S or num_bytes >= _MOST_BYTES:
+            rates.append(num_bytes / taken_s.item())
+        else:
+            num_bytes *= 2 if taken_s.item() > _LONG_ENOUGH_S / 4 else 4
+    return statistics.median(rates)
+
+
+def _all_reduce(world: World, expected: float) -> float | None:
+    """Bytes a second through each interface in an all-reduce over all; None for one rank."""
+    if world.world_size == 1:
+        return None
+    share = ring_all_reduce_bytes(_MOST_BYTES, world.world_size) / _MOST_BYTES
+    num_floats = int(min(max(expected / share, _LEAST_BYTES), _MOST_BYTES)) // 4
+    payload = torch.zeros(num_floats, device=world.device)
+    world.sum(payload)
+    taken_s = _timed(world, lambda: world.sum(payload))
+    return ring_all_reduce_bytes(4 * num_floats, world.world_size) / taken_s
+
+
+def _timed(world: World, act: Callable[[], Any]) -> float:
+    """Seconds until it is done, also on the device."""
+    started = time.perf_counter()
+    act()
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
+    return time.perf_counter() - started
+
+
+def main() -> int:
+    """Measure as one rank."""
+    with join_world() as world:
+        print("{}", flush=True)  # a word that the ports are open now
+        found = measure(world)
+        if world.is_main:
+            print(json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

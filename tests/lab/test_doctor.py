@@ -1,0 +1,170 @@
+"""Doctor on real hosts: nothing wrong, and one thing wrong at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.conftest import OpenLab
+from lab.laboratory import INTERFACE, Lab
+
+Spoil = Callable[[Lab, Path], None]
+PROGRAM = Path(sys.executable).with_name("dragoman")
+
+
+def examined(lab: Lab, hosts_file: Path) -> tuple[int, dict[str, Any]]:
+    """Exit code of doctor and what it says as JSON."""
+    command: list[str | Path] = [PROGRAM, "doctor", "--json", "--hosts", hosts_file]
+    done = lab.desk.run(command, check=False, timeout_s=200)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def failures(said: dict[str, Any]) -> set[tuple[str, str]]:
+    """Check and host of what must be put right; each has its remedy."""
+    found = [finding for finding in said["findings"] if finding["status"] == "failure"]
+    assert all(finding["remedy"] for finding in found)
+    return {(finding["check"], finding["host"]) for finding in found}
+
+
+def test_healthy_hosts_are_fit_and_their_network_is_measured(
+    make_lab: OpenLab, tmp_path: Path
+) -> None:
+    lab = make_lab(["alpha", "beta"], rate="40mbit")
+    exit_code, said = examined(lab, lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1, 1]))
+    assert failures(said) == set()
+    assert (exit_code, said["fit"]) == (0, True)
+    (pair,) = said["facts"]["pairs"]
+    for rate in (pair["forth_bytes_per_s"], pair["both_bytes_per_s"]):
+        assert rate == pytest.approx(40e6 / 8 * 0.945, rel=0.1)
+    assert said["facts"]["all_reduce_bytes_per_s"] == pytest.approx(40e6 / 8 * 0.945, rel=0.1)
+    for host in said["facts"]["hosts"]:
+        assert host["interface"]["name"] == INTERFACE
+        assert host["exposed_ports"] == host["closed_ports"] == []
+        assert host["name_resolves_to"] == [host["interface"]["address"]]
+        assert host["versions"]["torch"] == metadata.version("torch")
+
+
+def a_missing_gpu(_lab: Lab, hosts_file: Path) -> None:
+    text = hosts_file.read_text()
+    before, last = text.rsplit("slots = 1", 1)
+    hosts_file.write_text(f"{before}gpus = 1{last}")
+
+
+def another_torch(lab: Lab, hosts_file: Path) -> None:
+    (metadata_file,) = Path(str(metadata.distribution("torch").locate_file(""))).glob(
+        "torch-*.dist-info/METADATA"
+    )
+    text = metadata_file.read_text().replace(
+        f"Version: {metadata.version('torch')}", "Version: 1.0"
+    )
+    other = hosts_file.with_name("METADATA")
+    other.write_text(text)
+    lab.host("beta").mount("--bind", other, metadata_file)
+
+
+def a_clock_ahead(lab: Lab, _hosts_file: Path) -> None:
+    """A Python whose clock is 5 s ahead, as if the machine's were."""
+    beta = lab.host("beta")
+    folder = beta.home / "ahead"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import time\nreal = time.time\ntime.time = lambda: real() + 5\n"
+    )
+    wrapper = beta.home / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{folder} exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    _set_of_beta(_hosts_file, f'python = "{wrapper}"')
+
+
+def a_full_disk(lab: Lab, hosts_file: Path) -> None:
+    small = lab.host("beta").home / "small"
+    small.mkdir()
+    lab.host("beta").mount("-t", "tmpfs", "-o", "size=30m", "lab-small", small)
+    _set_of_beta(hosts_file, f'folder = "{small}/dragoman"')
+
+
+def a_wrong_interface(lab: Lab, hosts_file: Path) -> None:
+    beta = lab.host("beta")
+    beta.run(["ip", "link", "add", "eth9", "type", "veth", "peer", "name", "eth8"])
+    beta.run(["ip", "address", "add", "10.99.0.1/24", "dev", "eth9"])
+    beta.run(["ip", "link", "set", "eth9", "up"])
+    _set_of_beta(hosts_file, 'interface = "eth9"')
+
+
+def closed_ports(lab: Lab, _hosts_file: Path) -> None:
+    """As a firewall of beta that lets ssh through and nothing else."""
+    rule = ["ipproto", "tcp", "dport", "1024-65534", "to", lab.host("beta").address]
+    lab.host("alpha").run(["ip", "rule", "add", "priority", "10", *rule, "prohibit"])
+
+
+def a_dead_host(lab: Lab, _hosts_file: Path) -> None:
+    lab.host("beta").power_off()
+
+
+def a_small_shared_memory(lab: Lab, _hosts_file: Path) -> None:
+    lab.host("beta").mount("-t", "tmpfs", "-o", "size=64m", "lab-shm", "/dev/shm")
+
+
+def _set_of_beta(hosts_file: Path, line: str) -> None:
+    hosts_file.write_text(f"{hosts_file.read_text()}{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "host"),
+    [
+        (a_missing_gpu, "devices", "beta"),
+        (another_torch, "versions", "beta"),
+        (a_clock_ahead, "clock", "beta"),
+        (a_full_disk, "storage", "beta"),
+        (a_wrong_interface, "interface", "beta"),
+        (closed_ports, "ports", "alpha"),
+        (a_small_shared_memory, "storage", "beta"),
+        (a_dead_host, "login", "beta"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.slow
+def test_what_is_wrong_is_named(
+    make_lab: OpenLab, tmp_path: Path, spoil: Spoil, check: str, host: str
+) -> None:
+    lab = make_lab(["alpha", "beta"], rate="40mbit")
+    hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1, 1])
+    spoil(lab, hosts_file)
+    exit_code, said = examined(lab, hosts_file)
+    # A port that is closed one way also stops the answers to the other.
+    assert {found for found, _ in failures(said)} == {check}
+    assert (check, host) in failures(said)
+    assert exit_code == 1
+
+
+def test_a_host_whose_key_is_not_known_is_not_talked_to(make_lab: OpenLab, tmp_path: Path) -> None:
+    lab = make_lab(["alpha"])
+    hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1])
+    (lab.desk.home / ".ssh" / "known_hosts").write_text("")
+    exit_code, said = examined(lab, hosts_file)
+    assert exit_code == 1
+    (finding,) = [one for one in said["findings"] if one["status"] == "failure"]
+    assert finding["check"] == "login"
+    assert "Host key verification failed" in finding["found"]
+
+
+def test_doctor_takes_no_password_prompt_and_no_shell_words(
+    make_lab: OpenLab, tmp_path: Path
+) -> None:
+    """A folder with shell words in its name is refused before anything runs."""
+    lab = make_lab(["alpha"])
+    hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1])
+    hosts_file.write_text(f'{hosts_file.read_text()}folder = "x; touch /tmp/owned"\n')
+    done = subprocess.run(
+        [PROGRAM, "doctor", "--hosts", hosts_file], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "folder" in done.stderr
