@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
+from dragoman.watch.command import add_options as add_watch_options
 
 _RECIPE_HELP = "a shipped recipe (see: dragoman recipes), or a TOML file"
 
@@ -18,9 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, or that of the error's class."""
     options = _parser().parse_args(arguments)
     try:
-        from dragoman import commands
-
-        code: int = getattr(commands, options.command.replace("-", "_"))(options)
+        module = importlib.import_module(f"dragoman.{options.module}")
+        code: int = getattr(module, options.command.replace("-", "_"))(options)
     except DragomanError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return error.exit_code
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="A first try: dragoman run demo --ranks 2",
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    parser.set_defaults(module="commands")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_making(commands)
     _add_using(commands)
@@ -108,6 +110,10 @@ def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     report.add_argument("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log")
     report.add_argument("--output", type=Path, help="where to write it (default: RUN/report)")
     report.add_argument("--price", help='of one machine for an hour, such as "3 USD"')
+
+    watch = commands.add_parser("watch", help="a live screen of a run, or a page with --web")
+    watch.set_defaults(module="watch.command")
+    add_watch_options(watch)
 
     inspect = commands.add_parser("inspect", help="every file of a run with purpose and size")
     inspect.add_argument("path", type=Path, metavar="RUN|CHECKPOINT|PREPARED")

@@ -124,7 +124,7 @@ def ring_bytes(facts: Facts) -> float | None:
 
 def capacity_bytes_per_s(facts: Facts) -> float | None:
     """The slowest of the links that were measured."""
-    return min((link.bytes_per_s for link in facts.links), default=None)
+    return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
 
 
 def useful_flop_share(facts: Facts) -> float | None:

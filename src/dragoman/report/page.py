@@ -14,7 +14,8 @@ from dragoman.report.plots import PLOTS
 from dragoman.report.verdict import Evidence, Verdict
 from dragoman.units import Quantity
 
-_WIDE, _NARROW = 760, 340
+WIDE, NARROW = 760, 340
+"""Widths of plots on a wide and on a narrow screen, in pixels."""
 _SYMBOLS = {
     symbol
     for quantity in vars(units).values()
@@ -127,9 +128,9 @@ def _section(facts: Facts, number: int, verdict: Verdict) -> Iterator[str]:
     if verdict.remedy:
         yield f"<p class='remedy'>{escape(verdict.remedy)}</p>"
     draw = PLOTS.get(verdict.key)
-    if draw is not None and (wide := draw(facts, _WIDE)):
+    if draw is not None and (wide := draw(facts, WIDE)):
         yield f"<figure class='wide'>{wide}</figure>"
-        yield f"<figure class='narrow'>{draw(facts, _NARROW)}</figure>"
+        yield f"<figure class='narrow'>{draw(facts, NARROW)}</figure>"
     yield from _evidence(verdict.evidence)
     for label, text in (("Limits", "; ".join(verdict.thresholds)), ("Method", verdict.method)):
         if text:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_LARGEST = 1e21
+"""Beyond all bytes, tokens and FLOP/s; what is larger, or no number, was never measured."""
 
 
 def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
@@ -29,10 +30,10 @@ def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
 
 
 def number(value: object) -> float | None:
-    """The value where it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """The value where it is a number that a run can have."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    return float(value) if abs(value) <= _LARGEST else None
 
 
 def _typed(value: object, annotation: str) -> object:

@@ -21,6 +21,7 @@ from dragoman.report.rank_file import RankFile
 from dragoman.train.inventory import take_inventory
 
 _CLOCKS_DIFFER_S = 5.0
+_MOST_RANKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
 
 
 def _missing_ranks(files: Sequence[RankFile], world_size: int | None) -> list[str]:
-    missing = set(range(world_size or 0)) - {file.rank for file in files}
+    missing = set(range(min(world_size or 0, _MOST_RANKS))) - {file.rank for file in files}
     if not files:
         return ["there are no events yet: the run has not started"]
     if not missing:

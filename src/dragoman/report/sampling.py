@@ -10,8 +10,7 @@ from typing import Any
 from dragoman.report.facts import Gpu, Machine, Traffic
 from dragoman.report.payloads import number
 from dragoman.telemetry.events import Event
-from dragoman.telemetry.gpu import POWER_CAP
-from dragoman.telemetry.samples import GpuSampled, HostSampled, NetworkSampled
+from dragoman.telemetry.samples import POWER_CAP, GpuSampled, HostSampled, NetworkSampled
 
 
 @dataclass(slots=True)
@@ -50,7 +49,9 @@ class _Sums:
 
     def add(self, seen: Mapping[str, Any]) -> None:
         """Add one sample."""
-        seconds_s = number(seen.get("seconds_s")) or 1.0
+        seconds_s = number(seen.get("seconds_s")) or 0.0
+        if seconds_s <= 0:
+            return
         self.samples += 1
         self.seconds_s += seconds_s
         for name, raw in seen.items():
@@ -84,15 +85,19 @@ class Samples:
 
     def gpus(self) -> list[Gpu]:
         """Each GPU's means."""
-        return [_gpu(host, gpu, sums) for (host, gpu), sums in self._gpus.items()]
+        return [_gpu(host, gpu, sums) for (host, gpu), sums in self._gpus.items() if sums.samples]
 
     def traffic(self) -> list[Traffic]:
         """Each interface's sums."""
-        return [_traffic(host, name, sums) for (host, name), sums in self._traffic.items()]
+        return [
+            _traffic(host, name, sums)
+            for (host, name), sums in self._traffic.items()
+            if sums.samples
+        ]
 
     def machines(self) -> list[Machine]:
         """Each host's means."""
-        return [_machine(host, sums) for host, sums in self._machines.items()]
+        return [_machine(host, sums) for host, sums in self._machines.items() if sums.samples]
 
 
 def _gpu(host: str, gpu: int, sums: _Sums) -> Gpu:

@@ -242,6 +242,8 @@ _ENVELOPE: dict[str, type | UnionType] = {
     "rank": int,
     "step": int | None,
 }
+_LARGEST = 1e11
+"""No clock says more seconds, and no run has more steps."""
 
 
 class EventWriter:
@@ -371,6 +373,8 @@ def read_line(line: bytes) -> Event | None:
     for name, kind in _ENVELOPE.items():
         if isinstance(envelope[name], bool) or not isinstance(envelope[name], kind):
             return None
+    if not all(0 <= (envelope[name] or 0) < _LARGEST for name in ("time", "mono_s", "step")):
+        return None
     return Event(**envelope, payload=values)
 
 

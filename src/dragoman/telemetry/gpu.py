@@ -9,13 +9,11 @@ from typing import Any, Final, Self
 
 from dragoman.errors import MachineError
 from dragoman.telemetry.events import Payload
-from dragoman.telemetry.samples import GpuSampled
+from dragoman.telemetry.samples import POWER_CAP, GpuSampled
 
 _MILLI: Final = 1e-3
 _PERCENT: Final = 1e-2
 _MEGAHERTZ: Final = 1e6
-POWER_CAP: Final = "power_cap"
-"""At the power limit: the GPU does all it may, which is no fault."""
 _REASONS: Final = (
     (POWER_CAP, 0x4),
     ("slowdown", 0x8),

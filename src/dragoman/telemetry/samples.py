@@ -7,9 +7,12 @@ None: this machine does not tell.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dragoman.telemetry.events import Payload
+
+POWER_CAP: Final = "power_cap"
+"""A reason for a lowered clock: at its power limit a GPU does all it may, which is no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,58 @@
+"""New whole lines of a file that grows meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+class Follower:
+    """Reads a file as it grows; it need not be there yet.
+
+    A line counts when its end is written. A file that was cut short is read from its beginning;
+    one that was replaced (rotated) is first read to its end, then the new one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._rest = b""
+
+    def lines(self) -> Iterator[bytes]:
+        """The whole lines that were added since the last call."""
+        try:
+            yield from self._added()
+            if self._is_another():
+                self.close()
+                self._file = self._path.open("rb")
+                yield from self._added()
+        except OSError:  # not there, or its disk is away for a moment
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest = None, b""
+
+    def _added(self) -> Iterator[bytes]:
+        if self._file is None:
+            return
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            self._file.seek(0)
+            self._rest = b""
+        *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
+        yield from whole
+
+    def _is_another(self) -> bool:
+        """Whether the path names another file than the one that is open."""
+        if self._file is None:
+            return True
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:  # moved away; its writer may still go on in it
+            return False
+        here = os.fstat(self._file.fileno())
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)

@@ -1,0 +1,224 @@
+"""The events of a run, followed -> where it stands now. Nothing here trusts a file."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.errors import CheckpointError
+from dragoman.report import measures
+from dragoman.report.facts import Facts, Price
+from dragoman.report.health import examine
+from dragoman.report.payloads import number
+from dragoman.report.rank_file import RankFile
+from dragoman.report.reading import Records, combine, event_paths
+from dragoman.report.speed import network
+from dragoman.telemetry.events import Event, RunStarted, TrainInterval, Validated, read_line
+from dragoman.telemetry.progress import Progress
+from dragoman.telemetry.samples import GpuSampled, HostSampled, NetworkSampled
+from dragoman.watch.follow import Follower
+
+_KEPT_SAMPLES: Final = 120
+_RECENT_INTERVALS: Final = 5
+_NUMBERS: Final = {
+    RunStarted.kind: ("max_steps",),
+    TrainInterval.kind: (
+        *("steps", "interval_s", "source_tokens", "target_tokens", "data_wait_s"),
+    ),
+    Validated.kind: (),
+}
+"""What telemetry.progress reads of an event; one of an older version may lack it."""
+_KEYS: Final = {RunStarted.kind: ("resumed_from_step",), Validated.kind: ("dev_loss", "bleu")}
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What went through an interface at one moment, bytes/s."""
+
+    time: float
+    sent: float
+    received: float
+
+
+@dataclass(slots=True)
+class HostNow:
+    """The last samples of one host."""
+
+    name: str
+    machine: dict[str, Any] = field(default_factory=dict)
+    network: dict[str, Any] = field(default_factory=dict)
+    gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rates: deque[Rate] = field(default_factory=lambda: deque(maxlen=_KEPT_SAMPLES))
+    sampled: float | None = None
+    """When, on this host's own clock."""
+
+    def see(self, event: Event) -> None:
+        """Take in one sample."""
+        seen = event.payload
+        self.sampled = event.time
+        if event.kind == HostSampled.kind:
+            self.machine = seen
+        elif event.kind == GpuSampled.kind:
+            self.gpus[int(number(seen.get("gpu")) or 0)] = seen
+        elif event.kind == NetworkSampled.kind:
+            self.network = seen
+            sent, received = (number(seen.get(f"{way}_bytes")) for way in ("sent", "received"))
+            seconds_s = number(seen.get("seconds_s"))
+            if sent is not None and received is not None and seconds_s:
+                self.rates.append(Rate(event.time, sent / seconds_s, received / seconds_s))
+
+    @property
+    def memory_share(self) -> float | None:
+        """Of the host's memory, what is in use."""
+        used, limit = (
+            number(self.machine.get(f"memory_{name}_bytes")) for name in ("used", "limit")
+        )
+        return used / limit if used is not None and limit else None
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Where a run stands at one moment."""
+
+    facts: Facts
+    progress: Progress
+    hosts: tuple[HostNow, ...]
+    alerts: tuple[str, ...]
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Shares of a step over the last intervals, the mean over ranks; empty if not measured."""
+        names = {
+            "compute": measures.COMPUTE_FIELDS,
+            "network": ("sync_s",),
+            "data": ("data_wait_s",),
+        }
+        found = {}
+        for phase, fields in names.items():
+            known = [
+                share
+                for rank in self.facts.ranks
+                if (share := _share(rank.intervals[-_RECENT_INTERVALS:], fields)) is not None
+            ]
+            if known:
+                found[phase] = sum(known) / len(known)
+        return found
+
+    def capacity_bytes_per_s(self, host: str) -> float | None:
+        """The measured capacity of a host's link."""
+        known = [link.bytes_per_s for link in self.facts.links if link.host == host]
+        return min(known, default=None)
+
+
+class LiveRun:
+    """A run that may not have started yet, may be running or over; `look` again and again."""
+
+    def __init__(self, directory: Path, *, price: Price | None = None) -> None:
+        self._directory = directory
+        self._price = price
+        self._records: Records | None = None
+        self._files: dict[Path, tuple[Follower, RankFile]] = {}
+        self._hosts: dict[str, HostNow] = {}
+        self._lines: dict[Path, int] = {}
+        self._progress = Progress()
+
+    def look(self) -> bool:
+        """Read what was added; whether that was anything."""
+        changed = self._find_records()
+        for path in event_paths(self._directory):
+            if path not in self._files:
+                self._files[path] = (Follower(path), RankFile.empty(path))
+        for path in self._files:
+            for line in self._files[path][0].lines():
+                self._see(path, line)
+                changed = True
+        return changed
+
+    def now(self) -> Now:
+        """Where the run stands by what was read."""
+        files = [file for _, (_, file) in sorted(self._files.items())]
+        records = self._records or Records()
+        facts = combine(self._directory, files, records, price=self._price, now=time.time())
+        return Now(facts, self._progress, tuple(self._hosts.values()), tuple(_alerts(facts)))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for follower, _ in self._files.values():
+            follower.close()
+
+    def _find_records(self) -> bool:
+        """Recipe and manifest, which are there from the beginning of a run or come with it."""
+        if self._records is not None or not (self._directory / "recipe.toml").is_file():
+            return False
+        self._records = Records.read(self._directory)
+        recipe = self._records.recipe
+        if recipe is not None and not self._progress.run:
+            known = {"run_name": self._directory.name, "max_steps": recipe.train.max_steps}
+            self._progress.run = known
+        return True
+
+    def _see(self, path: Path, line: bytes) -> None:
+        file = self._files[path][1]
+        self._lines[path] = self._lines.get(path, 0) + 1
+        event = read_line(line)
+        if event is None:
+            if line.strip():
+                file.damaged.append(self._lines[path])
+            return
+        file.see(event)
+        if event.kind in (HostSampled.kind, NetworkSampled.kind, GpuSampled.kind):
+            self._hosts.setdefault(event.host, HostNow(event.host)).see(event)
+        elif file.rank == min(one.rank for _, one in self._files.values()) and _is_whole(event):
+            self._progress.see(event)
+
+
+def open_run(directory: Path, *, price: Price | None = None) -> LiveRun:
+    """The run of a directory, which need not hold anything yet.
+
+    Raises CheckpointError where there is no such directory.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(
+            "there is no such run directory",
+            place=directory,
+            remedy="name a directory that dragoman run or dragoman train made",
+        )
+    return LiveRun(directory, price=price)
+
+
+def newest_run(runs: Path) -> Path:
+    """The run that was started last; raises CheckpointError where there is none."""
+    found = [path.parent for path in runs.glob("*/recipe.toml")]
+    if not found:
+        raise CheckpointError(
+            "there is no run here yet", place=runs, remedy="start one, or name a run directory"
+        )
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def _is_whole(event: Event) -> bool:
+    """Whether the event has what its place in the progress needs."""
+    numbers, keys = _NUMBERS.get(event.kind, ()), _KEYS.get(event.kind, ())
+    seen = event.payload
+    return all(number(seen.get(name)) is not None for name in numbers) and all(
+        name in seen and (seen[name] is None or number(seen[name]) is not None) for name in keys
+    )
+
+
+def _alerts(facts: Facts) -> Iterator[str]:
+    """What a person should look at, the newest of the run's own alerts first."""
+    yield from reversed(facts.alerts)
+    for verdict in (network(facts), *examine(facts)):
+        if verdict.answer == "yes":
+            yield f"{verdict.question} {verdict.says} {verdict.remedy}".strip()
+    yield from facts.problems
+
+
+def _share(intervals: Any, fields: tuple[str, ...]) -> float | None:
+    parts = [measures.share(intervals, name) for name in fields]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None

@@ -1,0 +1,266 @@
+"""Where a run stands, as lines that fit a terminal of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from rich.text import Text
+
+from dragoman import units
+from dragoman.report import measures
+from dragoman.report.cost import cost_text
+from dragoman.report.facts import Facts
+from dragoman.report.page import state_text
+from dragoman.report.payloads import number
+from dragoman.telemetry.lines import clock_time, time_left, told
+from dragoman.units import Quantity
+from dragoman.watch.charts import Curve, bar, chart, spark
+from dragoman.watch.live import HostNow, Now
+
+PHASE_STYLES: Final = {"compute": "cyan", "network": "red", "data": "yellow"}
+_STATE_STYLES: Final = {"running": "green", "finished": "cyan", "not started": "dim"}
+_LEAST_CHART, _MOST_CHART = 4, 14
+_MOST_ALERTS: Final = 3
+_GAP: Final = 2
+_SPARK: Final = 10
+_UNKNOWN: Final = "-"
+
+
+def screen(now: Now, *, width: int, height: int) -> list[Text]:
+    """At most `height` lines of at most `width` characters: the important ones first.
+
+    Charts take what the rest leaves; where that is too little they are left out, then hosts.
+    """
+    head = [*_head(now, width), Text()]
+    phases, alerts = list(_phases(now, width)), list(_alerts(now))
+    hosts = _hosts(now, width)
+    fixed = len(head) + len(phases) + len(alerts)
+    hosts = _cut(hosts, max(height - fixed, 0))
+    left = height - fixed - len(hosts)
+    charts = _charts(now.facts, width, min(left, _MOST_CHART)) if left >= _LEAST_CHART else []
+    lines = [*head, *charts, *phases, *hosts, *alerts][:height]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _head(now: Now, width: int) -> Iterator[Text]:
+    facts, progress = now.facts, now.progress
+    state = state_text(facts)
+    style = _STATE_STYLES.get(state, "bold yellow")
+    name = Text(facts.name, style="bold")
+    name.truncate(max(width - len(state) - _GAP, 10), overflow="ellipsis")
+    yield _between(name, Text(state, style=style), width)
+    last = progress.max_steps or facts.last_step
+    done = f"{units.COUNT.text(facts.last_step)} of {units.COUNT.text(last)} steps"
+    share = facts.last_step / last if last else 0.0
+    yield bar([(share, "cyan")], width=max(width - len(done) - _GAP, 10)).append(f"  {done}")
+    yield _pairs([("", part) for part in times(now, state)])
+    yield _pairs(how_well(now))
+    yield _pairs(how_fast(now))
+
+
+def times(now: Now, state: str) -> Iterator[str]:
+    """What is left or was used, in time and in money."""
+    facts, left_s = now.facts, now.progress.left_s
+    if state == "running":
+        yield time_left(now.progress)
+    elif facts.segments:
+        ended = clock_time(facts.segments[-1].ended)
+        yield f"{units.DURATION.text(round(facts.wall_s or 0))}, last heard of at {ended}"
+    else:
+        yield "no events yet"
+    if facts.price is not None and facts.wall_s is not None:
+        spent = cost_text(facts, facts.wall_s)
+        if state == "running" and left_s is not None:
+            yield f"{spent} of {cost_text(facts, facts.wall_s + left_s)} spent"
+        else:
+            yield f"{spent} spent"
+
+
+def how_well(now: Now) -> Iterator[tuple[str, str]]:
+    """(what it is, value): what was learnt."""
+    facts = now.facts
+    for interval in facts.intervals[-1:]:
+        yield "loss", told(units.LOSS, interval.train_loss)
+    for one in facts.validations[-1:]:
+        yield "dev loss", told(units.LOSS, one.dev_loss)
+        if one.bleu is not None:
+            yield "BLEU", units.SCORE.text(one.bleu)
+    for interval in facts.intervals[-1:]:
+        yield "learning rate", told(units.LEARNING_RATE, interval.learning_rate)
+        yield "norm", told(units.NORM, interval.gradient_norm)
+
+
+def how_fast(now: Now) -> Iterator[tuple[str, str]]:
+    """(what it is, value): the speed of the last interval."""
+    facts = now.facts
+    recent = facts.intervals[-1:]
+    if not recent:
+        return
+    seconds_s = measures.per_step(recent, "interval_s")
+    if seconds_s:
+        yield "a step", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
+    yield "source + target", told(units.TOKEN_RATE, now.progress.tokens_per_s)
+    yield "padding", told(units.SHARE, recent[0].padding_share)
+    flops = measures.useful_flop_share(facts)
+    if flops is not None:
+        yield "useful FLOPs", units.SHARE.text(flops)
+
+
+def _charts(facts: Facts, width: int, height: int) -> list[Text]:
+    """Loss, BLEU and learning rate side by side; on a narrow terminal the loss alone."""
+    columns = 3 if width >= 72 else 2 if width >= 48 else 1
+    each = (width - _GAP * (columns - 1)) // columns
+    height -= 1
+    made = [
+        chart("loss", _losses(facts), width=each, height=height, text="{:.3g}".format),
+        chart("BLEU", [_bleu(facts)], width=each, height=height, text="{:.3g}".format),
+        chart("learning rate", [_rate(facts)], width=each, height=height, text="{:.1e}".format),
+    ][:columns]
+    rows = []
+    for parts in zip(*made, strict=True):
+        row = Text(no_wrap=True)
+        for part in parts:
+            part.pad_right(max(each + _GAP - part.cell_len, 0))
+            row.append_text(part)
+        row.rstrip()
+        rows.append(row)
+    return [*rows, Text()]
+
+
+def _losses(facts: Facts) -> list[Curve]:
+    begin = facts.last_step * 0.02
+    dev = [(one.step, one.dev_loss) for one in facts.validations]
+    training = [(one.step, one.train_loss) for one in facts.intervals]
+    return [
+        Curve(
+            name,
+            [(step, loss) for step, loss in points if loss is not None and step >= begin],
+            style,
+        )
+        for name, points, style in (("training", training, "blue"), ("dev", dev, "magenta"))
+    ]
+
+
+def _bleu(facts: Facts) -> Curve:
+    scored = [(one.step, one.bleu) for one in facts.validations if one.bleu is not None]
+    return Curve("BLEU", scored, "green")
+
+
+def _rate(facts: Facts) -> Curve:
+    rates = [(one.step, one.learning_rate) for one in facts.intervals if one.learning_rate]
+    return Curve("learning rate", rates, "cyan")
+
+
+def _phases(now: Now, width: int) -> Iterator[Text]:
+    phases = now.phases
+    if not phases:
+        return
+    said = [(f"{name} {units.SHARE.text(share)}", name) for name, share in phases.items()]
+    length = sum(len(text) + _GAP for text, _ in said)
+    label = "a step "
+    line = Text.assemble((label, "dim"), no_wrap=True)
+    parts = [(share, PHASE_STYLES[name]) for name, share in phases.items()]
+    line.append_text(bar(parts, width=max(width - len(label) - length, 8)))
+    for text, name in said:
+        line.append(" " * _GAP).append(text, style=PHASE_STYLES[name])
+    yield line
+
+
+def _hosts(now: Now, width: int) -> list[Text]:
+    """A row a host under a heading; columns without any value are left out."""
+    rows = [host_cells(now, host) for host in now.hosts]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [name for name in names if any(row.get(name, _UNKNOWN) != _UNKNOWN for row in rows)]
+    while names:
+        widths = {n: max(len(n), *(len(row.get(n, _UNKNOWN)) for row in rows)) for n in names}
+        if sum(widths.values()) + _GAP * (len(names) - 1) <= width or len(names) == 1:
+            break
+        names.pop()
+    if not names:
+        return []
+    lines = [_row({name: name for name in names}, widths, "dim")]
+    lines += [_row(row, widths, "") for row in rows]
+    return lines
+
+
+def host_cells(now: Now, host: HostNow) -> dict[str, str]:
+    """Column -> text, the most important columns first; "-" where it is not measured."""
+    cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
+    gpus = list(host.gpus.values())
+    cells["GPU"] = _mean(units.SHARE, gpus, "utilisation_share")
+    cells["power"] = _sum(units.POWER, gpus, "power_w")
+    cells["CPU"] = _mean(units.SHARE, [host.machine], "cpu_share")
+    cells["out"] = _told_or(units.BYTE_RATE, host.rates[-1].sent if host.rates else None)
+    cells["in"] = _told_or(units.BYTE_RATE, host.rates[-1].received if host.rates else None)
+    capacity = now.capacity_bytes_per_s(host.name)
+    used = host.rates[-1].sent / capacity if host.rates and capacity else None
+    cells["of link"] = _told_or(units.SHARE, used)
+    cells["memory"] = _told_or(units.SHARE, host.memory_share)
+    cells["GPU memory"] = _sum(units.SIZE, gpus, "memory_bytes")
+    cells["queue"] = _mean(units.SCORE, [host.machine], "queued_batches")
+    cells["disk free"] = _sum(units.SIZE, [host.machine], "disk_free_bytes")
+    if len(host.rates) > 1:
+        cells["out, lately"] = spark([one.sent for one in host.rates], width=_SPARK, most=capacity)
+    return cells
+
+
+def _told_or(quantity: Quantity, value: float | None) -> str:
+    """The value, or a dash in a table."""
+    return _UNKNOWN if value is None else quantity.text(value)
+
+
+def _known(samples: Sequence[dict[str, Any]], name: str) -> list[float]:
+    return [value for one in samples if (value := number(one.get(name))) is not None]
+
+
+def _mean(quantity: Quantity, samples: Sequence[dict[str, Any]], name: str) -> str:
+    known = _known(samples, name)
+    return _told_or(quantity, sum(known) / len(known) if known else None)
+
+
+def _sum(quantity: Quantity, samples: Sequence[dict[str, Any]], name: str) -> str:
+    known = _known(samples, name)
+    return _told_or(quantity, sum(known) if known else None)
+
+
+def _row(cells: dict[str, str], widths: dict[str, int], style: str) -> Text:
+    line = Text(style=style, no_wrap=True)
+    for name, width in widths.items():
+        text = cells.get(name, _UNKNOWN)
+        line.append(text.ljust(width) if name == "host" else text.rjust(width))
+        line.append(" " * _GAP)
+    line.rstrip()
+    return line
+
+
+def _cut(rows: list[Text], most: int) -> list[Text]:
+    if len(rows) <= most:
+        return rows
+    hidden = len(rows) - max(most - 1, 0)
+    return [*rows[: max(most - 1, 0)], Text(f"and {hidden} more hosts", style="dim")][:most]
+
+
+def _alerts(now: Now) -> Iterator[Text]:
+    for text in now.alerts[:_MOST_ALERTS]:
+        yield Text(f"! {' '.join(text.split())}", style="yellow", no_wrap=True)
+    if len(now.alerts) > _MOST_ALERTS:
+        yield Text(f"  and {len(now.alerts) - _MOST_ALERTS} more: dragoman report", style="dim")
+
+
+def _between(left: Text, right: Text, width: int) -> Text:
+    space = max(width - left.cell_len - right.cell_len, 1)
+    return Text.assemble(left, " " * space, right, no_wrap=True)
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> Text:
+    line = Text(no_wrap=True)
+    for label, value in pairs:
+        if line:
+            line.append("   ")
+        if label:
+            line.append(f"{label} ", style="dim")
+        line.append(value)
+    return line

@@ -1,0 +1,257 @@
+"""The screen fits, says what is so, and never ends in a traceback, whatever it is given."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+
+from dragoman.errors import CheckpointError
+from dragoman.recipe import dump_toml, load_recipe
+from dragoman.report.facts import Price
+from dragoman.telemetry.events import Alert
+from dragoman.telemetry.samples import GpuSampled, HostSampled, LinkMeasured, NetworkSampled
+from dragoman.watch.charts import Curve, bar, chart, spark
+from dragoman.watch.live import Now, newest_run, open_run
+from dragoman.watch.screen import screen
+from recorded_runs import Recorded
+
+PRICE = Price(amount=3.0, currency="USD")
+HOST = HostSampled(
+    seconds_s=10.0,
+    cpu_share=0.87,
+    memory_used_bytes=12 * 10**9,
+    memory_limit_bytes=16 * 10**9,
+    process_memory_bytes=10**9,
+    disk_free_bytes=70 * 10**9,
+    disk_read_bytes=0,
+    disk_written_bytes=10**6,
+    queued_batches=7.5,
+    sampling_s=0.01,
+)
+NETWORK = NetworkSampled(
+    interface="eth0",
+    seconds_s=10.0,
+    sent_bytes=1_090_000_000,
+    received_bytes=1_080_000_000,
+    sent_packets=10**6,
+    received_packets=10**6,
+    most_sent_bytes_per_s=2.1e8,
+    errors=0,
+    nominal_bits_per_s=1e9,
+    carrier_changes=0,
+)
+GPU = GpuSampled(
+    gpu=0,
+    name="Tesla V100-PCIE-16GB",
+    seconds_s=10.0,
+    utilisation_share=1.0,
+    sm_activity_share=None,
+    power_w=43.0,
+    power_limit_w=250.0,
+    memory_bytes=10**10,
+    memory_limit_bytes=16 * 10**9,
+    clock_hz=1.38e9,
+    throttle_reasons="",
+    ecc_errors=0,
+)
+LINK = LinkMeasured(
+    interface="eth0", peer="host-b", bytes_per_s=2.18e8, latency_s=3e-4, method="test"
+)
+
+
+def _recorded(hosts: int = 2, **changes: object) -> Recorded:
+    extra = [(rank, one) for rank in range(hosts) for one in (HOST, NETWORK, GPU)]
+    run = Recorded(
+        steps=4300,
+        reason=None,
+        world_size=hosts,
+        compute_s=(0.4,) * hosts,
+        sync_s=(0.2,) * hosts,
+        clock_ahead_s=(0.0,) * hosts,
+        extra=[*extra, (0, LINK)],
+    )
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def _now(directory: Path) -> Now:
+    run = open_run(directory, price=PRICE)
+    run.look()
+    now = run.now()
+    run.close()
+    return now
+
+
+def _plain(lines: list[Text]) -> str:
+    return "\n".join(line.plain for line in lines)
+
+
+def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
+    now = _now(_recorded().write(tmp_path / "run"))
+    text = _plain(screen(now, width=80, height=24))
+    for part in (
+        "4,300 of 8,000 steps",
+        "USD spent",
+        "loss  training  dev",
+        "BLEU",
+        "learning rate",
+        "compute 66.6%",
+        "network 33.3%",
+        "host-a",
+        "host-b",
+        "109 MB/s",
+        "50.0%",  # of the link that was measured from host-a
+        "43 W",
+        "87.0%",
+        "! Was the network the bottleneck?",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 8])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (100, 30), (40, 12), (20, 5)])
+def test_it_fits(hosts: int, width: int, height: int, tmp_path: Path) -> None:
+    now = _now(_recorded(hosts).write(tmp_path / "run"))
+    lines = screen(now, width=width, height=height)
+    assert len(lines) <= height
+    assert max(line.cell_len for line in lines) <= width
+    if hosts == 8 and (width, height) == (80, 24):
+        assert all(f"host-{rank}" in _plain(lines) for rank in range(2, 8))
+
+
+def test_a_running_run_says_what_is_left(tmp_path: Path) -> None:
+    directory = _recorded().write(tmp_path / "run")
+    run = open_run(directory, price=PRICE)
+    run.look()
+    facts = replace(run.now().facts, read_at=run.now().facts.segments[-1].ended + 5)
+    text = _plain(screen(replace(run.now(), facts=facts), width=100, height=30))
+    assert "running" in text
+    # 3,700 steps of 0.601 s, each with its part of the four validations of 10.5 s so far
+    assert "37 min 40 s left" in text
+    assert "USD of" in text
+
+
+def test_a_run_that_has_not_started(tmp_path: Path) -> None:
+    text = _plain(screen(_now(tmp_path), width=80, height=24))
+    assert "not started" in text
+    assert "no events yet" in text
+
+
+def test_a_run_of_which_only_the_recipe_is_there(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(dump_toml(load_recipe("demo")))
+    assert "0 of 1,600 steps" in _plain(screen(_now(tmp_path), width=80, height=24))
+
+
+def test_a_run_that_ended(tmp_path: Path) -> None:
+    now = _now(_recorded(steps=8000, reason="max_steps").write(tmp_path / "run"))
+    text = _plain(screen(now, width=80, height=24))
+    assert "finished" in text.splitlines()[0]
+    assert "left, done" not in text
+
+
+def test_a_run_that_crashed(tmp_path: Path) -> None:
+    text = _plain(screen(_now(_recorded().write(tmp_path / "run")), width=80, height=24))
+    assert "silent: crashed, killed or cut off" in text
+    assert "last heard of at" in text
+
+
+def test_a_file_is_followed_while_it_is_written(tmp_path: Path) -> None:
+    directory = _recorded().write(tmp_path / "run")
+    path = directory / "events" / "rank-0000.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    run, chance, at, seen = open_run(directory), random.Random(1), 0, []
+    while at < len(whole):
+        length = chance.randrange(1, 40_000)
+        with path.open("ab") as file:
+            file.write(whole[at : at + length])
+        at += length
+        run.look()
+        seen.append(run.now().facts.last_step)
+        assert screen(run.now(), width=80, height=24)
+    assert seen == sorted(seen)
+    assert run.now().facts.intervals == _now(directory).facts.intervals
+    assert not run.look()
+
+
+def test_a_record_that_was_rotated_goes_on(tmp_path: Path) -> None:
+    directory = _recorded().write(tmp_path / "run")
+    path = directory / "events" / "rank-0000.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:100]))
+    run = open_run(directory)
+    run.look()
+    path.rename(path.with_suffix(".jsonl.1"))
+    path.write_bytes(b"".join(lines[100:]))
+    run.look()
+    assert run.now().facts.last_step == 4300
+    assert len(run.now().facts.intervals) == 43
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_in_a_file_can_stop_it(seed: int, tmp_path: Path) -> None:
+    """Values of any type, keys that are missing, lines that are torn."""
+    directory = _recorded(8, steps=500).write(tmp_path / "run")
+    chance = random.Random(seed)
+    for path in (directory / "events").iterdir():
+        lines = []
+        for line in path.read_text().splitlines():
+            values = json.loads(line)
+            for key in chance.sample(sorted(values), 3):
+                if chance.random() < 0.5:
+                    del values[key]
+                else:
+                    values[key] = chance.choice([None, "x", -1, math.nan, [], {}, True, 1e300])
+            text = json.dumps(values)
+            lines.append(text[: chance.randrange(len(text))] if chance.random() < 0.1 else text)
+        path.write_text("\n".join(lines))
+    assert screen(_now(directory), width=80, height=24)
+
+
+def test_alerts_come_first_and_stay_one_line(tmp_path: Path) -> None:
+    alert = Alert(severity="warning", cause="two\nlines", remedy="")
+    run = _recorded()
+    directory = replace(run, extra=[*run.extra, (0, alert)]).write(tmp_path / "run")
+    lines = [line.plain for line in screen(_now(directory), width=80, height=24)]
+    assert any(line.startswith("! step 4300: two lines") for line in lines)
+    assert lines[-1].startswith("  and ")
+
+
+def test_the_newest_run_is_watched_where_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no run here yet"):
+        newest_run(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text("")
+    assert newest_run(tmp_path).parent == tmp_path
+    with pytest.raises(CheckpointError, match="there is no such run directory"):
+        open_run(tmp_path / "three")
+
+
+def test_a_chart_shows_where_the_curve_is() -> None:
+    rising = Curve("one", [(n, n * n) for n in range(50)], "red")
+    lines = chart("squares", [rising], width=40, height=10, text="{:.0f}".format)
+    assert [len(line.plain) <= 40 for line in lines] == [True] * 10
+    assert lines[0].plain == "squares"
+    assert lines[1].plain.startswith("2401 ")
+    assert lines[-1].plain.startswith("   0 ⣀")
+    assert lines[1].plain.rstrip()[-1] != " "
+
+
+@pytest.mark.parametrize("points", [[], [(1.0, 2.0)], [(1.0, 2.0), (2.0, 2.0)], [(1.0, math.nan)]])
+def test_a_chart_of_nearly_nothing(points: list[tuple[float, float]]) -> None:
+    lines = chart("loss", [Curve("a", points, "red")], width=30, height=6, text="{:.1f}".format)
+    assert len(lines) == 6
+
+
+def test_bars_and_sparks() -> None:
+    assert bar([(0.5, "red"), (0.25, "blue")], width=8).plain == "██████░░"
+    assert bar([(2.0, "red")], width=4).plain == "████"
+    assert spark([0, 1, 2, 4], width=6) == "   ▂▄█"
+    assert spark([0, 0], width=3) == "   "
+    assert spark([5, 9], width=2, most=4) == "██"
