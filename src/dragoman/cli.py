@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
+from dragoman.report.command import add_options as add_report_options
 from dragoman.watch.command import add_options as add_watch_options
 
 _RECIPE_HELP = "a shipped recipe (see: dragoman recipes), or a TOML file"
@@ -106,10 +107,8 @@ def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     average.add_argument("--output", type=Path, help="default: RUN/checkpoints/average")
 
     report = commands.add_parser("report", help="answer twelve questions about a run, measured")
-    report.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run directory")
-    report.add_argument("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log")
-    report.add_argument("--output", type=Path, help="where to write it (default: RUN/report)")
-    report.add_argument("--price", help='of one machine for an hour, such as "3 USD"')
+    report.set_defaults(module="report.command")
+    add_report_options(report)
 
     watch = commands.add_parser("watch", help="a live screen of a run, or a page with --web")
     watch.set_defaults(module="watch.command")

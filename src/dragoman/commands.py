@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,31 +147,6 @@ def average(options: Namespace) -> int:
     output = options.output or run.checkpoints / "average"
     average_checkpoints(paths, output)
     print(f"average of {', '.join(path.name for path in paths)}: {output}")
-    return 0
-
-
-def report(options: Namespace) -> int:
-    """Answer the twelve questions about a run, or about a log of the old tool."""
-    from dragoman import units
-    from dragoman.report.facts import Price
-    from dragoman.report.openseq2seq import import_log
-    from dragoman.report.reading import read_facts
-    from dragoman.report.render import Report
-
-    if (options.run is None) == (options.openseq2seq is None):
-        raise ConfigError(
-            "one thing is reported on", place="report", remedy="name a run, or give --openseq2seq"
-        )
-    price = None
-    if options.price:
-        amount, currency = units.parse_money(options.price)
-        price = Price(amount=amount, currency=currency)
-    with tempfile.TemporaryDirectory() as scratch:
-        run = options.run or import_log(options.openseq2seq, Path(scratch) / "run")
-        answers = Report.of(read_facts(run, price=price))
-    output = options.output or (Path("report") if options.run is None else options.run / "report")
-    for path in answers.write(output):
-        print(path)
     return 0
 
 

@@ -9,6 +9,8 @@ verdict       an answer with what it rests on
 account, convergence, speed, rates, cost   the twelve questions by what they ask about
 verdicts      all twelve, in their order
 health        ailments, each with its limit and remedy
+comparison, comparison_page   runs beside each other
 svg, plots    pictures that need nothing but themselves
 render, page  report.json, report.md and one page of HTML
+command       `dragoman report`
 """

@@ -33,7 +33,6 @@ def escape(text: str) -> str:
 
 def page(facts: Facts, answers: Sequence[Verdict], ailments: Sequence[Verdict]) -> str:
     """The whole page."""
-    style = resources.files("dragoman.report").joinpath("page.css").read_text(encoding="utf-8")
     body = "".join(
         [
             *_head(facts),
@@ -44,10 +43,16 @@ def page(facts: Facts, answers: Sequence[Verdict], ailments: Sequence[Verdict]) 
             *_environment(facts),
         ]
     )
+    return whole_page(f"{facts.name}: report", body)
+
+
+def whole_page(title: str, body: str) -> str:
+    """A page of this style; it needs nothing from elsewhere."""
+    style = resources.files("dragoman.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(facts.name)}: report</title><style>{style}</style></head>"
+        f"<title>{escape(title)}</title><style>{style}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,17 +41,25 @@ class Report:
             "report.md": as_markdown(self),
             "report.json": as_json(self),
         }
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            for name, text in texts.items():
-                (directory / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise MachineError(
-                f"cannot write the report: {error.strerror}",
-                place=directory,
-                remedy="free disk space, or choose another place",
-            ) from error
-        return [directory / name for name in texts]
+        return write_files(directory, texts)
+
+
+def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write texts by their names; returns their paths.
+
+    Raises MachineError where the directory cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (directory / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MachineError(
+            f"cannot write the report: {error.strerror}",
+            place=directory,
+            remedy="free disk space, or choose another place",
+        ) from error
+    return [directory / name for name in texts]
 
 
 def as_json(report: Report) -> str:
@@ -93,7 +101,7 @@ def _markdown(report: Report) -> Iterator[str]:
     yield "| | question | answer | |"
     yield "|---:|---|---|---|"
     for number, one in enumerate(report.answers, 1):
-        yield f"| {number} | {_cell(one.question)} | **{one.answer}** | {_cell(one.says)} |"
+        yield f"| {number} | {cell(one.question)} | **{one.answer}** | {cell(one.says)} |"
     yield from _ailments(report.ailments)
     if facts.problems:
         yield from ("", "## About the evidence", "")
@@ -114,7 +122,7 @@ def _details(verdict: Verdict) -> Iterator[str]:
     if verdict.evidence:
         yield from ("", "| evidence | |", "|---|---|")
         for row in verdict.evidence:
-            yield f"| {_cell(row.name)} | {_cell(row.text)} |"
+            yield f"| {cell(row.name)} | {cell(row.text)} |"
     for label, text in (
         ("Limits", "; ".join(verdict.thresholds)),
         ("Method", verdict.method),
@@ -140,5 +148,6 @@ def summary(facts: Facts) -> str:
     return ", ".join(parts)
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """Text for a cell of a markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,89 @@
+"""`dragoman report`: of one run, of several beside each other, or of the old tool's log."""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dragoman.report.facts import Price
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """What can be said after `dragoman report`."""
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="a run directory; several are compared"
+    )
+    parser.add_argument("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log")
+    parser.add_argument(
+        "--output", type=Path, help="where to write it (default: RUN/report, or ./comparison)"
+    )
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        help='of one machine for an hour, such as "3 USD"; once for all runs, or once for each',
+    )
+
+
+def report(options: Namespace) -> int:
+    """Answer the twelve questions about a run or an old log, or compare runs."""
+    from dragoman.errors import ConfigError
+
+    runs: list[Path] = options.runs
+    if bool(runs) == bool(options.openseq2seq):
+        raise ConfigError(
+            "nothing is reported on" if not runs else "runs and an old log are not compared",
+            place="report",
+            remedy="name one run, several to compare them, or give --openseq2seq",
+        )
+    prices = _prices(options.price, count=max(len(runs), 1))
+    written = _compare(runs, prices, options) if len(runs) > 1 else _answer(prices[0], options)
+    for path in written:
+        print(path)
+    return 0
+
+
+def _answer(price: Price | None, options: Namespace) -> list[Path]:
+    from dragoman.report.openseq2seq import import_log
+    from dragoman.report.reading import read_facts
+    from dragoman.report.render import Report
+
+    with tempfile.TemporaryDirectory() as scratch:
+        log = options.openseq2seq
+        run = import_log(log, Path(scratch) / "run") if log else options.runs[0]
+        answers = Report.of(read_facts(run, price=price))
+    return answers.write(options.output or (Path("report") if log else run / "report"))
+
+
+def _compare(
+    runs: Sequence[Path], prices: Sequence[Price | None], options: Namespace
+) -> list[Path]:
+    from dragoman.errors import ConfigError
+    from dragoman.report.comparison import NAMES, compare
+    from dragoman.report.comparison_page import ComparisonReport
+    from dragoman.report.reading import read_facts
+
+    if len(runs) > len(NAMES):
+        raise ConfigError(
+            f"{len(runs)} runs are too many", place="report", remedy=f"name at most {len(NAMES)}"
+        )
+    facts = [read_facts(run, price=price) for run, price in zip(runs, prices, strict=True)]
+    return ComparisonReport(compare(facts)).write(options.output or Path("comparison"))
+
+
+def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:
+    from dragoman.errors import ConfigError
+    from dragoman.report.cost import parse_price
+
+    if len(texts) not in (0, 1, count):
+        raise ConfigError(
+            f"{len(texts)} prices for {count} runs",
+            place="--price",
+            remedy="give one for all, or one for each in their order",
+        )
+    prices: list[Price | None] = [parse_price(text) for text in texts]
+    return prices if len(prices) == count else (prices or [None]) * count
