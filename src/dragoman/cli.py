@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_making(commands)
     _add_using(commands)
+    _add_hosts(commands)
     return parser
 
 
@@ -65,6 +66,9 @@ def _add_making(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _overrides(train)
     _places(train)
     _training(train)
+    _hosts(train)
+    train.add_argument("--dry-run", action="store_true", help="print every command, run none")
+    train.set_defaults(module="training_commands")
 
     commands.add_parser("recipes", help="list the shipped recipes")
     _add_plan(commands)
@@ -75,7 +79,7 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "plan", help="seconds a step, hours and money for every strategy, before any machine"
     )
     _recipe(plan)
-    plan.add_argument("--hosts", help="hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1")
+    _hosts(plan)
     plan.add_argument("--ranks", help="in place of hosts: 4, or 2+1 for two hosts")
     plan.add_argument("--link", help="100Mbit, 1Gbit for a port; 12MB/s for a measurement")
     plan.add_argument("--gpu", help="the kind of all ranks, such as v100 or cpu")
@@ -116,6 +120,30 @@ def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     inspect = commands.add_parser("inspect", help="every file of a run with purpose and size")
     inspect.add_argument("path", type=Path, metavar="RUN|CHECKPOINT|PREPARED")
+
+
+def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    doctor = commands.add_parser("doctor", help="what is right and wrong on the hosts of a run")
+    _hosts(doctor, required=True)
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.set_defaults(module="training_commands")
+
+    resume = commands.add_parser("resume", help="go on with a run on the hosts it was on")
+    stop = commands.add_parser("stop", help="save and end a training, from another terminal")
+    for parser in (resume, stop):
+        parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    status = commands.add_parser("status", help="where runs stand")
+    status.add_argument("run", type=Path, metavar="RUN", nargs="*", help="default: all of --runs")
+    status.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    for parser in (resume, stop, status):
+        parser.set_defaults(module="training_commands")
+
+
+def _hosts(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    parser.add_argument(
+        "--hosts", required=required, help="hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1"
+    )
 
 
 def _recipe(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from dragoman import console
 from dragoman.corpus.manifest import Manifest
-from dragoman.errors import ConfigError, CorpusError, MachineError
+from dragoman.errors import CorpusError, MachineError
 from dragoman.recipe import list_recipes, load_recipe
 from dragoman.run_directory import RunDirectory
 
@@ -77,28 +77,6 @@ def prepare(options: Namespace) -> int:
     recipe = load_recipe(options.recipe, options.overrides)
     directory = prepare_shards(recipe, directory=options.prepared, workers=options.workers)
     console.print_prepared(Manifest.load(directory), directory)
-    return 0
-
-
-def train(options: Namespace) -> int:
-    """Train a recipe, or go on with a run."""
-    from dragoman import run as steps
-
-    path = Path(options.recipe)
-    if path.is_dir():
-        if options.overrides:
-            raise ConfigError(
-                "a run keeps the recipe it was started with",
-                place="--set",
-                remedy=f"start another run: dragoman train {path / 'recipe.toml'} --set ...",
-            )
-        directory = RunDirectory.open(path)
-    else:
-        recipe = load_recipe(options.recipe, options.overrides)
-        prepared = steps.prepare(recipe, directory=options.prepared, workers=options.workers)
-        directory = steps.start(recipe, prepared=prepared, runs=options.runs, fresh=options.fresh)
-    steps.train(directory, ranks=options.ranks)
-    print(f"run directory: {directory.path}")
     return 0
 
 

@@ -7,8 +7,9 @@ same recipe goes on where it stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.corpus.prepare import Progress
 from dragoman.corpus.prepare import prepare as prepare_corpus
@@ -16,7 +17,11 @@ from dragoman.errors import ConfigError
 from dragoman.launch import launch_workers
 from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory
+from dragoman.session import training_session
 from dragoman.telemetry.events import EventWriter
+
+if TYPE_CHECKING:
+    from dragoman.cluster.hosts import Hosts
 
 
 def run(
@@ -74,7 +79,29 @@ def train(directory: RunDirectory, *, ranks: int | None = None) -> None:
 
     ranks: processes on this machine; one a GPU, or one, where it is None.
     """
-    _work(["train", str(directory.path)], directory, ranks)
+    with training_session(directory.path):
+        _work(["train", str(directory.path)], directory, ranks)
+
+
+def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], None]) -> None:
+    """The same on several hosts; what they write comes back into the run's directory.
+
+    tell: what is being done, for people.
+    """
+    from dragoman.cluster.training import HostRun, train_on_hosts
+    from dragoman.estimate import estimate
+    from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+
+    world_size = sum(hosts.ranks_per_host)
+    disk = estimate(directory.recipe(), world_size=world_size).disk
+    run = HostRun(directory.path, directory.prepared(), hosts, needed_bytes=disk.size_bytes)
+    listeners = [ConsoleSink(), TensorBoardSink(directory.tensorboard)]
+    with training_session(directory.path):
+        try:
+            train_on_hosts(run, listeners=listeners, tell=tell)
+        finally:
+            for listener in listeners:
+                listener.close()
 
 
 def evaluate(

@@ -1,14 +1,23 @@
-"""Commands about the hosts of a run: options in, a call, a few lines out."""
+"""Commands about training and the hosts it happens on: options in, a call, a few lines out."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from dragoman.console import open_console
+from dragoman.errors import ConfigError
+from dragoman.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from dragoman.cluster.hosts import Hosts
 
 _NEEDED_BYTES: Final = 2_000_000_000
 """Of disk on each host, where no run says how much: code, some data, some checkpoints."""
+_STOP_S: Final = 180.0
+HOSTS_FILE: Final = "hosts.json"
+"""In a run's directory: the hosts it was last trained on."""
 
 
 def doctor(options: Namespace) -> int:
@@ -26,3 +35,114 @@ def doctor(options: Namespace) -> int:
     else:
         print_findings(findings, facts, open_console())
     return 0 if is_fit(findings) else 1
+
+
+def train(options: Namespace) -> int:
+    """Train a recipe or go on with a run, on this machine or on several hosts."""
+    from dragoman import run as steps
+    from dragoman.cluster.hosts import load_hosts
+
+    hosts = load_hosts(options.hosts) if options.hosts else None
+    if hosts is not None and options.ranks is not None:
+        raise ConfigError(
+            "the hosts say how many ranks each has", place="--ranks", remedy="leave it out"
+        )
+    if options.dry_run:
+        _dry_run(options, hosts)
+        return 0
+    directory = _opened(options)
+    if hosts is not None:
+        return _train_on(hosts, directory)
+    steps.train(directory, ranks=options.ranks)
+    print(f"run directory: {directory.path}")
+    return 0
+
+
+def resume(options: Namespace) -> int:
+    """Go on with a run where it was trained before: on its hosts, or on this machine."""
+    from dragoman import run as steps
+    from dragoman.cluster.hosts import Hosts
+
+    directory = RunDirectory.open(options.run)
+    record = directory.path / HOSTS_FILE
+    if record.is_file():
+        return _train_on(Hosts.model_validate_json(record.read_bytes()), directory)
+    steps.train(directory)
+    print(f"run directory: {directory.path}")
+    return 0
+
+
+def stop(options: Namespace) -> int:
+    """End a training from another terminal; everything is saved first."""
+    from dragoman.session import stop_session
+
+    directory = RunDirectory.open(options.run)
+    session = stop_session(directory.path, wait_s=_STOP_S)
+    print(session.problem or f"{directory.path}: {session.state}")
+    return 0
+
+
+def status(options: Namespace) -> int:
+    """Say where runs stand; the newest first."""
+    from dragoman.status import print_status, read_status, status_as_json
+
+    paths = options.run or sorted(
+        options.runs.glob("*/recipe.toml"), key=lambda path: path.stat().st_mtime, reverse=True
+    )
+    runs = [RunDirectory.open(path.parent if path.is_file() else path).path for path in paths]
+    found = [read_status(run) for run in runs]
+    if options.json:
+        print(status_as_json(found))
+    else:
+        print_status(found, open_console())
+    return 0
+
+
+def _opened(options: Namespace) -> RunDirectory:
+    """The run that was named, or that of the recipe that was: the newest, or a new one."""
+    from dragoman import run as steps
+    from dragoman.recipe import load_recipe
+
+    path = Path(options.recipe)
+    if not path.is_dir():
+        recipe = load_recipe(options.recipe, options.overrides)
+        prepared = steps.prepare(recipe, directory=options.prepared, workers=options.workers)
+        return steps.start(recipe, prepared=prepared, runs=options.runs, fresh=options.fresh)
+    if options.overrides:
+        raise ConfigError(
+            "a run keeps the recipe it was started with",
+            place="--set",
+            remedy=f"start another run: dragoman train {path / 'recipe.toml'} --set ...",
+        )
+    return RunDirectory.open(path)
+
+
+def _train_on(hosts: Hosts, directory: RunDirectory) -> int:
+    from dragoman import run as steps
+    from dragoman.cluster.doctor_view import print_findings
+    from dragoman.cluster.training import NotFitError
+
+    (directory.path / HOSTS_FILE).write_text(hosts.model_dump_json(indent=1), encoding="utf-8")
+    try:
+        steps.train_on(hosts, directory, tell=open_console().print)
+    except NotFitError as error:
+        print_findings(error.findings, error.facts, open_console())
+        raise
+    print(f"run directory: {directory.path}")
+    return 0
+
+
+def _dry_run(options: Namespace, hosts: Hosts | None) -> None:
+    """What it will take; with hosts also every command that will be run."""
+    from dragoman.cluster.commands import planned_commands
+    from dragoman.console import print_dry_run
+    from dragoman.recipe import load_recipe
+
+    path = Path(options.recipe)
+    named = path / "recipe.toml" if path.is_dir() else options.recipe
+    recipe = load_recipe(named, options.overrides)
+    world_size = sum(hosts.ranks_per_host) if hosts else options.ranks or 1
+    print_dry_run(recipe, world_size=world_size)
+    if hosts is not None:
+        run = path.name if path.is_dir() else f"{recipe.name}-TIME-DIGEST"
+        print("", *planned_commands(hosts, run=run), sep="\n")

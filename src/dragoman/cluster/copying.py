@@ -35,6 +35,14 @@ class Parcel:
     place: str
     files: Mapping[str, Content]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(
+            len(content) if isinstance(content, bytes) else content.stat().st_size
+            for content in self.files.values()
+        )
+
     def command(self, host: Host) -> list[str]:
         """What runs on the host to receive it."""
         target = f"{host.folder}/{self.place}"

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dragoman.cluster.agent.facts import FactsRequest
@@ -22,14 +22,12 @@ _MEASURE_S: Final = 180.0
 _CLOCK_QUESTIONS: Final = 5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Examined:
     """Facts of the hosts, and the digest of the code that they now have."""
 
     facts: ClusterFacts
     code: str
-    addresses: dict[str, str] = field(default_factory=dict)
-    """Of each host's interface, by the host's name."""
 
 
 def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, MachineError]:
@@ -53,26 +51,33 @@ def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
     return code_digest(code), on_each(hosts, code_parcel(code).send)
 
 
-def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
-    """Ask all hosts about themselves, then measure between them.
-
-    run: the run's directory below the folder of each host, whose files are compared.
-    """
+def examine_hosts(hosts: Hosts) -> Examined:
+    """Ask all hosts about themselves, then measure between them."""
     code, troubles = bring_code(hosts.host)
     answering = [host for host in hosts.host if host.name not in troubles]
-    found = _ask(answering, hosts, code=code, run=run) if answering else []
+    found = _ask(answering, hosts, code=code) if answering else []
     facts = ClusterFacts(
         hosts=tuple(found),
         unreachable={name: error.problem for name, error in troubles.items()},
     )
-    addresses = {one.host: one.interface.address for one in found if one.interface}
-    if len(hosts.host) > 1 and len(addresses) == len(hosts.host):
+    if len(hosts.host) > 1 and len([one for one in found if one.interface]) == len(hosts.host):
         facts = _measure(facts, hosts, code=code)
-    return Examined(facts, code, addresses)
+    return Examined(facts, code)
 
 
-def _ask(asked: Sequence[Host], hosts: Hosts, *, code: str, run: str) -> list[HostFacts]:
-    """What each host says of itself, and how far its clock is ahead of the first one's."""
+def compare_files(hosts: Hosts, *, code: str, run: str) -> ClusterFacts:
+    """What each host says of itself once it has code, data and the run's own files.
+
+    run: its directory below the folder of each host.
+    """
+    return ClusterFacts(hosts=tuple(_ask(hosts.host, hosts, code=code, run=run)))
+
+
+def _ask(asked: Sequence[Host], hosts: Hosts, *, code: str, run: str = "") -> list[HostFacts]:
+    """What each host says of itself, and how far its clock is ahead of the first one's.
+
+    run: the run whose files are compared, "" where there is none yet.
+    """
     with Team(asked, code=code, verb="facts") as team:
         for host in asked:
             peers = tuple(one.address for one in hosts.host if one.address != host.address)

@@ -40,7 +40,7 @@ def receive(directory: Path, num_files: int) -> None:
         print("have", flush=True)
         return
     print("want", flush=True)
-    draft = directory.with_name(f".{directory.name}.{os.getpid()}")
+    draft = directory.with_name(f".{directory.name}.{os.getpid()}.draft")
     draft.mkdir(parents=True)
     try:
         if unpack(sys.stdin.buffer, draft) != num_files:

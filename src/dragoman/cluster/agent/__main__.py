@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tarfile
@@ -22,6 +23,19 @@ def send(directory: Path) -> None:
                 archive.add(path, arcname=path.relative_to(directory).as_posix())
 
 
+def list_checkpoints(run: Path) -> None:
+    """Print the names of a run's checkpoints, those of single ranks too."""
+    checkpoints = run / "checkpoints"
+    found = (path.parent for path in checkpoints.glob("**/step-*/digests.json"))
+    names = sorted(path.relative_to(checkpoints).as_posix() for path in found)
+    print(json.dumps([name for name in names if not any(map(_is_draft, Path(name).parts))]))
+
+
+def _is_draft(name: str) -> bool:
+    return name.startswith(".")
+
+
+_FILES: Final[dict[str, Callable[[Path], None]]] = {"send": send, "list": list_checkpoints}
 _VERBS: Final[dict[str, Callable[[Channel, dict[str, Any]], None]]] = {
     "facts": tell_facts,
     "work": work,
@@ -35,11 +49,11 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(Path(os.environ["PYTHONPATH"]).resolve())
     Path(folder).mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
-    if verb == "send":
-        send(Path(rest[0]))
-        return
-    channel = Channel()
-    _VERBS[verb](channel, channel.expect()["request"])
+    if verb in _FILES:
+        _FILES[verb](Path(rest[0]))
+    else:
+        channel = Channel()
+        _VERBS[verb](channel, channel.expect()["request"])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,6 +43,7 @@ class WorkRequest(Section):
     """One host's share. run: the run's directory below the folder, also its name on the host.
 
     events: file name, size and digest of what the desk has of each of this host's ranks.
+    checkpoint: the one to go on from, by name; newer ones are of a time that was given up.
     """
 
     job: Literal["train", "probe"]
@@ -52,6 +54,7 @@ class WorkRequest(Section):
     address: str
     token: str
     run: str = ""
+    checkpoint: str = ""
     events: dict[str, tuple[int, str]] = Field(default_factory=dict)
 
 
@@ -83,6 +86,9 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
     (run / "logs" / "launch.log").unlink(missing_ok=True)
+    for path in (run / "checkpoints").glob("step-*"):
+        if path.name > request.checkpoint:
+            shutil.rmtree(path)
     spool = Spool(run / "events", request.events)
     with _heeding(channel), _forwarding(spool, channel):
         launch_workers(

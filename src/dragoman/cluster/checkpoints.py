@@ -1,0 +1,186 @@
+"""A run's checkpoints between its hosts and this machine, each verified by its own digests.
+
+The first host writes what all ranks share (step-0004000), every host what its ranks have of their
+own (rank-0002/step-0004000). Here all of it comes together; a resume brings each host
+what it lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from dragoman.cluster import ssh
+from dragoman.cluster.copying import directory_parcel
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.team import agent_command
+from dragoman.cluster.unpack import unpack
+from dragoman.errors import CheckpointError, DragomanError, MachineError
+from dragoman.train.durable import discard, remove_drafts, verify
+
+CHECKPOINTS: Final = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnHosts:
+    """A run's directory here and its copies on hosts. code: the digest of what runs there."""
+
+    path: Path
+    hosts: Hosts
+    code: str
+
+    @property
+    def place(self) -> str:
+        """Below the folder of each host."""
+        return f"runs/{self.path.name}"
+
+    def ranks_of(self, host: Host) -> range:
+        """Those that a host runs."""
+        first = sum(one.ranks for one in self.hosts.host[: self.hosts.host.index(host)])
+        return range(first, first + host.ranks)
+
+    def newest(self) -> str:
+        """The newest intact checkpoint that is here, by name; "" where there is none."""
+        for path in reversed(_steps(self.path / CHECKPOINTS)):
+            if _is_intact(path):
+                return path.name
+        return ""
+
+    def on_host(self, host: Host) -> list[str]:
+        """Names of the checkpoints on a host that it has written itself."""
+        command = agent_command(host, code=self.code, verb="list", more=[self.place])
+        names: list[str] = json.loads(ssh.run(host, command))
+        own = {f"rank-{rank:04d}" for rank in self.ranks_of(host)}
+        is_first = host == self.hosts.host[0]
+        return [
+            name for name in names if name.split("/")[0] in own or (is_first and "/" not in name)
+        ]
+
+    def fetch(self, host: Host, name: str) -> None:
+        """Bring one checkpoint here, whole. Raises MachineError or CheckpointError."""
+        self.fetch_directory(host, f"{CHECKPOINTS}/{name}", self.path / CHECKPOINTS / name)
+
+    def fetch_directory(self, host: Host, place: str, target: Path) -> None:
+        """Bring a directory of the run here; one that has digests is checked against them."""
+        more = [f"{self.place}/{place}"]
+        command = agent_command(host, code=self.code, verb="send", more=more)
+        draft = target.with_name(f".{target.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        process = ssh.start(host, command, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            with process:
+                try:
+                    unpack(process.stdout, draft)
+                except (OSError, ValueError, EOFError) as error:
+                    process.kill()
+                    raise MachineError(
+                        f"{place} did not arrive: {error}", place=host.name, remedy="try again"
+                    ) from error
+                said = process.stderr.read()
+            if process.returncode:
+                raise ssh.failure(host, process.returncode, said)
+            if place.startswith(CHECKPOINTS):
+                verify(draft)
+            if target.exists():
+                discard(target)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def collect(self) -> None:
+        """Bring here what any host has written and this machine lacks.
+
+        Checkpoints that the first host no longer keeps go here too, once its own are here.
+        """
+        remove_drafts(self.path / CHECKPOINTS)
+        for host in self.hosts.host:
+            names = self.on_host(host)
+            for name in names:
+                if not _is_intact(self.path / CHECKPOINTS / name):
+                    self.fetch(host, name)
+            if names and host == self.hosts.host[0]:
+                for path in _steps(self.path / CHECKPOINTS):
+                    if path.name not in names:
+                        discard(path)
+
+    def spread(self, host: Host) -> None:
+        """Give a host the newest checkpoint that is here, and its ranks' own parts of it."""
+        name = self.newest()
+        if not name:
+            return
+        names = [name, *(f"rank-{rank:04d}/{name}" for rank in self.ranks_of(host))]
+        for one in names:
+            source = self.path / CHECKPOINTS / one
+            if source.is_dir():
+                directory_parcel(f"{self.place}/{CHECKPOINTS}/{one}", source).send(host)
+
+
+@dataclass(slots=True)
+class Courier:
+    """Brings checkpoints of the first host here while training goes on, the newest first.
+
+    One that is pruned there before it got its turn is passed over.
+    """
+
+    run: RunOnHosts
+    troubles: list[DragomanError] = field(default_factory=list)
+    _wanted: str = ""
+    _over: bool = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+
+    def want(self, name: str) -> None:
+        """A checkpoint of this name is complete on the first host."""
+        with self._changed:
+            self._wanted = name
+            self._changed.notify()
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._carry, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _carry(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._over or self._wanted)
+                if self._over:
+                    return
+                name, self._wanted = self._wanted, ""
+            try:
+                self.run.fetch(self.run.hosts.host[0], name)
+            except DragomanError as error:
+                self.troubles.append(error)
+
+
+def _steps(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("step-*") if path.name[5:].isdecimal())
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        verify(path)
+    except CheckpointError:
+        return False
+    return True

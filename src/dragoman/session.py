@@ -1,0 +1,127 @@
+"""Who trains a run right now, so that another terminal can see and stop it, and nobody is second.
+
+`session.lock` is held by the process that trains, whatever becomes of it; `session.json` says who
+that is or was, and how it ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final, Literal
+
+from pydantic import ValidationError
+
+from dragoman.errors import CheckpointError, DragomanError, MachineError
+from dragoman.settings import Section
+
+_LOCK: Final = "session.lock"
+_RECORD: Final = "session.json"
+_LOOK_EVERY_S: Final = 0.2
+_INTERRUPTED: Final = 130
+
+State = Literal["running", "finished", "stopped", "failed", "gone"]
+
+
+class Session(Section):
+    """One training of a run, from its start to its end; `gone` where it could not say how."""
+
+    pid: int
+    machine: str
+    started: float
+    """Seconds since 1970."""
+    state: State = "running"
+    problem: str = ""
+
+
+@contextmanager
+def training_session(run: Path) -> Iterator[None]:
+    """Hold the run while the block trains it. Raises CheckpointError where another process does."""
+    lock = _locked(run)
+    if lock is None:
+        other = read_session(run)
+        who = f"process {other.pid} on {other.machine}" if other else "another process"
+        raise CheckpointError(
+            f"is being trained by {who}", place=run, remedy=f"dragoman stop {run} ends that"
+        )
+    session = Session(pid=os.getpid(), machine=socket.gethostname(), started=time.time())
+    with lock:
+        _write(run, session)
+        try:
+            yield
+        except BaseException as error:
+            stopped = getattr(error, "exit_code", _INTERRUPTED) == _INTERRUPTED
+            problem = str(error) if isinstance(error, DragomanError) else type(error).__name__
+            state: State = "stopped" if stopped else "failed"
+            _write(run, session.model_copy(update={"state": state, "problem": problem}))
+            raise
+        _write(run, session.model_copy(update={"state": "finished"}))
+
+
+def read_session(run: Path) -> Session | None:
+    """The last session of a run, as it is now; None where there was none."""
+    try:
+        session = Session.model_validate_json((run / _RECORD).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    if session.state == "running":
+        lock = _locked(run)
+        if lock is not None:
+            lock.close()
+            return session.model_copy(update={"state": "gone"})
+    return session
+
+
+def stop_session(run: Path, *, wait_s: float) -> Session:
+    """Ask whoever trains the run to save and end, and wait for it; returns how it ended.
+
+    Raises CheckpointError where nobody trains it, MachineError where that is another machine or
+    takes longer.
+    """
+    session = read_session(run)
+    if session is None or session.state != "running":
+        raise CheckpointError(
+            "nobody trains this run", place=run, remedy=f"dragoman status {run} says how it ended"
+        )
+    if session.machine != socket.gethostname():
+        raise MachineError(
+            f"it is trained by process {session.pid} on {session.machine}",
+            place=run,
+            remedy="stop it there",
+        )
+    os.kill(session.pid, signal.SIGTERM)
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        session = read_session(run)
+        if session is not None and session.state != "running":
+            return session
+        time.sleep(_LOOK_EVERY_S)
+    raise MachineError(
+        f"process {session.pid if session else '?'} has not ended within {wait_s:.0f} s",
+        place=run,
+        remedy="run the same command again: the second signal kills",
+    )
+
+
+def _locked(run: Path) -> IO[bytes] | None:
+    """The run's lock, held until it is closed; None where another process holds it."""
+    file = (run / _LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def _write(run: Path, session: Session) -> None:
+    draft = run / f".{_RECORD}"
+    draft.write_text(json.dumps(session.model_dump(), indent=1) + "\n", encoding="utf-8")
+    draft.replace(run / _RECORD)
