@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,26 @@ RankFunction = Callable[..., Any]
 
 
 def run_ranks(
-    function: RankFunction, *arguments: Any, world_size: int, timeout_s: float = 120.0
+    function: RankFunction,
+    *arguments: Any,
+    world_size: int,
+    hosts: Sequence[int] | None = None,
+    timeout_s: float = 120.0,
 ) -> list[Any]:
     """Call function(world, *arguments) in `world_size` processes.
 
+    hosts: how many of the processes are to think that they share a host; all where it is None.
     The function is one of a module's own; arguments and results travel as JSON. Returns what each
     rank returned, by rank; where a rank fails, the caller fails with its output.
     """
     with tempfile.TemporaryDirectory() as directory:
+        local_ranks = [n for size in hosts or [world_size] for n in range(size)]
         call = [inspect.getfile(function), function.__name__, directory, json.dumps(arguments)]
         outputs = [(Path(directory) / f"{rank}.out").open("wb") for rank in range(world_size)]
         processes = [
             subprocess.Popen(
                 [sys.executable, __file__, *call],
-                env=_environment(rank, world_size, directory),
+                env=_environment(rank, local_ranks[rank], world_size, directory),
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -56,10 +62,10 @@ def run_ranks(
         ]
 
 
-def _environment(rank: int, world_size: int, directory: str) -> dict[str, str]:
+def _environment(rank: int, local_rank: int, world_size: int, directory: str) -> dict[str, str]:
     return os.environ | {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world_size),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_python_path()]),

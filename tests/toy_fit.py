@@ -13,16 +13,17 @@ from torch import nn
 
 from dragoman.data.batch import make_batch
 from dragoman.data.config import DataConfig
-from dragoman.data.loader import Update
+from dragoman.data.loader import Update, merged
+from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.incremental import inference
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import EventWriter, SampleTranslation, Validated
-from dragoman.train.checkpoint import CheckpointStore
+from dragoman.train.checkpoint import CheckpointStore, read_state
 from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from dragoman.train.schedule import ScheduleConfig, learning_rate
-from dragoman.train.snapshot import restore
+from dragoman.train.snapshot import resume
 from dragoman.train.state import TrainState
 from dragoman.train.trainer import FitResult, fit
 from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, toy_training
@@ -71,6 +72,7 @@ EVERY_FIVE = CheckpointConfig(every_steps=5, keep_last=100)
 CONSTANT_RATE = ScheduleConfig(kind="constant", warmup_steps=4)
 ADAM = OptimizerConfig()
 SMALL_BATCHES = DataConfig(batch_tokens=100)
+SYNC = DistributedConfig()
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class ToyRun:
     optimizer: OptimizerConfig = ADAM
     data: DataConfig = SMALL_BATCHES
     model: ModelConfig = TOY_MODEL
+    distributed: DistributedConfig = SYNC
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
     validate: Callable[[int, Transformer], ToyValidation] = field(
         default=lambda _step, model: ToyValidation(dev_loss(model))
@@ -101,8 +104,7 @@ class ToyRun:
     def fit(self, world: World = ONE_RANK) -> FitResult:
         """Train to the end, from the newest checkpoint where there is one."""
         store = CheckpointStore(self.directory / "checkpoints", self.checkpoint)
-        checkpoint = store.latest_valid(_refuse)
-        state = checkpoint.state if checkpoint else self.fresh_state(world)
+        newest = store.paths()[-1:]
         with (
             EventWriter(self.directory / "events", rank=world.rank) as events,
             toy_training(
@@ -112,11 +114,11 @@ class ToyRun:
                 train=self.train,
                 optimizer=self.optimizer,
                 world=world,
-                start_update=state.step,
+                start_update=read_state(newest[0]).step if newest else 0,
+                distributed=self.distributed,
             ) as training,
         ):
-            if checkpoint:
-                restore(checkpoint, training.step)
+            state = resume(store, training.step, _refuse) or self.fresh_state(world)
             model = training.model
 
             def rate(step: int) -> float:
@@ -134,7 +136,11 @@ class ToyRun:
 
             return fit(
                 training.step,
-                updates(),
+                merged(
+                    updates(),
+                    self.distributed.batches_per_update,
+                    max_steps=self.train.max_steps,
+                ),
                 state=state,
                 config=self.train,
                 learning_rate=rate,

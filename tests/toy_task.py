@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dragoman.corpus.special_ids import EOS
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream
+from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
@@ -86,6 +87,7 @@ def toy_training(
     optimizer: OptimizerConfig | None = None,
     world: World = ONE_RANK,
     start_update: int = 0,
+    distributed: DistributedConfig | None = None,
 ) -> Iterator[ToyTraining]:
     """Training that has not begun, or that is to go on after `start_update` updates."""
     train = train or TrainConfig(max_steps=20)
@@ -104,8 +106,10 @@ def toy_training(
         start_update=start_update,
         device=world.device,
     )
-    kind = "none" if world.world_size == 1 else "sync"
-    with stream, gradient_sync(kind, transformer, world) as sync:
+    with (
+        stream,
+        gradient_sync(distributed or DistributedConfig(), transformer, world) as sync,
+    ):
         step = TrainStep(
             transformer,
             sync=sync,

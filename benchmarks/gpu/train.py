@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream, Update
+from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import World, join_world
 from dragoman.estimate import training_flop
@@ -122,7 +123,7 @@ def _our_step(
     if not options.no_compile:
         model.encoder.compile()
         model.decoder.compile()
-    with gradient_sync("none", model, world) as sync:
+    with gradient_sync(DistributedConfig(), model, world) as sync:
         step = TrainStep(
             model,
             sync=sync,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream
+from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import join_world
 from dragoman.malloc import keep_freed_memory
@@ -83,7 +84,7 @@ def main() -> None:
         model = Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
         describe_model(model)
         with (
-            gradient_sync("none", model, world) as sync,
+            gradient_sync(DistributedConfig(), model, world) as sync,
             BatchStream(
                 EncodedText(folder),
                 DataConfig(batch_tokens=4096),

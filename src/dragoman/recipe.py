@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from dragoman.corpus.config import CorpusConfig
 from dragoman.data.config import DataConfig
+from dragoman.distributed.config import DistributedConfig
 from dragoman.errors import ConfigError
 from dragoman.evaluate.config import EvaluateConfig
 from dragoman.model.config import ModelConfig, SearchConfig
@@ -44,6 +45,7 @@ class Recipe(Section):
     schedule: ScheduleConfig = ScheduleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     search: SearchConfig = SearchConfig()

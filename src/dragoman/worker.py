@@ -19,7 +19,7 @@ import torch
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
-from dragoman.data.loader import BatchStream
+from dragoman.data.loader import BatchStream, merged
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, DragomanError
@@ -39,7 +39,7 @@ from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.schedule import learning_rate
-from dragoman.train.snapshot import restore
+from dragoman.train.snapshot import resume
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
@@ -56,17 +56,10 @@ def train(run: RunDirectory) -> None:
     manifest = Manifest.load(prepared)
     with join_world() as world, _events(run, world) as events:
         torch.manual_seed(recipe.train.seed)
-        model = Transformer(
-            recipe.model,
-            source_vocab_size=manifest.source_vocab_size,
-            target_vocab_size=manifest.target_vocab_size,
-        ).to(world.device)
-        if recipe.train.compile:
-            model.encoder.compile()
-            model.decoder.compile()
+        model = _model(recipe, manifest, world)
         timer = PhaseTimer(world.device)
         store = CheckpointStore(run.checkpoints, recipe.checkpoint)
-        with gradient_sync("sync" if world.world_size > 1 else "none", model, world) as sync:
+        with gradient_sync(recipe.distributed, model, world) as sync:
             step = TrainStep(
                 model,
                 sync=sync,
@@ -86,7 +79,11 @@ def train(run: RunDirectory) -> None:
                     events.write(_oversized(updates.sampler.num_oversized), step=state.step)
                 result = fit(
                     step,
-                    updates,
+                    merged(
+                        updates,
+                        recipe.distributed.batches_per_update,
+                        max_steps=recipe.train.max_steps,
+                    ),
                     state=state,
                     config=recipe.train,
                     learning_rate=partial(
@@ -193,12 +190,25 @@ def _events(run: RunDirectory, world: World) -> Iterator[EventWriter]:
         yield events
 
 
+def _model(recipe: Recipe, manifest: Manifest, world: World) -> Transformer:
+    model = Transformer(
+        recipe.model,
+        source_vocab_size=manifest.source_vocab_size,
+        target_vocab_size=manifest.target_vocab_size,
+    ).to(world.device)
+    if recipe.train.compile:
+        model.encoder.compile()
+        model.decoder.compile()
+    return model
+
+
 def _first_state(recipe: Recipe, manifest: Manifest, world: World) -> TrainState:
     return TrainState(
         seed=recipe.train.seed,
         world_size=world.world_size,
         recipe_digest=digest(recipe),
         corpus_digest=manifest.digest,
+        sync=recipe.distributed,
     )
 
 
@@ -210,11 +220,7 @@ def _resume(
     def warn(error: CheckpointError) -> None:
         events.write(Alert(severity="warning", cause=str(error), remedy="the one before is used"))
 
-    checkpoint = store.latest_valid(warn)
-    if checkpoint is None:
-        return first
-    restore(checkpoint, step)
-    return checkpoint.state.model_copy(update={"world_size": first.world_size})
+    return resume(store, step, warn) or first
 
 
 def _tell_start(

@@ -1,21 +1,21 @@
-"""One suite over every strategy that sums gradients over several ranks."""
+"""Sums of gradients: of all ranks, in both types, on one host and on uneven ones."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import nn
 
-from dragoman.distributed import gradient_sync as strategies
+from dragoman.distributed import all_reduce
+from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.traffic import ring_all_reduce_bytes
 from dragoman.distributed.world import World
 from ranks import run_ranks
 
-# Strategy, bytes of one number on the wire, relative error of a sum.
-STRATEGIES = [("sync", 4, 1e-5), ("sync_bf16", 2, 2e-2)]
+ERRORS = {"fp32": 1e-5, "bf16": 2e-2}
 ROWS = [5, 1, 3]
 """Of the global micro-batches: ranks have uneven shares, and some have none."""
 WIDTH = 64
@@ -39,11 +39,11 @@ def _rows(micro: int) -> torch.Tensor:
     return torch.randn(ROWS[micro], WIDTH, generator=generator)
 
 
-def _gradients(world: World, strategy: str, updates: int) -> Any:
-    strategies.BUCKET_BYTES = 1000  # many buckets, of which the first is full early
+def _gradients(world: World, wire: Literal["bf16", "fp32"], updates: int) -> Any:
+    all_reduce.FIRST_BUCKET_BYTES = 1000  # type: ignore[misc]  # many, the first is full early
     model = TwoLayers()
     model.spare.data += world.rank
-    with gradient_sync(strategy, model, world) as sync:
+    with gradient_sync(DistributedConfig(wire=wire), model, world) as sync:
         for _ in range(updates):
             model.zero_grad()
             for micro in range(len(ROWS)):
@@ -62,18 +62,23 @@ def _gradients(world: World, strategy: str, updates: int) -> Any:
     }
 
 
-@pytest.mark.parametrize(("strategy", "bytes_a_number", "error"), STRATEGIES)
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_every_rank_has_the_sum_of_all_ranks_and_micro_batches(
-    strategy: str, bytes_a_number: int, error: float, world_size: int
-) -> None:
+@pytest.mark.parametrize(
+    ("wire", "hosts"),
+    [("fp32", [1, 1]), ("bf16", [1, 1, 1]), ("bf16", [2]), ("bf16", [2, 1]), ("fp32", [1, 2, 1])],
+)
+def test_every_rank_has_the_sum_of_all_ranks_and_micro_batches(wire: str, hosts: list[int]) -> None:
+    one_host = len(hosts) == 1
+    error = ERRORS["fp32" if one_host else wire]
+    bytes_a_number = 2 if wire == "bf16" and not one_host else 4
+    world_size = sum(hosts)
+    leaders = {sum(hosts[:number]) for number in range(len(hosts))}
     expected = TwoLayers()
     for micro in range(len(ROWS)):
         expected(_rows(micro)).sum().backward()
     expected.spare.grad = torch.zeros(3)
-    results = run_ranks(_gradients, strategy, 2, world_size=world_size)
+    results = run_ranks(_gradients, wire, 2, world_size=world_size, hosts=hosts)
     sizes = [weight.numel() * bytes_a_number for weight in expected.parameters()]
-    for result in results:
+    for rank, result in enumerate(results):
         for name, weight in expected.named_parameters():
             assert weight.grad is not None
             torch.testing.assert_close(
@@ -83,9 +88,10 @@ def test_every_rank_has_the_sum_of_all_ranks_and_micro_batches(
                 atol=error * float(weight.grad.abs().max()),
             )
         # Two updates of three micro-batches: the gradient travels once for each update.
-        assert result["bytes_sent"] == pytest.approx(
-            2 * ring_all_reduce_bytes(sum(sizes), world_size), abs=2 * len(sizes)
-        )
+        # Between hosts, or in the one host; of each host one rank speaks to the others.
+        ring = ring_all_reduce_bytes(sum(sizes), world_size if one_host else len(hosts))
+        expected_bytes = 2 * ring if one_host or rank in leaders else 0
+        assert result["bytes_sent"] == pytest.approx(expected_bytes, abs=2 * len(sizes))
         assert result["exposed_s"] > 0
         assert result["gradients"] == results[0]["gradients"]
         assert result["spare"] == [1.0, 1.0, 1.0], "weights are those of rank 0"
@@ -93,7 +99,7 @@ def test_every_rank_has_the_sum_of_all_ranks_and_micro_batches(
 
 
 def test_one_rank_sends_nothing() -> None:
-    (alone,) = run_ranks(_gradients, "none", 1, world_size=1)
+    (alone,) = run_ranks(_gradients, "bf16", 1, world_size=1)
     expected = TwoLayers()
     for micro in range(len(ROWS)):
         expected(_rows(micro)).sum().backward()

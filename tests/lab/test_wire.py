@@ -48,6 +48,7 @@ def test_bytes_on_the_wire_are_those_of_the_formula(make_lab: OpenLab, num_hosts
 
 def steps(world: World, width: int, num_layers: int) -> dict[str, float]:
     """Seconds of a step without and with synchronisation, and the bytes this host sent in it."""
+    from dragoman.distributed.config import DistributedConfig
     from dragoman.distributed.gradient_sync import gradient_sync
     from dragoman.distributed.traffic import interface_bytes
 
@@ -64,7 +65,7 @@ def steps(world: World, width: int, num_layers: int) -> dict[str, float]:
         world.barrier()
         return (time.monotonic() - started) / repeats
 
-    with gradient_sync("sync", model, world) as sync:
+    with gradient_sync(DistributedConfig(wire="fp32"), model, world) as sync:
         step_s(last=True, repeats=1)
         compute_s = step_s(last=False, repeats=4)
         before = interface_bytes(INTERFACE).sent

@@ -47,8 +47,9 @@ class PairStore(Protocol):
 class Update:
     """What one update trains on.
 
-    update_index: updates of the run before this one; epoch counts from 0.
+    update_index: steps of the run before this one; epoch counts from 0.
     micro_batches: this rank's rows, on the device; a micro-batch may have no row for this rank.
+    steps: batches of the data section's size in it.
     global_...: sums over all micro-batches and ranks, known without communication. Tokens count
         the end of sentence; cells are those of both padded sides, so cells less tokens is padding.
     """
@@ -60,6 +61,33 @@ class Update:
     global_source_tokens: int
     global_pairs: int
     global_cells: int
+    steps: int = 1
+
+
+def merged(updates: Iterator[Update], every: int, *, max_steps: int) -> Iterator[Update]:
+    """Updates of `every` batches each; groups end at multiples of it, and at `max_steps`."""
+    group: list[Update] = []
+    for update in updates:
+        group.append(update)
+        steps = update.update_index + 1
+        if steps % every == 0 or steps == max_steps:
+            yield _merge(group)
+            group = []
+
+
+def _merge(group: Sequence[Update]) -> Update:
+    if len(group) == 1:
+        return group[0]
+    return Update(
+        update_index=group[0].update_index,
+        epoch=group[-1].epoch,
+        micro_batches=[batch for update in group for batch in update.micro_batches],
+        global_target_tokens=sum(update.global_target_tokens for update in group),
+        global_source_tokens=sum(update.global_source_tokens for update in group),
+        global_pairs=sum(update.global_pairs for update in group),
+        global_cells=sum(update.global_cells for update in group),
+        steps=len(group),
+    )
 
 
 class BatchStream:

@@ -3,6 +3,12 @@
 rendezvous      where the processes of a run meet
 store           the store in which those of several hosts do
 world           who am I among how many, on which device
-gradient_sync   strategies that make one gradient out of every rank's
+topology        which ranks share a host
 traffic         bytes counted on the wire
+host_sum        a sum over all ranks, inside each host first
+strategy        what a strategy is to the trainer
+all_reduce      sync and accum: the sum of all gradients in every update
+diloco          local steps, and an average now and then
+powersgd        gradients as products of thin matrices
+gradient_sync   from a recipe's section to its strategy
 """

@@ -56,16 +56,18 @@ class PhaseTimer:
         self._clock: _Clock = _CudaClock() if device.type == "cuda" else _HostClock()
         self._phases = {name: _TimedPhase(self, self._clock) for name in get_args(Phase)}
         self._moments: list[int] = []
+        self._steps: list[int] = []
         self._started: int | None = None
 
     def phase(self, name: Phase) -> _TimedPhase:
         """A context that charges what runs in it to a phase; phases do not nest."""
         return self._phases[name]
 
-    def step_done(self) -> None:
-        """The update is complete. At least one phase must have run since the last one."""
+    def step_done(self, *, steps: int = 1) -> None:
+        """An update of so many steps is complete; at least one phase ran since the last one."""
         assert self._started is not None, "no phase was timed in this step"
         self._moments += (self._started, self._clock.mark())
+        self._steps.append(steps)
         self._started = None
 
     def take(self) -> PhaseTimes:
@@ -73,19 +75,21 @@ class PhaseTimer:
 
         On a GPU this waits until the device has done them.
         """
-        steps_s = self._clock.seconds(self._moments)
+        updates_s = self._clock.seconds(self._moments)
+        steps_s = updates_s / np.array(self._steps)
         phases_s = {
             f"{name}_s": float(self._clock.seconds(phase.moments).sum())
             for name, phase in self._phases.items()
         }
         times = PhaseTimes(
-            steps=len(steps_s),
-            interval_s=float(steps_s.sum()),
+            steps=sum(self._steps),
+            interval_s=float(updates_s.sum()),
             step_median_s=float(np.median(steps_s)) if len(steps_s) else 0.0,
             step_p95_s=float(np.quantile(steps_s, 0.95)) if len(steps_s) else 0.0,
             **phases_s,
         )
         self._moments.clear()
+        self._steps.clear()
         for phase in self._phases.values():
             phase.moments.clear()
         self._clock.forget()

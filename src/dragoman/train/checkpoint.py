@@ -4,8 +4,11 @@ step-0004000/
     model.safetensors       the weights, fp32, by parameter name
     ema.safetensors         their moving average, where the run keeps one
     optimizer.safetensors   the optimizer's state, by parameter name and kind
+    strategy.safetensors    what the gradient strategy remembers on all ranks alike
+    replica.safetensors     what it remembers on this rank alone
     state.json              see state.py
     digests.json            size and SHA-256 of each of the others
+rank-0001/step-0004000/     the same of another rank, but only what is not the same on all
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from dragoman.train.state import TrainState
 
 STATE_FILE: Final = "state.json"
 TensorGroups = Mapping[str, Mapping[str, Tensor]]
-"""Named tensors by the file they belong in: model, ema, optimizer."""
+"""Named tensors by the file they belong in: model, ema, optimizer, strategy, replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,12 @@ class CheckpointStore:
     def __init__(self, directory: Path, config: CheckpointConfig) -> None:
         self.directory = directory
         self.config = config
+
+    def of_rank(self, rank: int) -> CheckpointStore:
+        """Where a rank keeps what is its own; rank 0 keeps it with what all share."""
+        if rank == 0:
+            return self
+        return CheckpointStore(self.directory / f"rank-{rank:04d}", self.config)
 
     def clean(self) -> None:
         """Remove what a killed process left half-written; only for the process that saves."""
@@ -119,6 +128,13 @@ class CheckpointStore:
                 remedy="start a new run with --fresh",
             )
         return None
+
+    def intact(self, step: int) -> Checkpoint | None:
+        """The checkpoint of this step where there is one and nothing of it is damaged."""
+        try:
+            return Checkpoint.open(self.directory / f"step-{step:07d}")
+        except CheckpointError:
+            return None
 
     def last(self, count: int) -> list[Path]:
         """The directories of the last `count` checkpoints, or of fewer, by step."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-
 import torch
 from torch import Tensor
 
 from dragoman.data.loader import Update
-from dragoman.distributed.gradient_sync import GradientSync
+from dragoman.distributed.strategy import GradientSync
 from dragoman.distributed.world import World
 from dragoman.telemetry.events import TrainInterval
+from dragoman.telemetry.host import peak_memory_bytes
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.step import StepResult
 
@@ -27,7 +25,8 @@ class Interval:
 
     def add(self, update: Update, result: StepResult) -> None:
         """Take in one update."""
-        self.steps += 1
+        self.steps += update.steps
+        self._updates += 1
         self._epoch = update.epoch
         self._pairs += update.global_pairs
         self._source_tokens += update.global_source_tokens
@@ -52,7 +51,7 @@ class Interval:
             train_loss=loss / self._target_tokens,
             train_nll=nll / self._target_tokens,
             learning_rate=learning_rate,
-            gradient_norm=norms / max(1, self.steps - int(skipped)),
+            gradient_norm=norms / max(1, self._updates - int(skipped)),
             pairs=self._pairs,
             source_tokens=self._source_tokens,
             target_tokens=self._target_tokens,
@@ -68,13 +67,14 @@ class Interval:
             sync_bytes=self._sync.bytes_sent - self._bytes_before,
             skipped_steps=int(skipped),
             loss_scale=None if loss_scale is None else loss_scale.item(),
-            peak_memory_bytes=peak_memory_bytes(self._world.device),
+            peak_memory_bytes=_peak_memory_bytes(self._world.device),
         )
         self._restart()
         return event
 
     def _restart(self) -> None:
         self.steps = 0
+        self._updates = 0
         self._epoch = 0
         self._pairs = self._source_tokens = self._target_tokens = self._cells = 0
         self._sums = torch.zeros(4, dtype=torch.float64, device=self._world.device)
@@ -82,9 +82,6 @@ class Interval:
         self._exposed_before_s = self._sync.exposed_s
 
 
-def peak_memory_bytes(device: torch.device) -> int:
+def _peak_memory_bytes(device: torch.device) -> int:
     """The most memory this process has held so far: on the GPU, or resident on the host."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes()

@@ -34,6 +34,8 @@ _PURPOSES: Final = tuple(
         ("*model.safetensors", "weights", "the weights, fp32, by parameter name"),
         ("*ema.safetensors", "weights", "moving average of the weights: what translates best"),
         ("*optimizer.safetensors", "optimizer", "Adam's two moments of each weight: to go on"),
+        ("*strategy.safetensors", "state", "what the strategy of several ranks remembers"),
+        ("*replica.safetensors", "state", "what it remembers on one rank alone"),
         ("*/state.json", "state", "step, best scores, patience, loss scale: to go on exactly"),
         ("*digests.json", "state", "size and SHA-256 of the other files: to notice damage"),
         ("*provenance.json", "state", "which checkpoints these weights are the mean of"),

@@ -5,8 +5,8 @@ Nothing here waits for the device: norms, scales and skips are tensors that stay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -113,11 +113,16 @@ class Ema:
 
     Early on the decay is (1 + step) / (10 + step), so that the random start is soon forgotten
     (as TensorFlow and Marian do).
+
+    live: what to average, by parameter, where it is not the model's weights themselves.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(
+        self, model: nn.Module, decay: float, *, live: Sequence[Tensor] | None = None
+    ) -> None:
+        self._model = model
         self._names = [name for name, _ in model.named_parameters()]
-        self._live: list[Tensor] = list(model.parameters())
+        self._live: list[Tensor] = list(live or model.parameters())
         self._average = [weight.detach().clone() for weight in self._live]
         self._decay = decay
 
@@ -131,15 +136,19 @@ class Ema:
         """The averages by parameter name; the tensors themselves, not copies."""
         return dict(zip(self._names, self._average, strict=True))
 
-    @contextmanager
-    def in_model(self) -> Iterator[None]:
-        """Let the model work with the averages inside the block; nothing is copied."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
+    def in_model(self) -> AbstractContextManager[None]:
+        """Let the model work with the averages inside the block."""
+        return lent(self._model, self._average)
 
-    def _swap(self) -> None:
-        for live, average in zip(self._live, self._average, strict=True):
-            live.data, average.data = average.data, live.data
+
+@contextmanager
+def lent(model: nn.Module, weights: Iterable[Tensor]) -> Iterator[None]:
+    """Let a model work with other weights inside the block; nothing is copied."""
+    own = [weight.data for weight in model.parameters()]
+    for weight, other in zip(model.parameters(), weights, strict=True):
+        weight.data = other
+    try:
+        yield
+    finally:
+        for weight, data in zip(model.parameters(), own, strict=True):
+            weight.data = data

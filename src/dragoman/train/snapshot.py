@@ -2,53 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.errors import CheckpointError
-from dragoman.train.checkpoint import Checkpoint, TensorGroups, copy_named
+from dragoman.train.checkpoint import Checkpoint, CheckpointStore, TensorGroups, copy_named
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 
 
 def snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGroups]:
-    """The state with the loss scale and the strategy's memory in it; the tensors by group.
+    """What rank 0 saves: the state with the loss scale in it; the tensors by group.
 
     Tensors are not copied: write them before the next update.
     """
-    weights = dict(step.model.named_parameters())
-    scale = None if step.scaler is None else step.scaler.state_dict()
-    groups = {
-        "model": {name: weight.detach() for name, weight in weights.items()},
+    names = [name for name, _ in step.model.named_parameters()]
+    state, own = own_snapshot(state, step)
+    shared = {
+        "model": dict(zip(names, step.sync.weights(), strict=True)),
         "ema": {} if step.ema is None else step.ema.weights(),
-        "optimizer": {
-            f"{name}/{kind}": tensor
-            for name, weight in weights.items()
-            for kind, tensor in step.optimizer.state[weight].items()
-        },
+        "optimizer": _optimizer_tensors(step),
+        "strategy": step.sync.shared_state(),
     }
-    return state.model_copy(update={"loss_scaler": scale, "sync": step.sync.state_dict()}), groups
+    return state, {**shared, **own}
 
 
-def restore(checkpoint: Checkpoint, step: TrainStep) -> None:
+def own_snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGroups]:
+    """What each other rank saves: what is not the same on all."""
+    scale = None if step.scaler is None else step.scaler.state_dict()
+    groups = {"replica": step.sync.own_state()}
+    if step.sync.own_optimizer:
+        groups["optimizer"] = _optimizer_tensors(step)
+    return state.model_copy(update={"loss_scaler": scale}), groups
+
+
+def resume(
+    store: CheckpointStore, step: TrainStep, warn: Callable[[CheckpointError], None]
+) -> TrainState | None:
+    """Load the newest intact checkpoint, on any number of ranks; every rank calls it.
+
+    Ranks that remember something of their own get it back where all of them are the ones that
+    wrote it; else each goes on from what all share, with the optimizer of rank 0.
+    Returns None where there is no checkpoint. Raises CheckpointError.
+    """
+    checkpoint = store.latest_valid(warn)
+    if checkpoint is None:
+        return None
+    restore(checkpoint, step, own=_own(store, checkpoint, step))
+    return checkpoint.state.model_copy(update={"world_size": step.world.world_size})
+
+
+def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:
     """Put model, optimizer, averages, loss scale and strategy where the checkpoint has them.
 
+    own: of this rank; None where it has nothing of its own, or where the ranks are others.
     Raises CheckpointError where the checkpoint is of another model or of other settings.
     """
-    path, state = checkpoint.path, checkpoint.state
+    path = checkpoint.path
     weights = dict(step.model.named_parameters())
     copy_named(checkpoint.tensors("model"), weights, place=path)
     if step.ema is not None:
         copy_named(_group(checkpoint, "ema"), step.ema.weights(), place=path)
-    _restore_optimizer(_group(checkpoint, "optimizer"), weights, step.optimizer, place=path)
+    nearest = own if own is not None and step.sync.own_optimizer else checkpoint
+    _restore_optimizer(_group(nearest, "optimizer"), weights, step.optimizer, place=nearest.path)
     if step.scaler is not None:
-        if state.loss_scaler is None:
+        if nearest.state.loss_scaler is None:
             raise _other_settings(path, "no loss scale")
-        step.scaler.load_state_dict(state.loss_scaler)
-    step.sync.load_state_dict(state.sync)
+        step.scaler.load_state_dict(nearest.state.loss_scaler)
+    shared = checkpoint.tensors("strategy") if checkpoint.has("strategy") else {}
+    step.sync.load_state(shared, None if own is None else own.tensors("replica"))
+
+
+def _own(store: CheckpointStore, checkpoint: Checkpoint, step: TrainStep) -> Checkpoint | None:
+    """This rank's part of the checkpoint, unless a rank lacks its own."""
+    if not checkpoint.has("replica"):
+        return None
+    own = store.of_rank(step.world.rank).intact(checkpoint.state.step)
+    found = own is not None and checkpoint.state.world_size == step.world.world_size
+    return own if all(step.world.gather_json(found)) else None
+
+
+def _optimizer_tensors(step: TrainStep) -> dict[str, Tensor]:
+    return {
+        f"{name}/{kind}": tensor
+        for name, weight in step.model.named_parameters()
+        for kind, tensor in step.optimizer.state[weight].items()
+    }
 
 
 def _restore_optimizer(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
+
+from dragoman.distributed.config import DistributedConfig
 
 
 class TrainState(BaseModel):
@@ -19,7 +21,8 @@ class TrainState(BaseModel):
     best_...: of all validations so far, and the steps they were measured at.
     validations_without_best: in a row, by the metric that stops early.
     dev_loss, bleu: measured at this very step; None where none was.
-    sync: what the gradient strategy remembers.
+    validated_step: of the last validation.
+    sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,12 +45,13 @@ class TrainState(BaseModel):
     dev_loss: float | None = None
     bleu: float | None = None
     loss_scaler: dict[str, float] | None = None
-    sync: dict[str, Any] = {}
+    validated_step: int | None = None
+    sync: DistributedConfig = DistributedConfig()
 
-    def after_update(self, epoch: int) -> Self:
+    def after_update(self, epoch: int, *, steps: int = 1) -> Self:
         """The state after one more update; nothing has been measured at it yet."""
         return self.model_copy(
-            update={"step": self.step + 1, "epoch": epoch, "dev_loss": None, "bleu": None}
+            update={"step": self.step + steps, "epoch": epoch, "dev_loss": None, "bleu": None}
         )
 
     def after_validation(
@@ -59,7 +63,11 @@ class TrainState(BaseModel):
         """
         better_loss = self.best_dev_loss is None or dev_loss < self.best_dev_loss
         better_bleu = bleu is not None and (self.best_bleu is None or bleu > self.best_bleu)
-        update: dict[str, object] = {"dev_loss": dev_loss, "bleu": bleu}
+        update: dict[str, object] = {
+            "dev_loss": dev_loss,
+            "bleu": bleu,
+            "validated_step": self.step,
+        }
         if better_loss:
             update |= {"best_dev_loss": dev_loss, "best_dev_loss_step": self.step}
         if better_bleu:

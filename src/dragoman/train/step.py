@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update
-from dragoman.distributed.gradient_sync import GradientSync
+from dragoman.distributed.strategy import GradientSync
 from dragoman.distributed.world import World
 from dragoman.model.loss import LossSum
 from dragoman.telemetry.timers import PhaseTimer
@@ -26,7 +26,8 @@ class StepResult:
     """What one update did. Tensors are scalars that are still on the device.
 
     loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
-    gradient_norm: of the whole gradient before clipping, the same on every rank.
+    gradient_norm: of the whole gradient before clipping; where ranks train by themselves, of this
+        rank's.
     skipped: 1.0 where a gradient was NaN or infinite and the weights were left alone, else 0.0.
     """
 
@@ -62,7 +63,9 @@ class TrainStep:
         self.world = world
         self.timer = timer
         self.scaler = LossScaler(world.device) if config.precision == "fp16" else None
-        self.ema = Ema(model, config.ema_decay) if config.ema_decay > 0 else None
+        self.ema = (
+            Ema(model, config.ema_decay, live=sync.weights()) if config.ema_decay > 0 else None
+        )
         self._weights = list(model.parameters())
         self._clip_norm = optimizer_config.clip_norm
         self._seed = config.seed
@@ -71,16 +74,19 @@ class TrainStep:
     def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
         """Make one update; a GPU is only given the work, not waited for."""
         scale = None if self.scaler is None else self.scaler.scale
-        factor = (1.0 if scale is None else scale) / update.global_target_tokens
+        factor = self.sync.loss_factor / update.global_target_tokens
+        scaled = factor if scale is None else factor * scale
         sums = torch.zeros(2, device=self.world.device)
         for micro, batch in enumerate(update.micro_batches):
             seed_dropout(self._seed, update.update_index, micro, self.world.rank)
             last = micro == len(update.micro_batches) - 1
-            loss = self._accumulate(batch, factor, last=last)
+            loss = self._accumulate(batch, scaled, last=last)
             sums += torch.stack([loss.loss.detach(), loss.nll])
         with self.timer.phase("optimizer"):
             norm, skipped = self._apply(learning_rate, scale)
-            if self.ema is not None:
+        self.sync.after_update(update.update_index + update.steps)
+        if self.ema is not None:
+            with self.timer.phase("optimizer"):
                 self.ema.update(update.update_index)
         return StepResult(sums[0], sums[1], norm, skipped)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -26,8 +25,8 @@ from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import TrainConfig
 from dragoman.train.divergence import diverged, loss_problem, smoothed_loss
 from dragoman.train.interval import Interval
-from dragoman.train.optimizer import LossScaler
-from dragoman.train.snapshot import snapshot
+from dragoman.train.optimizer import LossScaler, lent
+from dragoman.train.snapshot import own_snapshot, snapshot
 from dragoman.train.state import TrainState
 from dragoman.train.step import StepResult, TrainStep
 from dragoman.train.stopping import Agreement, StopSignals, Votes
@@ -68,18 +67,18 @@ def fit(
 ) -> FitResult:
     """Train from `state` to the end; every rank calls it.
 
-    updates: from update number `state.step` on, without end.
-    learning_rate: of an update by its number.
+    updates: from step number `state.step` on, without end.
+    learning_rate: of a step by its number.
     validate: measures the model as it is; it is called with the number of updates made so far,
-        with the averaged weights in the model where there are any.
+        with the averaged weights in the model where there are any, and else with those that all
+        ranks share.
     On SIGTERM and SIGINT the update under way is finished and saved.
 
     Raises DivergenceError, MachineError where a checkpoint cannot be written, and what
     `updates` and `validate` raise.
     """
     started = time.monotonic()
-    if step.world.is_main:
-        store.clean()
+    store.of_rank(step.world.rank).clean()
     with StopSignals() as signals:
         loop = _Loop(step, updates, state, config, learning_rate, validate, store, events, signals)
         try:
@@ -112,6 +111,9 @@ class _Loop:
         self.interval = Interval(world=self.world, sync=self.step.sync, timer=self.step.timer)
         self.agreement = Agreement(self.world)
         self.saved_at_s = time.monotonic()
+        self.told_step = self.saved_step = self.state.step
+        measured = self.state.dev_loss is not None  # an older checkpoint says no more than that
+        self.validated_step = self.state.step if measured else self.state.validated_step or 0
 
     def run(self) -> Reason:
         """Train until there is a reason to stop."""
@@ -123,18 +125,25 @@ class _Loop:
                 self._save(self._reason_after_validation())
         while not self._finished():
             self._update()
-            agreed = self.agreement.reach(self._votes())
-            validating = self._validation_is_due() and not agreed.stop
-            save_reason = self._save_reason(agreed)
-            if validating or save_reason or self.state.step % self.config.log_every_steps == 0:
-                self._tell_interval()
-            if validating:
-                self._validate()
-                save_reason = self._reason_after_validation() or save_reason
-            self._save(save_reason)
-            if agreed.stop:
+            if not self.step.sync.settled:
+                if self._log_is_due():
+                    self._tell_interval()
+            elif self._take_stock():
                 return "signal"
         return "max_steps" if self.state.step >= self.config.max_steps else "early_stop"
+
+    def _take_stock(self) -> bool:
+        """All ranks are here: measure and save what is due; returns whether to stop at once."""
+        agreed = self.agreement.reach(self._votes())
+        validating = self._validation_is_due() and not agreed.stop
+        save_reason = self._save_reason(agreed)
+        if validating or save_reason or self._log_is_due():
+            self._tell_interval()
+        if validating:
+            self._validate()
+            save_reason = self._reason_after_validation() or save_reason
+        self._save(save_reason)
+        return agreed.stop
 
     def _finished(self) -> bool:
         return self.state.step >= self.config.max_steps or self._lost_patience()
@@ -147,10 +156,13 @@ class _Loop:
         with self.step.timer.phase("data_wait"):
             update = next(self.updates)
         assert update.update_index == self.state.step
-        result = self.step(update, learning_rate=self.learning_rate(self.state.step))
-        self.step.timer.step_done()
+        last_step = self.state.step + update.steps - 1
+        result = self.step(update, learning_rate=self.learning_rate(last_step))
+        if last_step + 1 >= self.config.max_steps:
+            self.step.sync.finish()
+        self.step.timer.step_done(steps=update.steps)
         self.interval.add(update, result)
-        self.state = self.state.after_update(update.epoch)
+        self.state = self.state.after_update(update.epoch, steps=update.steps)
         if self.state.untrained_loss is None:
             loss = self.world.sum(result.loss.clone()).item() / update.global_target_tokens
             self.state = self.state.model_copy(update={"untrained_loss": loss, "recent_loss": loss})
@@ -161,8 +173,12 @@ class _Loop:
         if self.step.scaler is None and result.skipped.item():
             self._diverge(f"the gradient's norm is {result.gradient_norm.item()}")
 
+    def _log_is_due(self) -> bool:
+        return _passed(self.config.log_every_steps, self.told_step, self.state.step)
+
     def _tell_interval(self) -> None:
         """Write the interval's event; raises DivergenceError where its numbers are not sane."""
+        self.told_step = self.state.step
         scaler = self.step.scaler
         event = self.interval.take(
             learning_rate=self.learning_rate(self.state.step - 1),
@@ -200,12 +216,14 @@ class _Loop:
         step = self.state.step
         if step == 0:
             return self.config.validate_at_start
-        return step % self.config.validate_every_steps == 0 or step == self.config.max_steps
+        due = _passed(self.config.validate_every_steps, self.validated_step, step)
+        return due or step == self.config.max_steps
 
     def _validate(self) -> None:
-        ema = self.step.ema
-        with nullcontext() if ema is None else ema.in_model():
+        ema, shared = self.step.ema, self.step.sync.weights()
+        with lent(self.step.model, shared) if ema is None else ema.in_model():
             validation = self.validate(self.state.step)
+        self.validated_step = self.state.step
         event = validation.event()
         self.state = self.state.after_validation(
             dev_loss=event.dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric
@@ -220,7 +238,7 @@ class _Loop:
             return "signal"
         if self.state.step == self.config.max_steps:
             return "end"
-        if self.state.step % self.store.config.every_steps == 0:
+        if _passed(self.store.config.every_steps, self.saved_step, self.state.step):
             return "steps"
         return "minutes" if agreed.save else None
 
@@ -232,10 +250,14 @@ class _Loop:
         return "best" if kept else None
 
     def _save(self, reason: str | None) -> None:
-        """Save where there is a reason to, on rank 0."""
-        if reason is None or not self.world.is_main:
+        """Save where there is a reason to: rank 0 all, the others what is theirs alone."""
+        if reason is None:
             return
-        self.saved_at_s = time.monotonic()
+        self.saved_at_s, self.saved_step = time.monotonic(), self.state.step
+        if not self.world.is_main:
+            if self.step.sync.own_optimizer or self.step.sync.own_state():
+                self.store.of_rank(self.world.rank).save(*own_snapshot(self.state, self.step))
+            return
         saved = self.store.save(*snapshot(self.state, self.step))
         event = CheckpointWritten(
             path=str(saved.path),
@@ -244,6 +266,11 @@ class _Loop:
             seconds_s=saved.seconds_s,
         )
         self.events.write(event, step=self.state.step)
+
+
+def _passed(every: int, since: int, step: int) -> bool:
+    """Whether a multiple of `every` lies after step `since` and not after `step`."""
+    return step // every > since // every
 
 
 def _write_end(events: EventWriter, reason: str, state: TrainState, started: float) -> None:

@@ -1,0 +1,151 @@
+"""`sync` and `accum`: the sum of all ranks' gradients in every update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.distributed.host_sum import HostSum, Wait
+from dragoman.distributed.strategy import GradientSync, Stopwatch
+
+FIRST_BUCKET_BYTES: Final = 2**20
+"""Of fp32 gradients; the first part is small, so that it leaves early."""
+BUCKET_BYTES: Final = 25 * 2**20
+"""Gradients leave in parts of about this size while backward goes on, as PyTorch's do."""
+
+
+class AllReduceSync(GradientSync):
+    """Sums gradients with all-reduces that overlap with backward (Li et al. 2020).
+
+    Gradients leave in buckets of weights, the last registered first: about the order in which
+    backward gets to them. Every rank must come to each last micro-step, with an empty batch if
+    need be; a weight that its backward does not reach counts as zero.
+
+    The buckets are those of PyTorch's DistributedDataParallel but for one thing: it orders them
+    anew after the first update. An all-reduce adds the ranks' numbers in an order that depends on
+    their place in the bucket, so that three ranks or more could not resume bit by bit.
+    """
+
+    def __init__(self, model: nn.Module, host_sum: HostSum) -> None:
+        super().__init__(model)
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._host_sum = host_sum
+        self._watch = Stopwatch(weights[0].device)
+        self._buckets = [_Bucket(group, host_sum.dtype) for group in _groups(weights[::-1])]
+        self._num_launched = 0
+        self._collecting = False
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._collect, bucket)
+            )
+            for bucket in self._buckets
+            for weight in bucket.views
+        ]
+
+    @property
+    def exposed_s(self) -> float:
+        """From the end of backward to the arrival of the last sum, added up."""
+        return self._watch.total_s()
+
+    @contextmanager
+    def micro_step(self, *, last: bool) -> Iterator[None]:
+        """All but the last micro-step add to the gradients at home."""
+        if not last:
+            yield
+            return
+        self._num_launched = 0
+        self._collecting = True
+        for bucket in self._buckets:
+            bucket.empty()
+        try:
+            yield
+        finally:
+            self._collecting = False
+        self._watch.start()
+        for bucket in self._buckets:
+            for weight in list(bucket.missing):
+                bucket.put(weight)
+        self._launch_full()
+        for bucket in self._buckets:
+            bucket.hand_back()
+        self._watch.stop()
+
+    def close(self) -> None:
+        """Let the model's weights alone again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._host_sum.close()
+
+    def _collect(self, bucket: _Bucket, weight: Tensor) -> None:
+        """Called by backward as soon as a weight's gradient is complete."""
+        if self._collecting:
+            bucket.put(weight)
+            self._launch_full()
+
+    def _launch_full(self) -> None:
+        """Send full buckets, in the one order that all ranks keep whatever their backward does."""
+        while self._num_launched < len(self._buckets):
+            bucket = self._buckets[self._num_launched]
+            if bucket.missing:
+                return
+            bucket.send(self._host_sum)
+            self.bytes_sent += self._host_sum.sent_bytes(bucket.flat.numel())
+            self._num_launched += 1
+
+
+class _Bucket:
+    """Gradients that travel together, end to end in one flat tensor."""
+
+    def __init__(self, weights: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+        sizes = [weight.numel() for weight in weights]
+        self.flat = torch.zeros(sum(sizes), dtype=dtype, device=weights[0].device)
+        parts = torch.split(self.flat, sizes)
+        self.views: dict[Tensor, Tensor] = {
+            weight: part.view_as(weight) for weight, part in zip(weights, parts, strict=True)
+        }
+        self.missing: set[Tensor] = set()
+        self._wait: Wait | None = None
+
+    def empty(self) -> None:
+        """Wait for every gradient again."""
+        self.missing = set(self.views)
+
+    def put(self, weight: Tensor) -> None:
+        """Take over the gradient of a weight; a weight without one counts as zero."""
+        view = self.views[weight]
+        if weight.grad is None:
+            view.zero_()
+        else:
+            view.copy_(weight.grad)
+            weight.grad = None
+        self.missing.remove(weight)
+
+    def send(self, host_sum: HostSum) -> None:
+        """Start the sum."""
+        self._wait = host_sum.start(self.flat)
+
+    def hand_back(self) -> None:
+        """Wait for the sum and make it the weights' gradient."""
+        assert self._wait is not None
+        self._wait()
+        self._wait = None
+        for weight, view in self.views.items():
+            weight.grad = view.to(weight.dtype)
+
+
+def _groups(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Weights in order; a group is closed when it has reached its size, none is split."""
+    group: list[nn.Parameter] = []
+    least = FIRST_BUCKET_BYTES
+    for weight in weights:
+        group.append(weight)
+        if sum(member.numel() for member in group) * torch.float32.itemsize >= least:
+            yield group
+            group, least = [], BUCKET_BYTES
+    if group:
+        yield group

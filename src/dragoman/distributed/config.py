@@ -1,0 +1,67 @@
+"""The distributed section of a recipe: how the ranks come to one set of weights."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dragoman.settings import Section
+
+Strategy = Literal["sync", "accum", "diloco", "powersgd", "auto"]
+
+
+class AccumConfig(Section):
+    """`accum`: gradients travel once for several batches, which are one update."""
+
+    every: int = Field(default=4, ge=1)
+    """Batches of the data section's size in one update; steps still count single batches."""
+
+
+class DilocoConfig(Section):
+    """`diloco`: each host trains by itself, hosts average now and then (arXiv 2501.18512)."""
+
+    every: int = Field(default=100, ge=1)
+    """Local steps from one average of a weight to its next."""
+    fragments: int = Field(default=4, ge=1)
+    """Parts of the weights that are averaged in turn; `every` is a multiple of it."""
+    delay: int = Field(default=10, ge=0)
+    """Steps that go on while a part is on its way; below `every` / `fragments`."""
+    mixing: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of its own weights that a host keeps when the average comes with a delay."""
+    outer_learning_rate: float | None = Field(default=None, gt=0.0)
+    """Of the average; none takes 1.0 with fewer than four replicas and 0.7 from four on."""
+    outer_momentum: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Nesterov's, of the average; none takes 0.0 with fewer than four replicas, else 0.9."""
+
+    @model_validator(mode="after")
+    def _fragments_fit(self) -> Self:
+        if self.every % self.fragments:
+            raise ValueError("diloco.every is no multiple of diloco.fragments")
+        if self.delay >= self.every // self.fragments:
+            raise ValueError("diloco.delay is not below diloco.every / diloco.fragments")
+        return self
+
+
+class PowersgdConfig(Section):
+    """`powersgd`: gradients travel as products of thin matrices (arXiv 1905.13727)."""
+
+    rank: int = Field(default=4, ge=1)
+    """Columns of these matrices."""
+
+
+class DistributedConfig(Section):
+    """How several ranks train one model; with one rank only `accum` makes a difference."""
+
+    strategy: Strategy = "sync"
+    """`auto` measures link and compute at the start and takes what costs least; it says why."""
+    wire: Literal["bf16", "fp32"] = "bf16"
+    """In which numbers `sync` and `accum` send gradients between hosts; inside a host in fp32."""
+    accum: AccumConfig = AccumConfig()
+    diloco: DilocoConfig = DilocoConfig()
+    powersgd: PowersgdConfig = PowersgdConfig()
+
+    @property
+    def batches_per_update(self) -> int:
+        """Batches of the data section's size that one update is made of."""
+        return self.accum.every if self.strategy == "accum" else 1

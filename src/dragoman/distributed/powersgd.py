@@ -1,0 +1,142 @@
+"""`powersgd`: gradients travel as products of thin matrices (Vogels et al. 2019), for experts.
+
+For each matrix of gradients M (m x n), with the error that this rank still owes added to it:
+
+    P = sum over ranks of M Q        m x r, then made orthonormal
+    Q = sum over ranks of M^T P      n x r, where the next update starts
+    gradient = P Q^T,  error = M - gradient / ranks
+
+Vectors, and matrices that this would not halve, travel as they are. PyTorch's own hook is bound to
+DistributedDataParallel, whose buckets change their order after the first update: what it remembers
+does not fit the buckets of a resumed run. Here each weight has its own memory, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dragoman.distributed.strategy import GradientSync, Stopwatch, Tensors
+from dragoman.distributed.traffic import ring_all_reduce_bytes
+from dragoman.distributed.world import World
+
+LEAST_GAIN: Final = 2
+"""A matrix is compressed where that shrinks it by more than this, as PyTorch's hook decides."""
+_SEED: Final = 0
+
+
+class PowersgdSync(GradientSync):
+    """Sums low-rank approximations of gradients over all ranks; what they lose is sent later.
+
+    rank: columns of the thin matrices.
+    """
+
+    def __init__(self, model: nn.Module, world: World, *, rank: int) -> None:
+        super().__init__(model)
+        self._world = world
+        self._watch = Stopwatch(world.device)
+        generator = torch.Generator().manual_seed(_SEED)
+        self._factors: list[_Factors] = []
+        self._plain: list[nn.Parameter] = []
+        for name, weight in model.named_parameters():
+            if _is_compressed(weight.shape, rank):
+                self._factors.append(_Factors.start(name, weight, rank, generator))
+            else:
+                self._plain.append(weight)
+
+    @property
+    def exposed_s(self) -> float:
+        """All communication: nothing leaves before backward has ended."""
+        return self._watch.total_s()
+
+    @contextmanager
+    def micro_step(self, *, last: bool) -> Iterator[None]:
+        """All but the last micro-step add to the gradients at home."""
+        yield
+        if last:
+            self._reduce()
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """Where the next update starts."""
+        return {factors.name: factors.q for factors in self._factors}
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What this rank still owes."""
+        return {factors.name: factors.error for factors in self._factors}
+
+    def load_state(self, shared: Tensors, own: Tensors | None) -> None:
+        """Without its own debt, a rank starts without one."""
+        for factors in self._factors:
+            if factors.name in shared:
+                factors.q.copy_(shared[factors.name])
+            if own is not None:
+                factors.error.copy_(own[factors.name])
+
+    @torch.no_grad()
+    def _reduce(self) -> None:
+        factors = self._factors
+        matrices = [one.owed() for one in factors]
+        plain = [_gradient(weight) for weight in self._plain]
+        ps = [matrix @ one.q for matrix, one in zip(matrices, factors, strict=True)]
+        summed = self._sum([*plain, *ps])
+        for weight, gradient in zip(self._plain, summed, strict=False):
+            weight.grad = gradient
+        ps = [torch.linalg.qr(p).Q for p in summed[len(plain) :]]
+        qs = self._sum([matrix.T @ p for matrix, p in zip(matrices, ps, strict=True)])
+        for one, matrix, p, q in zip(factors, matrices, ps, qs, strict=True):
+            gradient = p @ q.T
+            one.q.copy_(q)
+            torch.sub(matrix, gradient, alpha=1 / self._world.world_size, out=one.error)
+            one.weight.grad = gradient.view_as(one.weight)
+
+    def _sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Of each over all ranks, in one collective."""
+        if not tensors:
+            return []
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        size = flat.numel() * flat.element_size()
+        self.bytes_sent += ring_all_reduce_bytes(size, self._world.world_size)
+        self._watch.start()
+        dist.all_reduce(flat)
+        self._watch.stop()
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Factors:
+    """One compressed weight as a matrix of m x n: q is n x r, error m x n."""
+
+    name: str
+    weight: nn.Parameter
+    q: Tensor
+    error: Tensor
+
+    @classmethod
+    def start(
+        cls, name: str, weight: nn.Parameter, rank: int, generator: torch.Generator
+    ) -> _Factors:
+        """Anywhere, but in the same place on every rank."""
+        error = torch.zeros_like(weight.detach().flatten(1))
+        drawn = torch.randn(error.shape[1], rank, generator=generator)
+        q = torch.linalg.qr(drawn).Q.contiguous()
+        return cls(name, weight, q.to(weight.device), error)
+
+    def owed(self) -> Tensor:
+        """The gradient and the error before it."""
+        return _gradient(self.weight).flatten(1) + self.error
+
+
+def _gradient(weight: nn.Parameter) -> Tensor:
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad
+
+
+def _is_compressed(shape: torch.Size, rank: int) -> bool:
+    rows, columns = shape[0], shape[1:].numel()
+    return len(shape) > 1 and (rows + columns) * rank * LEAST_GAIN < rows * columns

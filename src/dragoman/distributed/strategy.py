@@ -1,0 +1,129 @@
+"""What a strategy that makes one model out of many ranks is to the trainer."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+Tensors = Mapping[str, Tensor]
+
+
+class GradientSync(ABC):
+    """A strategy over one model.
+
+        with sync.micro_step(last=True):        # forward and backward of one micro-batch
+            sync.module(batch).loss.backward()
+        optimizer.step()
+        sync.after_update(step)
+
+    module: what forward goes through.
+    bytes_sent: what this rank has sent to other hosts so far, or, where there is one host, to
+        other ranks; counted from the tensors that were handed over.
+    loss_factor: what the loss is multiplied by before backward.
+    own_optimizer: whether each rank's optimizer remembers other things than rank 0's.
+    """
+
+    loss_factor = 1.0
+    own_optimizer = False
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.bytes_sent = 0
+
+    @property
+    @abstractmethod
+    def exposed_s(self) -> float:
+        """Seconds so far in which a rank had nothing to do but to wait for the network."""
+
+    @abstractmethod
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        """Forward and backward of one micro-batch happen inside; the last one communicates."""
+
+    def after_update(self, step: int) -> None:  # noqa: B027
+        """Called when the optimizer has changed the weights and `step` steps are complete."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Called at the end of training: from here on all ranks have the same weights."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all ranks have just met, so that they may agree, measure and save."""
+        return True
+
+    def weights(self) -> list[Tensor]:
+        """The weights that all ranks share, by parameter: to measure, to average and to save."""
+        return [weight.detach() for weight in self.module.parameters()]
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beside weights and optimizer, the same on every rank."""
+        return {}
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of this very rank."""
+        return {}
+
+    def load_state(self, shared: Tensors, own: Tensors | None) -> None:  # noqa: B027
+        """Go on from a checkpoint, whose weights are in the model by now.
+
+        own: None where the ranks are not those that wrote it; each goes on as well as it can.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of the model."""
+
+
+class NoSync(GradientSync):
+    """A rank by itself: its gradient is the whole one."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Nothing is ever sent."""
+        return 0.0
+
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        """Nothing to do before or after."""
+        return nullcontext()
+
+
+class Stopwatch:
+    """Adds up the time between start and stop, on the device's own clock where it has one.
+
+    Reading the sum waits for the device; starting and stopping do not.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._total_s = 0.0
+        self._started_s = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def start(self) -> None:
+        """Begin an interval."""
+        self._started_s = time.perf_counter()
+        if self._on_gpu:
+            self._events.append((_event(), _event()))
+            self._events[-1][0].record()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._on_gpu:
+            self._events[-1][1].record()
+        else:
+            self._total_s += time.perf_counter() - self._started_s
+
+    def total_s(self) -> float:
+        """The sum of all intervals that have ended."""
+        for started, stopped in self._events:
+            stopped.synchronize()
+            self._total_s += started.elapsed_time(stopped) / 1000
+        self._events.clear()
+        return self._total_s
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

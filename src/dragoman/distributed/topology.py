@@ -1,0 +1,67 @@
+"""Which ranks share a host, and the groups through which they talk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch.distributed as dist
+
+from dragoman.distributed.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The ranks as they lie on hosts, seen by one of them.
+
+    hosts: ranks of each host in order; own: the number of this rank's host.
+    inside: the group of this host's ranks. between: that of the first rank of each host; None for
+        the others and where there is one host.
+    """
+
+    rank: int
+    hosts: tuple[tuple[int, ...], ...]
+    own: int
+    inside: dist.ProcessGroup | None
+    between: dist.ProcessGroup | None
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """The ranks of this host, this one among them."""
+        return self.hosts[self.own]
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts."""
+        return len(self.hosts)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that speaks to other hosts for its own."""
+        return self.rank == self.neighbours[0]
+
+    def this_host(self) -> Self:
+        """As if there were no other host."""
+        return type(self)(self.rank, (self.neighbours,), 0, self.inside, None)
+
+
+def find_topology(world: World, *, every_rank_apart: bool = False) -> Topology:
+    """Ask all ranks where they are; every rank calls it.
+
+    every_rank_apart: as if each rank had a host to itself.
+    """
+    local_ranks = (
+        [0] * world.world_size if every_rank_apart else world.gather_json(world.local_rank)
+    )
+    firsts = [rank for rank, local_rank in enumerate(local_ranks) if local_rank == 0]
+    ends = [*firsts[1:], world.world_size]
+    hosts = tuple(tuple(range(first, end)) for first, end in zip(firsts, ends, strict=True))
+    own = next(number for number, ranks in enumerate(hosts) if world.rank in ranks)
+    # Every rank must take part in the making of every group.
+    inside = [_group(ranks) for ranks in hosts][own]
+    between = _group(tuple(firsts))
+    return Topology(world.rank, hosts, own, inside, between if world.rank in firsts else None)
+
+
+def _group(ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
+    return dist.new_group(list(ranks)) if len(ranks) > 1 else None
