@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "dragoman needs Python 3.11 or newer: install it, or set PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[dev,fetch]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[dev,fetch,serve]'
 	@touch $@
 
 demo: $(READY)

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_making(commands)
     _add_using(commands)
     _add_hosts(commands)
+    _add_scheduled(commands)
     return parser
 
 
@@ -95,13 +96,8 @@ def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     evaluate.add_argument("--reference", type=Path, help="its reference translation")
     evaluate.add_argument("--ranks", type=_positive, default=1, help="processes (default: 1)")
 
-    translate = commands.add_parser("translate", help="translate lines of text")
-    _run(translate)
-    translate.add_argument("--input", type=Path, help="text, a sentence a line (default: stdin)")
-    translate.add_argument("--output", type=Path, help="where to write it (default: stdout)")
-    translate.add_argument(
-        "--n-best", type=_positive, default=1, metavar="N", help="N translations a line, scored"
-    )
+    _add_translate(commands)
+    _add_export(commands)
 
     average = commands.add_parser("average", help="average checkpoints into one model")
     average.add_argument("run", type=Path, metavar="RUN")
@@ -140,9 +136,86 @@ def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser.set_defaults(module="training_commands")
 
 
+def _add_scheduled(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    generate = commands.add_parser("generate", help="a file for Slurm, Kubernetes or SkyPilot")
+    generate.add_argument("kind", choices=["slurm", "kubernetes", "skypilot"])
+    _recipe(generate)
+    generate.add_argument("--folder", required=True, help="a folder that all machines share")
+    generate.add_argument("--name", help="of the job (default: the recipe's)")
+    generate.add_argument("--nodes", type=_positive, default=1, help="machines (default: 1)")
+    generate.add_argument("--gpus", type=int, default=0, help="of each machine (default: none)")
+    generate.add_argument("--slots", type=_positive, default=1, help="ranks where it has no GPU")
+    generate.add_argument("--gpu", default="V100", help="their kind, in SkyPilot's words")
+    generate.add_argument("--hours", type=_positive, default=24, help="at most (default: 24)")
+    generate.add_argument("--image", default="", help="of the container, for Kubernetes")
+    generate.add_argument("--package", default="dragoman", help="what SkyPilot lets pip install")
+
+    join = commands.add_parser("join", help="train as one of the machines a scheduler started")
+    _recipe(join)
+    join.add_argument("--at", required=True, help="ADDRESS:PORT of the first machine")
+    join.add_argument("--node", type=int, help="which machine (default: as the scheduler says)")
+    join.add_argument("--nodes", type=_positive, help="of how many (the same)")
+    _places(join)
+    join.add_argument("--ranks", type=_positive, default=1, help="of this machine (default: 1)")
+    join.add_argument("--fresh", action="store_true", help="start anew, resume nothing")
+    for parser in (generate, join):
+        parser.set_defaults(module="scheduler_commands")
+
+
 def _hosts(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     parser.add_argument(
         "--hosts", required=required, help="hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1"
+    )
+
+
+def _add_translate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    translate = commands.add_parser("translate", help="translate lines of text or documents")
+    translate.set_defaults(module="serve.translate_command")
+    _run(translate, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
+    translate.add_argument("--input", type=Path, help="text, a sentence a line (default: stdin)")
+    translate.add_argument(
+        "--output",
+        type=Path,
+        help="where to write it (default: stdout); with --input, the same command goes on after "
+        "a break",
+    )
+    translate.add_argument(
+        "--n-best", type=_positive, default=1, metavar="N", help="N translations a line, scored"
+    )
+    translate.add_argument("--scores", action="store_true", help="score TAB translation")
+    translate.add_argument(
+        "--format",
+        choices=["line", "document", "markup"],
+        default="line",
+        help="line: a sentence a line. document: lines are split into sentences and put back. "
+        "markup: tags of HTML or XML stay where they are as well",
+    )
+    translate.add_argument(
+        "--engine",
+        choices=["auto", "ctranslate2", "torch"],
+        default="auto",
+        help="auto: CTranslate2 on a CPU where it is installed",
+    )
+    translate.add_argument("--threads", type=_positive, help="cores (default: all)")
+    translate.add_argument(
+        "-i", "--inspect", action="store_true", help="at a terminal: pieces and attention"
+    )
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    export = commands.add_parser("export", help="a model in a format that others run, checked")
+    export.set_defaults(module="export.export_command")
+    export.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    export.add_argument("--to", choices=["bundle", "ctranslate2", "huggingface"], required=True)
+    export.add_argument("--checkpoint", default="best", help="as for translate")
+    export.add_argument("--output", type=Path, help="default: RUN/export/FORMAT")
+    export.add_argument(
+        "--quantization", choices=["float32", "float16", "int8"], default="float32",
+        help="of the weights, for ctranslate2",
+    )  # fmt: skip
+    export.add_argument("--licence", default="Not stated.", help="of the model, for its card")
+    export.add_argument(
+        "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
     )
 
 
@@ -162,8 +235,10 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+def _run(
+    parser: argparse.ArgumentParser, name: str = "RUN", meaning: str = "a run directory"
+) -> None:
+    parser.add_argument("run", type=Path, metavar=name, help=meaning)
     parser.add_argument(
         "--checkpoint",
         default="best",

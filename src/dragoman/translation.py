@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import torch
 
@@ -15,17 +14,12 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import Subword
 from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError
-from dragoman.evaluate.long_text import cut_into_chunks
 from dragoman.evaluate.validate import translate_corpus
 from dragoman.model.config import SearchConfig
-from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe
 from dragoman.run_directory import RunDirectory
 from dragoman.train.checkpoint import CheckpointStore, load_weights
-
-LINES_AT_A_TIME: Final = 512
-"""Lines that are sorted by length and searched together: memory stays bounded, order is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +63,6 @@ class TranslationModel:
             max_source_pieces=self.max_source_pieces,
         )
 
-    def translate_stream(self, lines: Iterable[str], search: SearchConfig) -> Iterator[str]:
-        """Translations in the order of the lines, a bounded number of which is held at a time."""
-        remaining = iter(lines)
-        while chunk := list(islice(remaining, LINES_AT_A_TIME)):
-            yield from self.translate([line.rstrip("\n") for line in chunk], search)
-
-    def alternatives(
-        self, line: str, search: SearchConfig, *, num_hypotheses: int
-    ) -> list[tuple[float, str]]:
-        """The best translations of a line with their scores, best first.
-
-        A line that is longer than the model was trained for is cut to its first part.
-        """
-        source, target = self.subwords
-        text = normalize(line, lowercase=self.lowercase)
-        chunks = cut_into_chunks(text, source, max_pieces=self.max_source_pieces)
-        if not chunks:
-            return [(0.0, "")]
-        (found,) = translate_batch(self.models, chunks[:1], search, num_hypotheses=num_hypotheses)
-        texts = target.decode([hypothesis.ids for hypothesis in found])
-        return [(hypothesis.score, text) for hypothesis, text in zip(found, texts, strict=True)]
-
 
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
     """The directory that a choice such as "best", "last" or a path means."""
@@ -105,11 +77,15 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
 
 
 def _load_model(run: RunDirectory, recipe: Recipe, path: Path, device: torch.device) -> Transformer:
-    manifest = Manifest.load(run.path)
-    model = Transformer(
+    model = new_model(recipe, Manifest.load(run.path))
+    load_weights(path, model)
+    return model.to(device).eval()
+
+
+def new_model(recipe: Recipe, manifest: Manifest) -> Transformer:
+    """The model of a recipe for the vocabularies of its corpus, untrained."""
+    return Transformer(
         recipe.model,
         source_vocab_size=manifest.source_vocab_size,
         target_vocab_size=manifest.target_vocab_size,
     )
-    load_weights(path, model)
-    return model.to(device).eval()

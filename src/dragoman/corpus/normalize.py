@@ -10,7 +10,7 @@ import unicodedata
 
 _BYTE_ORDER_MARK = "\ufeff"
 _ASCII_SPACES = "\t\r"
-_UNICODE_SPACES = (
+UNICODE_SPACES = (
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u200b\u2028\u2029\u202f\u205f\u3000"
     "\u2581"  # how SentencePiece writes a space: it would come back as one
@@ -27,7 +27,7 @@ def normalize(text: str, *, lowercase: bool = False) -> str:
     spaces = _ASCII_SPACES
     if not text.isascii():
         text = unicodedata.normalize("NFC", text).replace(_BYTE_ORDER_MARK, "")
-        spaces += _UNICODE_SPACES
+        spaces += UNICODE_SPACES
     for space in spaces:
         text = text.replace(space, " ")
     while "  " in text:

@@ -76,6 +76,15 @@ class Subword:
         """The piece behind each id."""
         return [self._processor.id_to_piece(piece) for piece in ids]
 
+    def all_pieces(self) -> list[str]:
+        """Every piece, in the order of the ids."""
+        return self.pieces(list(range(self.vocab_size)))
+
+    def scored_pieces(self) -> list[tuple[str, float]]:
+        """Every piece with its score, in the order of the ids."""
+        scores = map(self._processor.get_score, range(self.vocab_size))
+        return list(zip(self.all_pieces(), scores, strict=True))
+
 
 class RowEncoder:
     """Encodes much text, fast.

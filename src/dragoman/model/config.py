@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -76,3 +77,14 @@ class SearchConfig(Section):
     """A translation has at most ratio x source pieces + extra pieces."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Sentences of like length are searched together: rows x longest source x beam at most."""
+
+
+def length_limit(num_pieces: int, config: SearchConfig) -> int:
+    """The most tokens of a translation, its end included, for a source of so many pieces."""
+    return max(1, int(num_pieces * config.max_length_ratio + config.max_length_extra))
+
+
+def length_penalty(length: int, config: SearchConfig) -> float:
+    """What a log-probability is divided by; length counts the end of sentence."""
+    base = (5 + length) / 6 if config.length_penalty == "gnmt" else float(length)
+    return math.pow(base, config.length_penalty_alpha)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dragoman.corpus.special_ids import BOS, EOS, PAD
 from dragoman.errors import ConfigError
-from dragoman.model.config import SearchConfig
+from dragoman.model.config import SearchConfig, length_limit, length_penalty
 from dragoman.model.incremental import DecoderState, decode_step, inference, start_decoding
 from dragoman.model.transformer import Transformer
 
@@ -116,9 +116,7 @@ class _Search:
         self.finished: list[list[Hypothesis]] = [[] for _ in sources]
         self.sentences_B = np.arange(len(sources))
         self.searched_B = np.ones(len(sources), dtype=bool)
-        pieces_B = np.array([len(source) for source in sources])
-        limits_B = pieces_B * config.max_length_ratio + config.max_length_extra
-        self.limits_B = np.maximum(limits_B.astype(np.int64), 1)
+        self.limits_B = np.array([length_limit(len(source), config) for source in sources])
         self.last_penalties_B = np.array(
             [length_penalty(n, config) for n in self.limits_B.tolist()]
         )
@@ -209,12 +207,6 @@ class _Search:
         self.wanted_scores_B = self.wanted_scores_B[rows]
         self.open_ids_BWT = self.open_ids_BWT[rows]
         self.open_scores_BW = self.open_scores_BW[rows]
-
-
-def length_penalty(length: int, config: SearchConfig) -> float:
-    """What a log-probability is divided by; length counts the end of sentence."""
-    base = (5 + length) / 6 if config.length_penalty == "gnmt" else float(length)
-    return math.pow(base, config.length_penalty_alpha)
 
 
 def best_continuations(

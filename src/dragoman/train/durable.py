@@ -71,7 +71,7 @@ def verify(directory: Path, names: Iterable[str] | None = None) -> None:
 
     Raises CheckpointError that names the first file which is missing, cut short or altered.
     """
-    digests = _read_digests(directory)
+    digests = read_digests(directory)
     for name in digests if names is None else names:
         path = directory / name
         try:
@@ -93,7 +93,8 @@ def _damaged(path: Path, problem: str) -> CheckpointError:
     )
 
 
-def _read_digests(directory: Path) -> dict[str, dict[str, Any]]:
+def read_digests(directory: Path) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 by file name; raises CheckpointError where they cannot be read."""
     path = directory / DIGESTS_FILE
     try:
         digests: dict[str, dict[str, Any]] = json.loads(path.read_bytes())

@@ -1,0 +1,12 @@
+"""Checkpoint -> what others run.
+
+bundle              a directory with everything a translation needs; read without torch
+card                its page for people: data, licence, scores, digests
+ctranslate2         the same model for CTranslate2
+ctranslate2_engine  translates with it; needs no torch
+huggingface         the same model for transformers, with its tokenizer
+scores              what was measured of the checkpoint
+verify              an export beside our own search, before it is called done
+load                a bundle as a model of ours
+export              puts them together
+"""

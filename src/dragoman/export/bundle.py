@@ -1,0 +1,167 @@
+"""A trained model as one directory that needs nothing else. Free of torch.
+
+model.safetensors           the weights, bound to the vocabularies by their digests    (bundle)
+model.bin config.json *_vocabulary.json   the same for CTranslate2                (ctranslate2)
+source.model target.model   SentencePiece
+recipe.toml manifest.json   how it was trained, and on what
+bundle.json README.md       what it is, for programs and for people
+digests.json                size and SHA-256 of all the others
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.subword import Subword
+from dragoman.errors import CheckpointError, DragomanError
+from dragoman.recipe import Recipe, load_recipe
+from dragoman.settings import Section
+from dragoman.train.durable import DIGESTS_FILE, read_digests, verify
+
+INFO_FILE: Final = "bundle.json"
+CARD_FILE: Final = "README.md"
+VOCABULARIES: Final = ("source.model", "target.model")
+Kind = Literal["bundle", "ctranslate2"]
+Quantization = Literal["float32", "float16", "int8"]
+_WEIGHTS: Final[dict[Kind, str]] = {"bundle": "model.safetensors", "ctranslate2": "model.bin"}
+_OWN: Final[dict[Kind, tuple[str, ...]]] = {"bundle": (), "ctranslate2": ("config.json",)}
+_COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
+_REMEDY: Final = "copy it here again, or export it again from its run"
+
+
+class BundleScore(Section):
+    """A score of the exported weights; text: what was translated."""
+
+    text: str
+    value: float
+    low: float | None
+    high: float | None
+    signature: str
+
+
+class Verified(Section):
+    """What the check of an export found: translations of it beside those of our own search.
+
+    chrf: of its translations against ours; 100 where all are equal.
+    """
+
+    sentences: int
+    identical: int
+    chrf: float
+
+
+class BundleInfo(Section):
+    """What a bundle says of itself; vocabularies: SHA-256 by file name."""
+
+    format_version: Literal[1] = 1
+    kind: Kind
+    name: str
+    dragoman_version: str
+    created: str
+    source_language: str
+    target_language: str
+    licence: str
+    run: str
+    checkpoint: str
+    step: int | None
+    num_parameters: int
+    quantization: Quantization
+    vocabularies: dict[str, str]
+    scores: tuple[BundleScore, ...]
+    verified: Verified | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle whose every file is what was exported."""
+
+    path: Path
+    info: BundleInfo
+    recipe: Recipe
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The bundle in this directory.
+
+        Raises CheckpointError that names what is missing, altered, or does not belong to the rest.
+        """
+        try:
+            verify(path)
+            info = BundleInfo.model_validate_json((path / INFO_FILE).read_bytes())
+            for name in (*_COMMON, _WEIGHTS[info.kind], *_OWN[info.kind]):
+                if name not in read_digests(path):
+                    raise CheckpointError("missing", place=path / name)
+            recipe, manifest = load_recipe(path / "recipe.toml"), Manifest.load(path)
+        except (OSError, ValidationError) as error:
+            raise CheckpointError(
+                "cannot be read by this version", place=path / INFO_FILE, remedy=_REMEDY
+            ) from error
+        except DragomanError as error:
+            raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
+        bundle = cls(path, info, recipe, manifest)
+        bundle._check_vocabularies()
+        return bundle
+
+    @property
+    def weights_file(self) -> Path:
+        """The weights, in the format of the bundle's kind."""
+        return self.path / _WEIGHTS[self.info.kind]
+
+    def subwords(self) -> tuple[Subword, Subword]:
+        """Of the source and of the target."""
+        source, target = (Subword.load(self.path / name) for name in VOCABULARIES)
+        return source, target
+
+    def _check_vocabularies(self) -> None:
+        """A wrong vocabulary translates without an error, and wrong: so all must say the same."""
+        digests = file_digests(self.path)
+        if self.info.kind == "bundle":
+            wrong = digests != self.info.vocabularies or digests != self._digests_in_weights()
+        else:
+            wrong = digests != self.info.vocabularies or not self._pieces_agree()
+        if wrong:
+            raise CheckpointError(
+                "its vocabulary is not the one that the weights were trained with",
+                place=self.path,
+                remedy=_REMEDY,
+            )
+
+    def _digests_in_weights(self) -> dict[str, str]:
+        try:
+            with safe_open(self.weights_file, framework="numpy") as weights:
+                metadata: dict[str, str] = weights.metadata() or {}
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"cannot be read: {error}", place=self.weights_file, remedy=_REMEDY
+            ) from error
+        return {name: metadata.get(name, "") for name in VOCABULARIES}
+
+    def _pieces_agree(self) -> bool:
+        """Whether CTranslate2's lists of pieces are those of the SentencePiece models."""
+        listed = []
+        for side in ("source", "target"):
+            own, shared = (self.path / f"{name}_vocabulary.json" for name in (side, "shared"))
+            file = own if own.exists() else shared
+            listed.append(json.loads(file.read_bytes()) if file.exists() else None)
+        return listed == [subword.all_pieces() for subword in self.subwords()]
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether this directory is, or was before it was damaged, a bundle rather than a run."""
+    return (path / INFO_FILE).is_file() or (path / DIGESTS_FILE).is_file()
+
+
+def file_digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of the vocabularies in a directory, by file name."""
+    return {
+        name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in VOCABULARIES
+    }

@@ -1,0 +1,94 @@
+"""The model card: what a bundle is, for people."""
+
+from __future__ import annotations
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.export.bundle import BundleInfo, Verified
+from dragoman.recipe import Recipe
+
+_USES = {
+    "bundle": "dragoman translate THIS_FOLDER < in.txt > out.txt",
+    "ctranslate2": "dragoman serve THIS_FOLDER",
+    "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
+}
+
+
+def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest, *, to: str) -> str:
+    """The card as Markdown, with the header that model hubs read."""
+    model = recipe.model
+    parts = [
+        _header(info),
+        f"# {info.name}: {info.source_language} to {info.target_language}",
+        f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
+        f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
+        f"trained with dragoman {info.dragoman_version}; weights in {info.quantization}.",
+        f"```\n{_USES[to]}\n```",
+        _notes(recipe, to=to),
+        "## Data",
+        _data(manifest),
+        "## Licence",
+        info.licence,
+        "## Scores",
+        _scores(info),
+        "## Checked when it was exported",
+        _verified(info.verified),
+        "## Origin",
+        f"Run `{info.run}`, checkpoint `{info.checkpoint}`, corpus digest `{manifest.digest}`. "
+        "`digests.json` has size and SHA-256 of every file.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _header(info: BundleInfo) -> str:
+    return (
+        f"---\nlanguage: [{info.source_language}, {info.target_language}]\n"
+        "pipeline_tag: translation\n---"
+    )
+
+
+def _notes(recipe: Recipe, *, to: str) -> str:
+    notes = []
+    if recipe.corpus.lowercase:
+        notes.append("It reads and writes lower case.")
+    if to == "huggingface" and recipe.search.length_penalty == "gnmt":
+        notes.append(
+            "The recipe's length penalty (gnmt) is unknown to transformers: generation_config.json "
+            "has the power penalty with the same exponent, and the check below was made with it."
+        )
+    return " ".join(notes)
+
+
+def _data(manifest: Manifest) -> str:
+    rows = [
+        f"| {source.split} | {source.name} | {source.lines:,} | `{source.sha256[:16]}` |"
+        for source in manifest.sources
+    ]
+    table = "\n".join(["| split | file | lines | SHA-256 begins |", "|---|---|---:|---|", *rows])
+    return (
+        f"{table}\n\n{manifest.train.pairs:,} pairs were trained on; pairs that occur in the dev "
+        "or test set were removed first."
+        if manifest.config.filters.drop_overlap
+        else f"{table}\n\n{manifest.train.pairs:,} pairs were trained on."
+    )
+
+
+def _scores(info: BundleInfo) -> str:
+    if not info.scores:
+        return "None was measured for this checkpoint."
+    return "\n".join(
+        f"- {score.text}: {score.value:.2f}{_interval(score.low, score.high)}, `{score.signature}`"
+        for score in info.scores
+    )
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+
+
+def _verified(verified: Verified | None) -> str:
+    if verified is None or not verified.sentences:
+        return "Nothing: no sentences were at hand."
+    return (
+        f"{verified.identical} of {verified.sentences} translations are equal to those of "
+        f"dragoman's own search with the full weights; chrF between the two: {verified.chrf:.1f}."
+    )

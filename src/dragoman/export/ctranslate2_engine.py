@@ -1,0 +1,193 @@
+"""Search with CTranslate2, with the results of our own search. Free of torch.
+
+CTranslate2 ends the search for a sentence when as many hypotheses are finished as the beam is wide,
+as ours does. Two things it cannot be told are done here: another length limit for each sentence of
+a batch, and the length penalty of Wu et al. 2016.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.corpus.subword import Subword
+from dragoman.errors import CheckpointError, ConfigError, MachineError
+from dragoman.model.config import SearchConfig, length_limit, length_penalty
+
+BATCH_CELLS: Final = 8192
+"""Rows x longest source x beam of one batch, at most; more is slower for want of cache."""
+_ANY_EXPONENT: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A translation as ids without end of sentence; score: as in model.search."""
+
+    ids: list[int]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """For each piece of a translation the weights of the source pieces, its end included."""
+
+    target: list[str]
+    source: list[str]
+    weights: list[list[float]]
+
+
+class CTranslate2Engine:
+    """A model in CTranslate2's format, in memory. Safe to use from several threads."""
+
+    def __init__(
+        self, directory: Path, subwords: tuple[Subword, Subword], *, threads: int | None = None
+    ) -> None:
+        """threads: cores to use, one batch on each; all of this process where it is None.
+
+        Raises MachineError where CTranslate2 is not installed, CheckpointError where it cannot
+        read the model.
+        """
+        try:
+            import ctranslate2
+        except ImportError as error:
+            raise MachineError(
+                "CTranslate2 is not installed", remedy="install it: pip install 'dragoman[serve]'"
+            ) from error
+        ctranslate2.set_log_level(logging.ERROR)  # that a CPU widens fp16 is no news
+        self.num_workers = threads or len(os.sched_getaffinity(0))
+        try:
+            self._translator = ctranslate2.Translator(
+                str(directory),
+                inter_threads=self.num_workers,
+                intra_threads=1,
+                max_queued_batches=-1,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"CTranslate2 cannot read it: {error}", place=directory, remedy="export it again"
+            ) from error
+        source, target = subwords
+        self._source_pieces = source.all_pieces()
+        self._target_pieces = target.all_pieces()
+        self._target_ids = {piece: number for number, piece in enumerate(self._target_pieces)}
+
+    def submit(
+        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+    ) -> PendingSearch:
+        """Begin to translate rows of pieces (without end of sentence); the results come in order.
+
+        Raises ConfigError where more hypotheses are asked for than the beam holds.
+        """
+        if num_hypotheses > search.beam_size:
+            raise ConfigError(
+                f"{num_hypotheses} translations of a sentence from a beam of {search.beam_size}",
+                place="search.beam_size",
+                remedy=f"set it to {num_hypotheses} or more",
+            )
+        pending = PendingSearch(self, list(sources), search, num_hypotheses)
+        pending.start()
+        return pending
+
+    def search(
+        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+    ) -> list[list[Candidate]]:
+        """`submit`, and wait: the best translations of each source, best first."""
+        return self.submit(sources, search, num_hypotheses=num_hypotheses).results()
+
+    def align(self, source: list[int], target: list[int]) -> Alignment:
+        """Where the model looks when it is made to write this translation."""
+        pieces = [self._source_pieces[piece] for piece in source]
+        prefix = [self._target_pieces[piece] for piece in target]
+        (result,) = self._translator.translate_batch(
+            [pieces], target_prefix=[prefix], beam_size=1, max_decoding_length=len(prefix) + 1,
+            min_decoding_length=0, return_attention=True,
+        )  # fmt: skip
+        weights = result.attention[0][: len(prefix)]
+        return Alignment(prefix, [*pieces, "</s>"], weights)
+
+    def start_batch(
+        self, sources: list[list[int]], search: SearchConfig, num_hypotheses: int, limit: int
+    ) -> list[Any]:
+        """One batch on one worker; what CTranslate2 will answer for each row."""
+        rows = [[self._source_pieces[piece] for piece in source] for source in sources]
+        gnmt = search.length_penalty == "gnmt"
+        alpha = _ANY_EXPONENT if gnmt else search.length_penalty_alpha
+        futures: list[Any] = self._translator.translate_batch(
+            rows,
+            asynchronous=True,
+            beam_size=search.beam_size,
+            num_hypotheses=search.beam_size if gnmt else num_hypotheses,
+            length_penalty=alpha,
+            max_input_length=0,
+            max_decoding_length=limit,
+            return_scores=True,
+        )
+        return futures
+
+    def candidates(
+        self, result: Any, search: SearchConfig, num_hypotheses: int, limit: int
+    ) -> list[Candidate]:
+        """Hypotheses of CTranslate2 with our scores, best first."""
+        found = []
+        for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+            ids = [self._target_ids[token] for token in tokens]
+            if search.length_penalty == "gnmt":
+                length = min(len(ids) + 1, limit)
+                score = score * length**_ANY_EXPONENT / length_penalty(length, search)
+            found.append(Candidate(ids, score))
+        found.sort(key=lambda candidate: -candidate.score)
+        return found[:num_hypotheses]
+
+
+class PendingSearch:
+    """Rows that are being translated."""
+
+    def __init__(
+        self,
+        engine: CTranslate2Engine,
+        sources: list[list[int]],
+        search: SearchConfig,
+        num_hypotheses: int,
+    ) -> None:
+        self._engine = engine
+        self._sources = sources
+        self._search = search
+        self._num_hypotheses = num_hypotheses
+        self._limits = [length_limit(len(source), search) for source in sources]
+        self._futures: list[tuple[int, Any]] = []
+
+    def start(self) -> None:
+        """Queue all rows, the longest first, in batches of like length."""
+        order = sorted(range(len(self._sources)), key=lambda row: -len(self._sources[row]))
+        start = 0
+        while start < len(order):
+            cells = (len(self._sources[order[start]]) + 1) * self._search.beam_size
+            rows = order[start : start + max(1, BATCH_CELLS // cells)]
+            start += len(rows)
+            self._futures.extend(zip(rows, self._begin(rows), strict=True))
+
+    def results(self) -> list[list[Candidate]]:
+        """Wait for all; the best translations of each source, best first."""
+        found: list[list[Candidate]] = [[] for _ in self._sources]
+        for row, future in self._futures:
+            found[row] = self._read(row, future)
+        # The limit of a batch is that of its longest row: a row that went beyond its own is redone.
+        for row, candidates in enumerate(found):
+            if any(len(candidate.ids) > self._limits[row] for candidate in candidates):
+                ((_, future),) = [(row, *self._begin([row]))]
+                found[row] = self._read(row, future)
+        return found
+
+    def _begin(self, rows: list[int]) -> list[Any]:
+        limit = max(self._limits[row] for row in rows)
+        sources = [self._sources[row] for row in rows]
+        return self._engine.start_batch(sources, self._search, self._num_hypotheses, limit)
+
+    def _read(self, row: int, future: Any) -> list[Candidate]:
+        return self._engine.candidates(
+            future.result(), self._search, self._num_hypotheses, self._limits[row]
+        )

@@ -1,0 +1,271 @@
+"""A checkpoint of a run, written for others and checked before it is called done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Final, Literal
+
+from safetensors.torch import save_file
+
+from dragoman import __version__
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.normalize import normalize
+from dragoman.distributed.world import World
+from dragoman.errors import CheckpointError, ConfigError, CorpusError, DragomanError
+from dragoman.evaluate.validate import read_lines
+from dragoman.export.bundle import (
+    CARD_FILE,
+    INFO_FILE,
+    VOCABULARIES,
+    BundleInfo,
+    Kind,
+    Quantization,
+    Verified,
+    file_digests,
+)
+from dragoman.export.card import model_card
+from dragoman.export.ctranslate2 import write_ctranslate2
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.export.huggingface import (
+    check_expressible,
+    power_search,
+    translate_with_huggingface,
+    write_huggingface,
+)
+from dragoman.export.load import fill_from
+from dragoman.export.scores import scores_of
+from dragoman.export.verify import NUM_SENTENCES, compare
+from dragoman.model.config import SearchConfig
+from dragoman.model.search import translate_batch
+from dragoman.recipe import Recipe, dump_toml
+from dragoman.run_directory import RunDirectory
+from dragoman.train.durable import DIGESTS_FILE, publish
+from dragoman.translation import TranslationModel, checkpoint_path, new_model
+
+Target = Literal["bundle", "ctranslate2", "huggingface"]
+TARGETS: Final[tuple[Target, ...]] = ("bundle", "ctranslate2", "huggingface")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be exported.
+
+    licence: of the model, in words for its card.
+    sentences: a file of source text to check the export on; the run's dev set where it is None.
+    """
+
+    to: Target
+    checkpoint: str = "best"
+    output: Path | None = None
+    quantization: Quantization = "float32"
+    licence: str = "Not stated."
+    sentences: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Where the export lies, and what its check found."""
+
+    path: Path
+    size_bytes: int
+    verified: Verified
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the writers need; recipe: as it goes out, without the folders of this machine."""
+
+    run: RunDirectory
+    checkpoint: Path
+    recipe: Recipe
+    model: TranslationModel
+    request: Request
+
+    def ours(self, texts: list[str], search: SearchConfig) -> list[str]:
+        """Translations by our own search."""
+        source, target = self.model.subwords
+        ids = source.encode([self.normalized(text) for text in texts])
+        found = translate_batch(self.model.models, ids, search)
+        return target.decode([hypotheses[0].ids for hypotheses in found])
+
+    def normalized(self, text: str) -> str:
+        """As training text was."""
+        return normalize(text, lowercase=self.model.lowercase)
+
+
+def export(run: RunDirectory, request: Request, world: World) -> Exported:
+    """Write one checkpoint's weights in a format, and check its translations against ours.
+
+    Raises ConfigError where the format cannot express the model, CheckpointError where the export
+    translates otherwise than we do, or another directory is in its place. Nothing is left then.
+    """
+    recipe = _anonymous(run.recipe())
+    if request.to == "huggingface":
+        check_expressible(recipe)
+    if request.quantization != "float32" and request.to != "ctranslate2":
+        raise ConfigError(
+            f"only CTranslate2 exports are written in {request.quantization}",
+            place="--quantization",
+            remedy="export --to ctranslate2, or leave it out",
+        )
+    output = request.output or run.path / "export" / _default_name(request)
+    _check_free(output)
+    checkpoint = checkpoint_path(run, request.checkpoint, recipe)
+    model = TranslationModel.load(run, [str(checkpoint)], world)
+    job = _Job(run, checkpoint, recipe, model, request)
+    texts = _sentences(job)
+    found: list[Verified] = []
+    size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
+    return Exported(output, size_bytes, found[0])
+
+
+def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
+    """Write every file of the export; returns what its check found."""
+    write, translate = {
+        "bundle": (_write_bundle, _translate_bundle),
+        "ctranslate2": (_write_ctranslate2, _translate_ctranslate2),
+        "huggingface": (_write_huggingface, _translate_huggingface),
+    }[job.request.to]
+    if job.request.to != "huggingface":
+        for name in VOCABULARIES:
+            (draft / name).write_bytes((job.run.path / name).read_bytes())
+        (draft / "recipe.toml").write_text(dump_toml(job.recipe), encoding="utf-8")
+        (draft / "manifest.json").write_text(
+            _manifest(job.run).model_dump_json(indent=1), encoding="utf-8"
+        )
+    write(job, draft)
+    search = job.recipe.search
+    if job.request.to == "huggingface":
+        search = power_search(search)
+    verified = compare(
+        job.ours(texts, search),
+        translate(job, texts, draft),
+        quantization=job.request.quantization,
+        place=job.checkpoint,
+    )
+    _describe(job, verified, draft)
+    return verified
+
+
+def _describe(job: _Job, verified: Verified, draft: Path) -> None:
+    """The export's description, for programs and for people."""
+    recipe, request = job.recipe, job.request
+    kind: Kind = "ctranslate2" if request.to == "ctranslate2" else "bundle"
+    scores, step = scores_of(job.run, job.checkpoint, chosen=request.checkpoint)
+    info = BundleInfo(
+        kind=kind,
+        name=recipe.name,
+        dragoman_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        source_language=recipe.corpus.source_language,
+        target_language=recipe.corpus.target_language,
+        licence=request.licence,
+        run=job.run.path.resolve().name,
+        checkpoint=job.checkpoint.name,
+        step=step,
+        num_parameters=sum(weight.numel() for weight in job.model.models[0].parameters()),
+        quantization=request.quantization,
+        vocabularies=file_digests(job.run.path),
+        scores=scores,
+        verified=verified,
+    )
+    if request.to != "huggingface":
+        (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
+    card = model_card(info, recipe, _manifest(job.run), to=request.to)
+    (draft / CARD_FILE).write_text(card, encoding="utf-8")
+
+
+def _write_bundle(job: _Job, draft: Path) -> None:
+    weights = {
+        name: weight.detach().float().cpu().contiguous()
+        for name, weight in job.model.models[0].named_parameters()
+    }
+    save_file(weights, draft / "model.safetensors", metadata=file_digests(job.run.path))
+
+
+def _translate_bundle(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    read = new_model(job.recipe, _manifest(job.run))
+    fill_from(draft / "model.safetensors", read)
+    model = replace(job.model, models=(read.to(job.model.world.device).eval(),))
+    return replace(job, model=model).ours(texts, job.recipe.search)
+
+
+def _write_ctranslate2(job: _Job, draft: Path) -> None:
+    write_ctranslate2(
+        job.model.models[0],
+        job.model.subwords,
+        draft,
+        quantization=job.request.quantization,
+    )
+
+
+def _translate_ctranslate2(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    source, target = job.model.subwords
+    engine = CTranslate2Engine(draft, job.model.subwords)
+    ids = source.encode([job.normalized(text) for text in texts])
+    found = engine.search(ids, job.recipe.search)
+    return target.decode([candidates[0].ids for candidates in found])
+
+
+def _write_huggingface(job: _Job, draft: Path) -> None:
+    pieces = job.model.subwords[0].scored_pieces()
+    write_huggingface(job.model.models[0], job.recipe, pieces, draft)
+
+
+def _translate_huggingface(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    return translate_with_huggingface(draft, texts, job.recipe.search)
+
+
+def _sentences(job: _Job) -> list[str]:
+    """Up to NUM_SENTENCES that the model takes in one go."""
+    file = job.request.sentences
+    if file is None:
+        try:
+            file = job.run.prepared() / "valid" / "source.txt"
+        except DragomanError as error:
+            raise CheckpointError(
+                f"no sentences to check the export on: {error.problem}",
+                place=error.place,
+                remedy="name some source text: --sentences FILE",
+            ) from error
+    try:
+        lines = read_lines(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(
+            "cannot be read as UTF-8 text", place=file, remedy="name another file"
+        ) from error
+    subword, longest = job.model.subwords[0], job.model.max_source_pieces
+    fitting = (
+        line for line in lines if 0 < len(subword.encode([job.normalized(line)])[0]) <= longest
+    )
+    return list(islice(fitting, NUM_SENTENCES))
+
+
+def _anonymous(recipe: Recipe) -> Recipe:
+    """The recipe without the folder that the text lay in: it is nobody else's."""
+    return recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update={"folder": ""})})
+
+
+def _manifest(run: RunDirectory) -> Manifest:
+    manifest = Manifest.load(run.path)
+    return manifest.model_copy(update={"config": manifest.config.model_copy(update={"folder": ""})})
+
+
+def _default_name(request: Request) -> str:
+    if request.to == "ctranslate2":
+        return f"ctranslate2-{request.quantization}"
+    return request.to
+
+
+def _check_free(output: Path) -> None:
+    """An older export may be replaced; nothing else is ever removed."""
+    taken = output.exists() and not (output / DIGESTS_FILE).is_file()
+    if taken and not (output.is_dir() and not any(output.iterdir())):
+        raise CheckpointError(
+            "is there already and is no export",
+            place=output,
+            remedy="name another place with --output",
+        )

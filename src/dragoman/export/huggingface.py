@@ -1,0 +1,247 @@
+"""Our model as an architecture that transformers loads without any code of ours.
+
+Pre-norm with one shared matrix is M2M100 up to names, post-norm is FSMT: both place the first
+token at position 1 of the same sinusoids where PAD is 0. What neither can express is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.corpus.special_ids import BOS, EOS, PAD
+from dragoman.errors import ConfigError, MachineError
+from dragoman.export.huggingface_tokenizer import SPECIAL_PIECES, make_tokenizer
+from dragoman.model.config import ModelConfig, SearchConfig, length_limit
+from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
+from dragoman.recipe import Recipe
+
+
+def write_huggingface(
+    model: Transformer, recipe: Recipe, subword_scores: list[tuple[str, float]], directory: Path
+) -> None:
+    """Write configuration, weights and tokenizer into an existing directory.
+
+    subword_scores: the joint vocabulary's pieces and scores in the order of their ids.
+    Raises ConfigError where transformers has no such architecture, MachineError without it.
+    """
+    check_expressible(recipe)
+    transformers = _transformers()
+    transformers.utils.logging.disable_progress_bar()
+    longest = recipe.corpus.max_pieces + 1
+    theirs = to_huggingface(model, longest=longest)
+    theirs.generation_config = _generation(transformers, recipe.search, longest)
+    theirs.save_pretrained(directory)
+    tokenizer = make_tokenizer(
+        subword_scores, kind=recipe.corpus.subword.kind, lowercase=recipe.corpus.lowercase
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        **SPECIAL_PIECES,
+        model_max_length=longest,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+    ).save_pretrained(directory)
+    _name_tokenizer_for_all_versions(directory / "tokenizer_config.json")
+
+
+def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
+    """The same model as one of transformers', in eval mode; see check_expressible.
+
+    longest: tokens of a source, its end included, that positions are kept for at first.
+    """
+    transformers = _transformers()
+    theirs = _make_model(
+        transformers, model.config, model.embeddings.target_matrix.shape[0], longest
+    ).eval()
+    loaded = theirs.load_state_dict(_weights(model), strict=False)
+    assert not loaded.unexpected_keys
+    assert all("embed" in key or key == "lm_head.weight" for key in loaded.missing_keys)  # tied
+    theirs.tie_weights()
+    return theirs
+
+
+def check_expressible(recipe: Recipe) -> None:
+    """Raises ConfigError that names the setting which transformers has no architecture for."""
+    model = recipe.model
+    reasons = {
+        "model.activation": model.activation == "swiglu",
+        "model.tied_embeddings": model.norm == "pre" and model.tied_embeddings != "all",
+        "corpus.subword.joint": not recipe.corpus.subword.joint,
+    }
+    for place, inexpressible in reasons.items():
+        if inexpressible:
+            raise ConfigError(
+                "transformers has no architecture for this setting of the recipe",
+                place=place,
+                remedy="export --to ctranslate2 or --to bundle, which take every recipe",
+            )
+
+
+def power_search(search: SearchConfig) -> SearchConfig:
+    """The search that transformers does with these settings: it knows one length penalty."""
+    return search.model_copy(update={"length_penalty": "power"})
+
+
+def translate_with_huggingface(
+    directory: Path, texts: list[str], search: SearchConfig
+) -> list[str]:
+    """What somebody gets who loads the export with transformers' Auto classes.
+
+    Sentences of one length are a batch, with the length limit of our own search.
+    """
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(directory)
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    rows_by_length: dict[int, list[int]] = {}
+    ids: list[list[int]] = tokenizer(texts)["input_ids"]
+    for row, source in enumerate(ids):
+        rows_by_length.setdefault(len(source), []).append(row)
+    translations = [""] * len(texts)
+    for length, rows in rows_by_length.items():
+        inputs = torch.tensor([ids[row] for row in rows])
+        limit = length_limit(length - 1, search)
+        with torch.inference_mode():
+            found = model.generate(
+                inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=limit
+            )
+        decoded = tokenizer.batch_decode(found, skip_special_tokens=True)
+        for row, text in zip(rows, decoded, strict=True):
+            translations[row] = text
+    return translations
+
+
+def _name_tokenizer_for_all_versions(file: Path) -> None:
+    """Versions of transformers before 5 know the class by its older name only."""
+    config = json.loads(file.read_bytes())
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    file.write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise MachineError(
+            "transformers is not installed",
+            remedy="install it: pip install 'dragoman[huggingface]'",
+        ) from error
+    return transformers
+
+
+def _make_model(transformers: Any, config: ModelConfig, vocab_size: int, longest: int) -> Any:
+    common: dict[str, Any] = {
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ffn,
+        "decoder_ffn_dim": config.d_ffn,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "max_position_embeddings": max(1024, longest),
+        "scale_embedding": True,
+        "tie_word_embeddings": config.tied_embeddings == "all",
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+    }
+    if config.norm == "pre":
+        return transformers.M2M100ForConditionalGeneration(
+            transformers.M2M100Config(vocab_size=vocab_size, **common)
+        )
+    return transformers.FSMTForConditionalGeneration(
+        transformers.FSMTConfig(
+            src_vocab_size=vocab_size,
+            tgt_vocab_size=vocab_size,
+            forced_eos_token_id=None,
+            **common,
+        )
+    )
+
+
+def _generation(transformers: Any, search: SearchConfig, longest: int) -> Any:
+    beam = search.beam_size
+    return transformers.GenerationConfig(
+        num_beams=beam,
+        length_penalty=search.length_penalty_alpha,
+        early_stopping=beam > 1,
+        max_new_tokens=length_limit(longest, search),
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+    )
+
+
+def _weights(model: Transformer) -> dict[str, Tensor]:
+    """Our weights under their names."""
+    weights = _embeddings(model)
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(stack.layers):
+            assert isinstance(layer, EncoderLayer | DecoderLayer)
+            weights |= _layer(f"model.{side}.layers.{number}", layer)
+        if isinstance(stack.norm, nn.LayerNorm):
+            weights |= _linear(f"model.{side}.layer_norm", stack.norm)
+    return {name: tensor.detach().float().cpu() for name, tensor in weights.items()}
+
+
+def _embeddings(model: Transformer) -> dict[str, Tensor]:
+    embeddings = model.embeddings
+    if model.config.norm == "pre":
+        return {"model.shared.weight": embeddings.target_matrix}
+    return {
+        "model.encoder.embed_tokens.weight": embeddings.source_matrix,
+        "model.decoder.embed_tokens.weight": embeddings.target_matrix,
+        "model.decoder.output_projection.weight": embeddings.output_matrix,
+    }
+
+
+def _layer(name: str, layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
+    own, feed_forward = layer.self_attention, layer.feed_forward
+    weights = {
+        **_fused(f"{name}.self_attn", "qkv", own.query_key_value),
+        **_linear(f"{name}.self_attn.out_proj", own.output),
+        **_linear(f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm),
+        **_linear(f"{name}.fc1", feed_forward.input),
+        **_linear(f"{name}.fc2", feed_forward.output),
+        **_linear(f"{name}.final_layer_norm", layer.feed_forward_residual.norm),
+    }
+    if isinstance(layer, DecoderLayer):
+        cross = layer.cross_attention
+        weights |= {
+            **_fused(f"{name}.encoder_attn", "q", cross.query),
+            **_fused(f"{name}.encoder_attn", "kv", cross.key_value),
+            **_linear(f"{name}.encoder_attn.out_proj", cross.output),
+            **_linear(f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm),
+        }
+    return weights
+
+
+def _fused(name: str, parts: str, fused: nn.Linear) -> dict[str, Tensor]:
+    """Projections that are one matrix here and several there."""
+    weights = {}
+    slices = zip(fused.weight.chunk(len(parts)), _bias(fused).chunk(len(parts)), strict=True)
+    for part, (weight, bias) in zip(parts, slices, strict=True):
+        weights[f"{name}.{part}_proj.weight"] = weight
+        weights[f"{name}.{part}_proj.bias"] = bias
+    return weights
+
+
+def _linear(name: str, module: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
+    return {f"{name}.weight": module.weight, f"{name}.bias": _bias(module)}
+
+
+def _bias(module: nn.Linear | nn.LayerNorm) -> Tensor:
+    """Zero where a recipe has left it out, which there is no setting for."""
+    bias: Tensor | None = module.bias
+    return torch.zeros(module.weight.shape[0]) if bias is None else bias

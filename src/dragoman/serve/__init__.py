@@ -1,0 +1,18 @@
+"""Translations to people and programs.
+
+sentences          where a sentence of running text ends
+layout             a line or a document -> what is translated and what is kept
+torch_engine       search with PyTorch, where CTranslate2 is not to be had
+engines            the engine for a run or a bundle
+translator         texts -> rows of pieces -> texts, streamed in bounded memory
+files              a file translated; broken off at any moment, it goes on where it stopped
+translate_command  dragoman translate
+batcher            requests of many clients -> batches
+limits             what a request may take: size, time, token
+metrics            what the server counts
+schemas            requests and answers
+app                the HTTP interface
+libretranslate     the same for clients of LibreTranslate
+page/              the page where people translate
+serve_command      dragoman serve
+"""

@@ -1,0 +1,179 @@
+"""Requests of many clients -> batches, as soon as a worker is free.
+
+While workers are busy, what comes in waits; a free worker takes of it what makes a good batch, a
+few rows of each request in turn, so that a long document does not hold up a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dragoman.errors import DragomanError
+from dragoman.export.ctranslate2_engine import BATCH_CELLS, Candidate, CTranslate2Engine
+from dragoman.model.config import SearchConfig
+
+_ROWS_IN_TURN: Final = 16
+_MEMORY: Final = 0.8
+"""Share of the past in the measured speed."""
+
+
+class OverloadedError(DragomanError):
+    """More waits than can be done in time. retry_s: when to try again."""
+
+    def __init__(self, retry_s: float) -> None:
+        super().__init__("the server is busy", remedy=f"try again in {retry_s:.0f} s")
+        self.retry_s = retry_s
+
+
+@dataclass(slots=True)
+class _Job:
+    """The rows of one request: those not yet begun, and the results of the others."""
+
+    rows: Sequence[list[int]]
+    search: SearchConfig
+    num_hypotheses: int
+    done: asyncio.Future[None]
+    waiting: deque[int]
+    found: dict[int, list[Candidate]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Batcher:
+    """One queue for one engine; lives in one event loop.
+
+    max_waiting_pieces: that may wait at any time.
+    max_wait_s: a request that would have to wait longer, at the measured speed, is refused.
+    """
+
+    engine: CTranslate2Engine
+    max_waiting_pieces: int
+    max_wait_s: float
+    waiting_pieces: int = 0
+    pieces_per_s: float = 0.0
+    num_batches: int = 0
+    num_rows: int = 0
+    _jobs: deque[_Job] = field(default_factory=deque)
+    _running: int = 0
+    _pool: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(self.engine.num_workers, "batch")
+
+    async def translate(
+        self, rows: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+    ) -> list[list[Candidate]]:
+        """The best translations of each row, best first.
+
+        Raises OverloadedError at once where too much is waiting. Cancelled, it leaves the queue.
+        """
+        if not rows:
+            return []
+        pieces = sum(len(row) + 1 for row in rows)
+        self._admit(pieces)
+        loop = asyncio.get_running_loop()
+        job = _Job(rows, search, num_hypotheses, loop.create_future(), deque(range(len(rows))))
+        self.waiting_pieces += pieces
+        self._jobs.append(job)
+        loop.call_soon(self._pump)
+        try:
+            await job.done
+        finally:
+            self._forget(job)
+        return [job.found[row] for row in range(len(rows))]
+
+    def close(self) -> None:
+        """Let what runs end."""
+        self._pool.shutdown(wait=True)
+
+    def _admit(self, pieces: int) -> None:
+        wait_s = self.waiting_pieces / self.pieces_per_s if self.pieces_per_s else 0.0
+        if self.waiting_pieces and (
+            self.waiting_pieces + pieces > self.max_waiting_pieces or wait_s > self.max_wait_s
+        ):
+            raise OverloadedError(max(1.0, wait_s / 2))
+
+    def _forget(self, job: _Job) -> None:
+        """Rows that were not begun wait no longer."""
+        self.waiting_pieces -= sum(len(job.rows[row]) + 1 for row in job.waiting)
+        job.waiting.clear()
+
+    def _pump(self) -> None:
+        """Give every free worker a batch, the longer rows together."""
+        free = self.engine.num_workers - self._running
+        if free <= 0 or not self._jobs:
+            return
+        search, num_hypotheses = self._jobs[0].search, self._jobs[0].num_hypotheses
+        taken = self._take(search, num_hypotheses, BATCH_CELLS * free)
+        taken.sort(key=lambda entry: len(entry[0].rows[entry[1]]))
+        share = -(-len(taken) // free)
+        for start in range(0, len(taken), max(1, share)):
+            self._start(taken[start : start + share], search, num_hypotheses)
+
+    def _take(
+        self, search: SearchConfig, num_hypotheses: int, capacity: int
+    ) -> list[tuple[_Job, int]]:
+        """Rows with these settings off the queue, a few of each job in turn."""
+        taken: list[tuple[_Job, int]] = []
+        longest = 0
+        others: list[_Job] = []
+        while self._jobs and (len(taken) + 1) * longest * search.beam_size <= capacity:
+            job = self._jobs.popleft()
+            if (job.search, job.num_hypotheses) != (search, num_hypotheses):
+                others.append(job)
+                continue
+            for _ in range(min(_ROWS_IN_TURN, len(job.waiting))):
+                row = job.waiting.popleft()
+                taken.append((job, row))
+                longest = max(longest, len(job.rows[row]) + 1)
+                self.waiting_pieces -= len(job.rows[row]) + 1
+            if job.waiting:
+                self._jobs.append(job)
+        self._jobs.extendleft(reversed(others))
+        return taken
+
+    def _start(
+        self, taken: list[tuple[_Job, int]], search: SearchConfig, num_hypotheses: int
+    ) -> None:
+        self._running += 1
+        rows = [job.rows[row] for job, row in taken]
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._pool, self._run, rows, search, num_hypotheses)
+        running.add_done_callback(lambda future: self._finish(taken, future))
+
+    def _run(
+        self, rows: list[list[int]], search: SearchConfig, num_hypotheses: int
+    ) -> tuple[list[list[Candidate]], float]:
+        started = time.perf_counter()
+        found = self.engine.search(rows, search, num_hypotheses=num_hypotheses)
+        return found, time.perf_counter() - started
+
+    def _finish(self, taken: list[tuple[_Job, int]], future: asyncio.Future[Any]) -> None:
+        """Hand out what a batch has found, and begin the next."""
+        self._running -= 1
+        error = future.exception()
+        if error is None:
+            found, spent_s = future.result()
+            self._measure(sum(len(job.rows[row]) + 1 for job, row in taken), spent_s)
+            self.num_batches += 1
+            self.num_rows += len(taken)
+            for (job, row), candidates in zip(taken, found, strict=True):
+                job.found[row] = candidates
+        for job, _ in taken:
+            if job.done.done():
+                continue
+            if error is not None:
+                job.done.set_exception(error)
+            elif len(job.found) == len(job.rows):
+                job.done.set_result(None)
+        self._pump()
+
+    def _measure(self, pieces: int, spent_s: float) -> None:
+        speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers
+        before = self.pieces_per_s or speed
+        self.pieces_per_s = _MEMORY * before + (1 - _MEMORY) * speed

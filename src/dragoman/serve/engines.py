@@ -1,0 +1,114 @@
+"""The engine for a run or a bundle: CTranslate2 where it can be had, else PyTorch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dragoman.errors import ConfigError
+from dragoman.export.bundle import Bundle, Quantization, is_bundle
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.recipe import Recipe, load_recipe
+from dragoman.serve.translator import Translator
+
+if TYPE_CHECKING:
+    from dragoman.translation import TranslationModel
+
+EngineName = Literal["auto", "ctranslate2", "torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A translator, the recipe with its search settings, and what its translations depend on."""
+
+    translator: Translator
+    recipe: Recipe
+    identity: dict[str, Any]
+
+
+@contextmanager
+def open_translator(
+    path: Path,
+    *,
+    checkpoints: Sequence[str],
+    overrides: Sequence[str],
+    engine: EngineName,
+    threads: int | None,
+) -> Iterator[Opened]:
+    """The translator of a run or a bundle.
+
+    Raises CheckpointError where it is damaged, ConfigError where the engine cannot run it.
+    """
+    recipe = load_recipe(path / "recipe.toml", overrides) if is_bundle(path) else None
+    if is_bundle(path) and (bundle := Bundle.open(path)).info.kind == "ctranslate2":
+        if engine == "torch":
+            raise ConfigError(
+                "this export holds no weights for PyTorch",
+                place="--engine",
+                remedy="leave it out, or name the run",
+            )
+        translator = translator_of(bundle, threads=threads)
+        yield Opened(translator, recipe or bundle.recipe, _identity(path, checkpoints, overrides))
+        return
+    from dragoman.distributed.world import join_world
+    from dragoman.export.load import load_translation_model
+
+    with join_world() as world:
+        model = load_translation_model(path, checkpoints, world)
+        on_cpu = world.device.type == "cpu"
+        possible = len(checkpoints) == 1 and on_cpu and find_spec("ctranslate2") is not None
+        if engine == "ctranslate2" and len(checkpoints) > 1:
+            raise ConfigError(
+                "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
+            )
+        use_ctranslate2 = engine == "ctranslate2" or (engine == "auto" and possible)
+        yield Opened(
+            _translator(model, use_ctranslate2=use_ctranslate2, threads=threads),
+            recipe or load_recipe(path / "recipe.toml", overrides),
+            _identity(path, checkpoints, overrides),
+        )
+
+
+def translator_of(bundle: Bundle, *, threads: int | None) -> Translator:
+    """The translator of a CTranslate2 bundle; PyTorch is not imported."""
+    subwords = bundle.subwords()
+    return Translator(
+        CTranslate2Engine(bundle.path, subwords, threads=threads),
+        subwords,
+        lowercase=bundle.recipe.corpus.lowercase,
+        max_source_pieces=bundle.recipe.corpus.max_pieces,
+    )
+
+
+def converted(
+    model: TranslationModel, *, threads: int | None, quantization: Quantization = "float32"
+) -> CTranslate2Engine:
+    """A model of ours in CTranslate2, by way of a temporary directory."""
+    from dragoman.export.ctranslate2 import write_ctranslate2
+
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as name:
+        directory = Path(name)
+        write_ctranslate2(model.models[0], model.subwords, directory, quantization=quantization)
+        return CTranslate2Engine(directory, model.subwords, threads=threads)
+
+
+def _translator(
+    model: TranslationModel, *, use_ctranslate2: bool, threads: int | None
+) -> Translator:
+    from dragoman.serve.torch_engine import TorchEngine
+
+    return Translator(
+        converted(model, threads=threads) if use_ctranslate2 else TorchEngine(model.models),
+        model.subwords,
+        lowercase=model.lowercase,
+        max_source_pieces=model.max_source_pieces,
+    )
+
+
+def _identity(path: Path, checkpoints: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
+    return {"path": str(path.resolve()), "checkpoints": [*checkpoints], "set": [*overrides]}

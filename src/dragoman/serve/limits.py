@@ -1,0 +1,162 @@
+"""What a request may take, checked before anything else sees it.
+
+401   without the token nothing answers but /health
+408   a body that does not arrive in time
+413   a body that is too large
+421   a name this machine was not asked for by: another page's way into a local server
+429   one client has too many requests under way
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dragoman.serve.metrics import Metrics
+
+_OPEN_PATHS: Final = ("/health",)
+_LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """token: None where none is asked for, which only loopback may do."""
+
+    token: str | None = None
+    max_body_bytes: int = 1_000_000
+    body_s: float = 10.0
+    request_s: float = 30.0
+    max_waiting_pieces: int = 65_536
+    max_requests_per_client: int = 256
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Guard:
+    """ASGI middleware: bounds every request, and counts it."""
+
+    app: ASGIApp
+    limits: Limits
+    metrics: Metrics
+    _under_way: Counter[str] = field(default_factory=Counter)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its whole body, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        client = (scope.get("client") or ("",))[0]
+        with self.metrics.request(scope["path"]) as status:
+
+            async def send_counted(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    status.code = message["status"]
+                await send(message)
+
+            self._under_way[client] += 1
+            try:
+                self._check(scope, client)
+                body = await self._body(scope, receive)
+                await self.app(scope, _replay(body, receive), send_counted)
+            except _RefusedError as refused:
+                await _answer(send_counted, refused.status, str(refused))
+            finally:
+                self._under_way[client] -= 1
+                if not self._under_way[client]:
+                    del self._under_way[client]
+
+    def _check(self, scope: Scope, client: str) -> None:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        if scope["path"] in _OPEN_PATHS:
+            return
+        if self.limits.token is None:
+            host = headers.get(b"host", b"").decode("latin-1")
+            if (
+                host
+                and (host if host.endswith("]") else host.rsplit(":", 1)[0]) not in _LOOPBACK_NAMES
+            ):
+                raise _RefusedError(421, "this server answers to the names of loopback alone")
+        elif not _knows(self.limits.token, headers):
+            raise _RefusedError(401, "a token is needed: Authorization: Bearer TOKEN")
+        if self._under_way[client] > self.limits.max_requests_per_client:
+            raise _RefusedError(429, "too many requests of yours are under way")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """The whole body; small ones only, so that reading ahead costs no memory."""
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return b""
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        limit = self.limits.max_body_bytes
+        if declared.isdigit() and int(declared[:20]) > limit:
+            raise _RefusedError(413, f"the body has more than {limit} bytes")
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _RefusedError(408, "the client has gone")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise _RefusedError(413, f"the body has more than {limit} bytes")
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise _RefusedError(408, "the body did not arrive in time") from None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A receive that gives the body that was read."""
+    sent = False
+
+    async def replay() -> Message:
+        nonlocal sent
+        if sent:
+            return await receive()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _knows(token: str, headers: dict[bytes, bytes]) -> bool:
+    """Whether the request has the token, as a bearer or as the password of any user."""
+    kind, _, value = headers.get(b"authorization", b"").partition(b" ")
+    given = [value.strip()] if kind.lower() == b"bearer" else []
+    if kind.lower() == b"basic":
+        try:
+            given.append(base64.b64decode(value, validate=True).partition(b":")[2])
+        except binascii.Error:
+            return False
+    return any(hmac.compare_digest(one, token.encode()) for one in given)
+
+
+async def _answer(send: Send, status: int, problem: str) -> None:
+    body = json.dumps({"error": problem}).encode()
+    headers: list[Any] = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="dragoman", charset="UTF-8"'))
+    if status in (408, 413):
+        headers.append((b"connection", b"close"))
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,78 @@
+"""What the server counts, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_KNOWN_PATHS = frozenset(
+    [
+        "/",
+        "/health",
+        "/ready",
+        "/metrics",
+        "/models",
+        "/openapi.json",
+        "/translate",
+        "/translate/stream",
+        "/libretranslate/translate",
+        "/libretranslate/languages",
+        "/libretranslate/detect",
+    ]
+)
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+@dataclass(slots=True)
+class Status:
+    """The status a request was answered with; 499 where it got no answer."""
+
+    code: int = 499
+
+
+class Metrics:
+    """Counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "dragoman_requests", "Requests", ["path", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "dragoman_request_seconds",
+            "Time from request to answer",
+            ["path"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._under_way = Gauge(
+            "dragoman_requests_under_way", "Requests not yet answered", registry=self.registry
+        )
+        self.sentences = Counter(
+            "dragoman_sentences", "Rows translated", ["model"], registry=self.registry
+        )
+        self.waiting_pieces = Gauge(
+            "dragoman_waiting_pieces", "Subword pieces in the queue", ["model"],
+            registry=self.registry,
+        )  # fmt: skip
+
+    @contextmanager
+    def request(self, path: str) -> Iterator[Status]:
+        """Count a request, its status and its time."""
+        known = path if path in _KNOWN_PATHS else "other"
+        status, started = Status(), time.perf_counter()
+        self._under_way.inc()
+        try:
+            yield status
+        finally:
+            self._under_way.dec()
+            self._requests.labels(known, str(status.code)).inc()
+            self._seconds.labels(known).observe(time.perf_counter() - started)
+
+    def text(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self.registry)

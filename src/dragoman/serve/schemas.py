@@ -1,0 +1,94 @@
+"""Requests and answers of the HTTP interface; they are its OpenAPI description too."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Text = Annotated[str, Field(max_length=100_000, examples=["A man is singing."])]
+Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
+
+
+class TranslateRequest(BaseModel):
+    """Text to translate: sentences, paragraphs or whole documents."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
+    source: Language | None = None
+    target: Language | None = None
+    alternatives: int = Field(default=0, ge=0, le=9)
+    """Further translations of each text."""
+    beam_size: int | None = Field(default=None, ge=1, le=10)
+    """As the model was exported where it is left out; 1 is greedy and quickest."""
+    format: Literal["text", "html"] = "text"
+    """html: tags stay where they are."""
+
+
+class StreamRequest(BaseModel):
+    """A document whose translation is wanted as it comes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text
+    source: Language | None = None
+    target: Language | None = None
+    beam_size: int | None = Field(default=None, ge=1, le=10)
+    format: Literal["text", "html"] = "text"
+
+
+class Alternative(BaseModel):
+    """score: log-probability over the length penalty; nearer to 0 is likelier."""
+
+    text: str
+    score: float
+
+
+class TranslatedText(Alternative):
+    """The best translation of a text, and further ones."""
+
+    alternatives: list[Alternative]
+
+
+class TranslateResponse(BaseModel):
+    """One translation for each text, in the order of the request."""
+
+    translations: list[TranslatedText]
+    source: str
+    target: str
+    model: str
+    seconds: float
+
+
+class StreamLine(BaseModel):
+    """A paragraph of the document, in its place; put together they are the translation."""
+
+    index: int
+    source: str
+    text: str
+
+
+class ModelDescription(BaseModel):
+    """A model that this server has."""
+
+    name: str
+    source: str
+    target: str
+    parameters: int
+    quantization: str
+    licence: str
+    beam_size: int
+    card: str
+
+
+class ErrorResponse(BaseModel):
+    """What went wrong, in a line."""
+
+    error: str
+
+
+class Health(BaseModel):
+    """status: ok, or stopping."""
+
+    status: str

@@ -1,0 +1,161 @@
+"""dragoman translate: a stream, a file, or line by line at a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.model.config import SearchConfig
+from dragoman.serve.engines import Opened, open_translator
+from dragoman.serve.files import Progress, input_lines, translate_file
+from dragoman.serve.layout import Layout
+from dragoman.serve.translator import Translation, Translator
+
+
+def translate(options: Namespace) -> int:
+    """Translate lines of text; at a terminal each as it is typed."""
+    with open_translator(
+        options.run,
+        checkpoints=options.checkpoint.split(","),
+        overrides=options.overrides,
+        engine=options.engine,
+        threads=options.threads,
+    ) as opened:
+        if options.input is None and sys.stdin.isatty():
+            _converse(opened, options)
+        elif options.output is None:
+            _pipe(opened, options)
+        elif options.input is None:
+            _write_pipe(opened, options)
+        else:
+            _translate_file(opened, options)
+    return 0
+
+
+def _pipe(opened: Opened, options: Namespace) -> None:
+    with input_lines(options.input) as reader:
+        for text in _written(opened, options, reader.text(), 1):
+            sys.stdout.write(text)
+
+
+def _write_pipe(opened: Opened, options: Namespace) -> None:
+    """From the standard input, which cannot be read again: the output appears when complete."""
+    draft = options.output.with_name(f".{options.output.name}.tmp")
+    try:
+        with input_lines(None) as reader, draft.open("w", encoding="utf-8", newline="\n") as out:
+            out.writelines(_written(opened, options, reader.text(), 1))
+        draft.replace(options.output)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _translate_file(opened: Opened, options: Namespace) -> None:
+    with _progress_bar() as show:
+        done = translate_file(
+            options.input,
+            options.output,
+            lambda lines, first: _written(opened, options, lines, first),
+            identity={
+                **opened.identity,
+                "n_best": options.n_best,
+                "scores": options.scores,
+                "layout": _layout(options),
+            },
+            numbered=options.n_best > 1,
+            progress=show,
+        )
+    if done:
+        print(f"went on after line {done}", file=sys.stderr)
+
+
+def _written(opened: Opened, options: Namespace, lines: Iterable[str], first: int) -> Iterator[str]:
+    """What is written for each line."""
+    found = opened.translator.stream(
+        lines,
+        opened.recipe.search,
+        layout=_layout(options),
+        num_hypotheses=options.n_best,
+    )
+    for number, translations in enumerate(found, first):
+        yield _lines_of(number, translations, numbered=options.n_best > 1, scores=options.scores)
+
+
+def _lines_of(number: int, translations: list[Translation], *, numbered: bool, scores: bool) -> str:
+    if numbered:
+        return "".join(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations)
+    best = translations[0]
+    return f"{best.score:.4f}\t{best.text}\n" if scores else f"{best.text}\n"
+
+
+def _layout(options: Namespace) -> Layout:
+    layout: Layout = options.format
+    return layout
+
+
+def _converse(opened: Opened, options: Namespace) -> None:
+    """A line, its translation, and the time that it took."""
+    print("a sentence a line; Ctrl-D ends", file=sys.stderr)
+    search = opened.recipe.search
+    for line in sys.stdin:
+        text = line.rstrip("\r\n")
+        started = time.perf_counter()
+        (found,) = opened.translator.translate(
+            [text], search, layout=_layout(options), num_hypotheses=options.n_best
+        )
+        spent_ms = (time.perf_counter() - started) * 1000
+        for one in found:
+            print(f"{one.score:8.4f}  {one.text}" if options.n_best > 1 else one.text)
+        print(f"  {spent_ms:.0f} ms", file=sys.stderr, flush=True)
+        if options.inspect:
+            _show_attention(opened.translator, text, search)
+
+
+def _show_attention(translator: Translator, text: str, search: SearchConfig) -> None:
+    """The pieces of source and translation, and where the model looked for each."""
+    engine = translator.engine
+    if not isinstance(engine, CTranslate2Engine):
+        print("  (attention needs the engine ctranslate2)", file=sys.stderr)
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    for source in translator.plan([text], "line").rows:
+        alignment = engine.align(source, engine.search([source], search)[0][0].ids)
+        console.print(f"  source: {' '.join(alignment.source)}")
+        for piece, weights in zip(alignment.target, alignment.weights, strict=True):
+            order = sorted(range(len(weights)), key=lambda column: -weights[column])[:3]
+            looked = "  ".join(f"{alignment.source[i]} {weights[i]:.0%}" for i in order)
+            console.print(f"  {piece:>16}  {looked}")
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[Progress], None]]:
+    """A bar on the standard error, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns: list[Any] = [
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[lines]:,} lines"),
+        TimeRemainingColumn(),
+    ]
+    with ProgressBar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", lines=0)
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                completed=progress.done_bytes,
+                total=progress.all_bytes,
+                lines=progress.lines,
+            )
+
+        yield show

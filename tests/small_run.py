@@ -1,0 +1,63 @@
+"""A run that was really trained, for a few seconds, on real text: what exports start from."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from dragoman import run as steps
+from dragoman.recipe import load_recipe
+from dragoman.run_directory import RunDirectory
+
+NUM_PAIRS = 2000
+RECIPE = """
+name = "small"
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid = [{source = "valid.en", target = "valid.de"}]
+subword.vocab_size = 500
+max_pieces = 60
+[data]
+batch_tokens = 1500
+[model]
+d_model = 48
+num_heads = 4
+d_ffn = 128
+encoder_layers = 1
+decoder_layers = 1
+[schedule]
+kind = "inverse_sqrt"
+peak_learning_rate = 0.006
+warmup_steps = 30
+[train]
+max_steps = 180
+log_every_steps = 60
+validate_every_steps = 180
+validate_at_start = false
+[checkpoint]
+every_steps = 180
+[evaluate]
+bleu_pairs = 10
+train_slice_pairs = 0
+bootstrap_samples = 10
+"""
+
+
+@cache
+def small_run(shared_data: Path) -> RunDirectory:
+    """The run, trained once for a whole test session."""
+    folder = Path(mkdtemp(prefix="dragoman-small-run-"))
+    for split, count in (("train", NUM_PAIRS), ("valid", 150)):
+        for language in ("en", "de"):
+            lines = (shared_data / f"multi30k/{split}.{language}").read_text("utf-8").split("\n")
+            (folder / f"{split}.{language}").write_text("\n".join(lines[:count]) + "\n")
+    (folder / "small.toml").write_text(RECIPE)
+    recipe = load_recipe(folder / "small.toml")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return steps.run(recipe, runs=folder / "runs", workers=1, ranks=1)
+    finally:
+        os.chdir(before)

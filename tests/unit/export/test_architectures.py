@@ -1,0 +1,167 @@
+"""Every architecture a recipe can describe, beside CTranslate2 and transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.subword import Subword
+from dragoman.errors import ConfigError
+from dragoman.export.ctranslate2 import write_ctranslate2
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.export.huggingface import check_expressible, to_huggingface
+from dragoman.export.huggingface_tokenizer import make_tokenizer
+from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.search import translate_batch
+from dragoman.model.transformer import Transformer
+from dragoman.recipe import Recipe
+from trained_model import train_on_multi30k
+
+ARCHITECTURES: list[dict[str, Any]] = [
+    {"norm": "pre"},
+    {"norm": "post"},
+    {"norm": "post", "tied_embeddings": "decoder", "attention_bias": False},
+    {"norm": "post", "tied_embeddings": "none", "activation": "gelu"},
+    {"norm": "pre", "activation": "gelu", "attention_bias": False},
+    {"norm": "pre", "activation": "swiglu", "tied_embeddings": "none"},
+]
+SEARCHES = [
+    SearchConfig(beam_size=4),
+    SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2),
+    SearchConfig(beam_size=3, length_penalty="power", length_penalty_alpha=0.8),
+    SearchConfig(beam_size=3, length_penalty="power", length_penalty_alpha=0.0),
+    SearchConfig(beam_size=4, max_length_ratio=0.5, max_length_extra=1),
+]
+
+
+def random_model(vocab_size: int, options: dict[str, Any]) -> Transformer:
+    """Random weights, yet of a kind that ends its sentences now and then."""
+    torch.manual_seed(3)
+    shape = {"d_model": 32, "num_heads": 4, "d_ffn": 48, "encoder_layers": 2, "decoder_layers": 3}
+    config = ModelConfig.model_validate(shape | options)
+    model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        model.embeddings.output_matrix[EOS] *= 1.5
+    return model.eval()
+
+
+@pytest.fixture
+def subword(shared_data: Path) -> Subword:
+    return train_on_multi30k(shared_data).subword
+
+
+@pytest.fixture
+def sources(shared_data: Path) -> list[list[int]]:
+    """Some longer than any table of positions that is made at first."""
+    rows = train_on_multi30k(shared_data).sources[:24]
+    return [*rows, [piece for row in rows for piece in row] * 2]
+
+
+@pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
+def test_ctranslate2_finds_what_our_search_finds(
+    options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
+) -> None:
+    model = random_model(subword.vocab_size, options)
+    write_ctranslate2(model, (subword, subword), tmp_path, quantization="float32")
+    engine = CTranslate2Engine(tmp_path, (subword, subword), threads=1)
+    for config in SEARCHES:
+        ours = translate_batch([model], sources[:-1], config, num_hypotheses=config.beam_size)
+        theirs = engine.search(sources[:-1], config, num_hypotheses=config.beam_size)
+        for own, other in zip(ours, theirs, strict=True):
+            assert [one.ids for one in own] == [one.ids for one in other][: len(own)]
+            for one, two in zip(own, other, strict=False):
+                assert one.score == pytest.approx(two.score, rel=1e-3, abs=1e-3)
+    (own,) = translate_batch([model], sources[-1:], SEARCHES[1])
+    (other,) = engine.search(sources[-1:], SEARCHES[1])
+    assert own[0].ids == other[0].ids
+
+
+@pytest.mark.parametrize("options", ARCHITECTURES[:-1], ids=str)
+def test_transformers_finds_what_our_search_finds(
+    options: dict[str, Any], subword: Subword, sources: list[list[int]]
+) -> None:
+    model = random_model(subword.vocab_size, options)
+    theirs = to_huggingface(model)
+    config = SearchConfig(beam_size=4, length_penalty="power", length_penalty_alpha=0.6)
+    for source in sources[:8]:
+        ((own,),) = translate_batch([model], [source], config)
+        ids = torch.tensor([[*source, EOS]])
+        limit = int(len(source) * config.max_length_ratio) + config.max_length_extra
+        (found,) = theirs.generate(
+            ids, attention_mask=torch.ones_like(ids), num_beams=4, length_penalty=0.6,
+            early_stopping=True, do_sample=False, max_new_tokens=limit,
+        ).tolist()  # fmt: skip
+        found = found[1:]
+        assert own.ids == (found[: found.index(EOS)] if EOS in found else found)
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"activation": "swiglu"}, "model.activation"),
+        ({"norm": "pre", "tied_embeddings": "decoder"}, "model.tied_embeddings"),
+    ],
+)
+def test_what_transformers_cannot_express_is_named(options: dict[str, Any], place: str) -> None:
+    recipe = recipe_of(ModelConfig.model_validate(options), joint=True)
+    with pytest.raises(ConfigError, match=place):
+        check_expressible(recipe)
+
+
+def test_two_vocabularies_are_refused_for_transformers() -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.subword\.joint"):
+        check_expressible(recipe_of(ModelConfig(norm="post", tied_embeddings="none"), joint=False))
+
+
+def recipe_of(model: ModelConfig, *, joint: bool) -> Recipe:
+    corpus = CorpusConfig(
+        train=(TextFiles(source="a", target="b"),),
+        valid_pairs=1,
+        subword=SubwordConfig(joint=joint),
+    )
+    return Recipe(name="x", corpus=corpus, model=model)
+
+
+HOSTILE = [
+    "Zwei  Männer\tstehen.",
+    "naïve café — “quoted” …",
+    "e\u0301 decomposed",
+    "\ufeffbom and\u00a0no-break",
+    "emoji 👩‍👩‍👧 and 漢字 end",
+    "</s> <s> <unk> <pad> typed",
+    "שלום עולם",
+    "\u2581 lower block \u2581\u2581x",
+    "UPPER lower ŒUVRE İ",
+    "",
+    "   ",
+    "a" * 300,
+]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_tokenizer_gives_our_ids(shared_data: Path, kind: Any, lowercase: bool) -> None:
+    from sentencepiece import SentencePieceProcessor
+
+    from dragoman.corpus.subword import train_subword
+
+    text = normalize((shared_data / "multi30k/valid.de").read_text("utf-8"), lowercase=lowercase)
+    lines = text.split("\n")
+    config = SubwordConfig(vocab_size=600, kind=kind)
+    own = Subword(SentencePieceProcessor(model_proto=train_subword([lines], config)))
+    tokenizer = make_tokenizer(own.scored_pieces(), kind=kind, lowercase=lowercase)
+    hostile = [line for line in HOSTILE if kind == "bpe" or "</s>" not in line]
+    for line in [*lines[:400], *hostile]:
+        (expected,) = own.encode([normalize(line, lowercase=lowercase)])
+        assert tokenizer.encode(line).ids == [*expected, EOS], line
+    rows = own.encode(lines[:50])
+    assert [tokenizer.decode(row) for row in rows] == own.decode(rows)

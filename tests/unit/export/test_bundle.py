@@ -1,0 +1,222 @@
+"""Exports of a real run: read back, checked against our search, and noticed when damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.distributed.world import World, join_world
+from dragoman.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.export.bundle import Bundle
+from dragoman.export.export import Exported, Request, Target, export
+from dragoman.export.huggingface import power_search, translate_with_huggingface
+from dragoman.export.load import load_translation_model
+from dragoman.run_directory import RunDirectory
+from dragoman.serve.engines import translator_of
+from dragoman.translation import TranslationModel
+from small_run import small_run
+
+LINES = ["A man in a red shirt.", "Two dogs run through the snow.", "", "A woman is singing."]
+
+
+@pytest.fixture
+def run(shared_data: Path) -> RunDirectory:
+    return small_run(shared_data)
+
+
+def exported(run: RunDirectory, to: Target, output: Path, **options: object) -> Exported:
+    with join_world() as world:
+        return export(run, Request(to=to, output=output, **options), world)  # type: ignore[arg-type]
+
+
+def ours(run: RunDirectory, world: World) -> list[str]:
+    model = TranslationModel.load(run, ["best"], world)
+    return model.translate(LINES, run.recipe().search)
+
+
+@pytest.fixture
+def bundle(run: RunDirectory, tmp_path: Path) -> Path:
+    return exported(run, "bundle", tmp_path / "bundle").path
+
+
+@pytest.fixture
+def for_ctranslate2(run: RunDirectory, tmp_path: Path) -> Path:
+    return exported(run, "ctranslate2", tmp_path / "ct2").path
+
+
+def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Path) -> None:
+    with join_world() as world:
+        expected = ours(run, world)
+        path = exported(run, "bundle", tmp_path / "bundle").path
+        loaded = load_translation_model(path, ["best"], world)
+        assert loaded.translate(LINES, run.recipe().search) == expected
+        done = exported(run, "ctranslate2", tmp_path / "ct2")
+        assert done.verified.sentences == 100
+        assert done.verified.identical >= 97
+        translator = translator_of(Bundle.open(done.path), threads=1)
+        found = translator.translate(LINES, run.recipe().search, layout="line")
+        assert [best.text for best, *_ in found] == expected
+
+
+@pytest.mark.parametrize("quantization", ["int8", "float16"])
+def test_fewer_bits_stay_near(run: RunDirectory, tmp_path: Path, quantization: str) -> None:
+    whole = exported(run, "ctranslate2", tmp_path / "whole")
+    small = exported(run, "ctranslate2", tmp_path / "small", quantization=quantization)
+    assert small.size_bytes < 0.6 * whole.size_bytes
+    assert small.verified.chrf > 70
+
+
+def test_transformers_loads_it_without_code_of_ours(run: RunDirectory, tmp_path: Path) -> None:
+    done = exported(run, "huggingface", tmp_path / "hf")
+    assert done.verified.identical >= 97
+    texts = [line for line in LINES if line]
+    search = power_search(run.recipe().search)
+    with join_world() as world:
+        expected = TranslationModel.load(run, ["best"], world).translate(texts, search)
+    assert translate_with_huggingface(done.path, texts, search) == expected
+    assert not list(done.path.glob("*.py"))
+
+
+def test_the_card_says_what_it_is(bundle: Path, run: RunDirectory) -> None:
+    card = (bundle / "README.md").read_text("utf-8")
+    assert "BLEU|" in card or "BLEU" in card
+    assert "train.en" in card
+    assert Bundle.open(bundle).info.scores
+    for file in bundle.iterdir():
+        if file.suffix in (".json", ".toml", ".md"):
+            assert str(run.path.parent) not in file.read_text("utf-8"), file
+
+
+def test_a_flipped_byte_is_noticed_in_every_file(bundle: Path, for_ctranslate2: Path) -> None:
+    for directory in (bundle, for_ctranslate2):
+        for file in sorted(directory.iterdir()):
+            whole = file.read_bytes()
+            torn = bytearray(whole)
+            torn[len(torn) // 2] ^= 1
+            file.write_bytes(bytes(torn))
+            with pytest.raises(CheckpointError) as caught:
+                Bundle.open(directory)
+            assert "\n" not in str(caught.value)
+            file.write_bytes(whole)
+        Bundle.open(directory)
+
+
+def test_a_missing_part_is_noticed(bundle: Path, for_ctranslate2: Path) -> None:
+    for directory in (bundle, for_ctranslate2):
+        for file in sorted(directory.iterdir()):
+            aside = directory.parent / "aside"
+            file.rename(aside)
+            with pytest.raises(CheckpointError, match=r"\S"):
+                Bundle.open(directory)
+            if file.name != "digests.json":  # nor where the list of files forgets it as well
+                forget(directory, file.name)
+                with pytest.raises(CheckpointError):
+                    Bundle.open(directory)
+            aside.rename(file)
+            redo_digests(directory)
+
+
+@pytest.mark.parametrize("name", ["source.model", "target.model"])
+def test_a_wrong_vocabulary_is_noticed_though_its_digest_is_right(
+    bundle: Path, for_ctranslate2: Path, name: str, shared_data: Path
+) -> None:
+    other = other_vocabulary(shared_data)
+    for directory in (bundle, for_ctranslate2):
+        (directory / name).write_bytes(other)
+        redo_digests(directory)
+        info = json.loads((directory / "bundle.json").read_bytes())
+        info["vocabularies"][name] = hashlib.sha256(other).hexdigest()
+        (directory / "bundle.json").write_text(json.dumps(info))
+        redo_digests(directory)
+        with pytest.raises(CheckpointError, match="vocabulary"):
+            Bundle.open(directory)
+
+
+def test_the_command_says_it_in_one_line(
+    bundle: Path, run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (bundle / "target.model").unlink()
+    (tmp_path / "in").write_text("A man.\n")
+    out = tmp_path / "out"
+    code = main(["translate", str(bundle), "--input", str(tmp_path / "in"), "--output", str(out)])
+    assert code == 1
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert "target.model" in error
+    assert not out.exists()
+    assert main(["export", str(run.path), "--to", "bundle", "--output", str(tmp_path / "in")]) == 1
+    assert (tmp_path / "in").read_text() == "A man.\n", "nothing but an export is replaced"
+
+
+def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--quantization"):
+        exported(run, "bundle", tmp_path / "no", quantization="int8")
+    with pytest.raises(CorpusError, match="cannot be read"):
+        exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "none.txt")
+    assert not (tmp_path / "no").exists()
+
+
+def test_no_pickle_is_written_or_read(
+    bundle: Path, for_ctranslate2: Path, run: RunDirectory, tmp_path: Path
+) -> None:
+    for file in [*bundle.iterdir(), *for_ctranslate2.iterdir()]:
+        assert file.read_bytes()[:2] not in (b"\x80\x02", b"\x80\x04", b"PK"), file
+    (tmp_path / "in").write_text("A man.\n")
+    program = """
+import sys
+def forbid(event, arguments):
+    if event.startswith("pickle."):
+        raise RuntimeError(f"{event} {arguments}")
+from dragoman.cli import main
+from dragoman.serve import translate_command
+sys.addaudithook(forbid)
+for path in sys.argv[2:]:
+    assert main(["translate", path, "--input", sys.argv[1]]) == 0
+"""
+    paths = [str(path) for path in (tmp_path / "in", bundle, for_ctranslate2, run.path)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *paths], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 3
+
+
+def forget(directory: Path, name: str) -> None:
+    file = directory / "digests.json"
+    digests = json.loads(file.read_bytes())
+    digests.pop(name, None)
+    file.write_text(json.dumps(digests))
+
+
+def redo_digests(directory: Path) -> None:
+    digests = {
+        file.name: {
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "bytes": file.stat().st_size,
+        }
+        for file in directory.iterdir()
+        if file.name != "digests.json"
+    }
+    (directory / "digests.json").write_text(json.dumps(digests))
+
+
+def other_vocabulary(shared_data: Path) -> bytes:
+    """Another SentencePiece model of the same size."""
+    from dragoman.corpus.config import SubwordConfig
+    from dragoman.corpus.subword import train_subword
+
+    lines = (shared_data / "multi30k/train.cs").read_text("utf-8").split("\n")[:3000]
+    return train_subword([lines], SubwordConfig(vocab_size=500))
+
+
+def test_an_older_export_is_replaced(bundle: Path, run: RunDirectory) -> None:
+    shutil.copyfile(bundle / "README.md", bundle / "extra")
+    exported(run, "bundle", bundle)
+    assert not (bundle / "extra").exists()
