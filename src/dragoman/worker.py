@@ -17,9 +17,11 @@ from pathlib import Path
 
 import torch
 
+from dragoman.auto import choose_strategy
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, merged
+from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, DragomanError
@@ -59,7 +61,8 @@ def train(run: RunDirectory) -> None:
         model = _model(recipe, manifest, world)
         timer = PhaseTimer(world.device)
         store = CheckpointStore(run.checkpoints, recipe.checkpoint)
-        with gradient_sync(recipe.distributed, model, world) as sync:
+        distributed = _strategy(recipe, prepared, model, store, world, events)
+        with gradient_sync(distributed, model, world) as sync:
             step = TrainStep(
                 model,
                 sync=sync,
@@ -69,10 +72,10 @@ def train(run: RunDirectory) -> None:
                 world=world,
                 timer=timer,
             )
-            state = _resume(store, step, _first_state(recipe, manifest, world), events)
+            state = _resume(store, step, _first_state(recipe, manifest, world, distributed), events)
             _tell_start(run, recipe, manifest, model, state, world, events)
             with (
-                _updates(recipe, prepared, state, world) as updates,
+                _updates(recipe, prepared, state.step, world) as updates,
                 _sampling(run, updates, world, events),
             ):
                 if world.is_main and updates.sampler.num_oversized:
@@ -81,7 +84,7 @@ def train(run: RunDirectory) -> None:
                     step,
                     merged(
                         updates,
-                        recipe.distributed.batches_per_update,
+                        distributed.batches_per_update,
                         max_steps=recipe.train.max_steps,
                     ),
                     state=state,
@@ -202,13 +205,33 @@ def _model(recipe: Recipe, manifest: Manifest, world: World) -> Transformer:
     return model
 
 
-def _first_state(recipe: Recipe, manifest: Manifest, world: World) -> TrainState:
+def _strategy(
+    recipe: Recipe,
+    prepared: Path,
+    model: Transformer,
+    store: CheckpointStore,
+    world: World,
+    events: EventWriter,
+) -> DistributedConfig:
+    """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
+    if recipe.distributed.strategy != "auto":
+        return recipe.distributed
+    checkpoint = store.latest_valid(lambda _error: None)
+    if checkpoint is not None:
+        return checkpoint.state.sync
+    with _updates(recipe, prepared, 0, world) as updates:
+        return choose_strategy(recipe, model, updates, world=world, events=events)
+
+
+def _first_state(
+    recipe: Recipe, manifest: Manifest, world: World, distributed: DistributedConfig
+) -> TrainState:
     return TrainState(
         seed=recipe.train.seed,
         world_size=world.world_size,
         recipe_digest=digest(recipe),
         corpus_digest=manifest.digest,
-        sync=recipe.distributed,
+        sync=distributed,
     )
 
 
@@ -250,14 +273,14 @@ def _tell_start(
     events.write(started, step=state.step)
 
 
-def _updates(recipe: Recipe, prepared: Path, state: TrainState, world: World) -> BatchStream:
+def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
     return BatchStream(
         TokenShards.open(prepared / "train"),
         recipe.data,
         seed=recipe.train.seed,
         rank=world.rank,
         world_size=world.world_size,
-        start_update=state.step,
+        start_update=start,
         device=world.device,
     )
 

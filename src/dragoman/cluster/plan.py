@@ -145,7 +145,8 @@ def choose(cluster: Cluster, workload: Workload, compute: Compute) -> Choice:
     single = alone(compute)
     if cluster.layout.num_ranks == 1:
         return Choice(single, "there is one rank")
-    choice = _by_network(cluster, workload, compute.step_s(cluster.layout.num_ranks))
+    compute_s = compute.step_s(cluster.layout.num_ranks)
+    choice = choose_for_all_ranks(cluster, workload, compute_s)
     if choice.prediction.step_s >= single.step_s:
         return Choice(
             single,
@@ -156,7 +157,8 @@ def choose(cluster: Cluster, workload: Workload, compute: Compute) -> Choice:
     return choice
 
 
-def _by_network(cluster: Cluster, workload: Workload, compute_s: float) -> Choice:
+def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float) -> Choice:
+    """The same where every rank is to take part, be one alone faster or not."""
     synced = sync(cluster, workload, compute_s)
     slower = f"{synced.step_s / compute_s:.2f} x the compute alone"
     if _nearly_free(synced):

@@ -20,6 +20,8 @@ SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 LEAST_SYNC_EVERY: Final = 50
 MOST_SYNC_EVERY: Final = 500
+DELAY_MARGIN: Final = 1.3
+"""Steps and links are not always as fast as they were when they were measured."""
 POWERSGD_RANK: Final = 4
 MOST_TARGET_TOKENS: Final = 402_000
 """The largest batch at which a translation model is known to train as well (Ott et al. 2018)."""
@@ -109,7 +111,8 @@ class Prediction:
     strategy: none, plain, sync, accum, diloco or powersgd; `label` says it with its numbers.
     step_s: seconds of a step; compute_s: of it without any network. wire_bytes: through each
     host's interface, each direction, averaged over steps. every: micro-batches or local steps
-    from one synchronisation to the next. num_fragments: 0 where nothing is streamed.
+    from one synchronisation to the next. num_fragments: 0 where nothing is streamed. delay: local
+    steps that go on while a fragment is on its way.
     """
 
     strategy: str
@@ -119,6 +122,7 @@ class Prediction:
     wire_bytes: float
     every: int = 1
     num_fragments: int = 0
+    delay: int = 0
 
     @property
     def exposed_s(self) -> float:
@@ -187,12 +191,11 @@ def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Predict
     hidden = step_time.hidden_sync_every(local_s, network_s, num_fragments=NUM_FRAGMENTS)
     wanted = min(max(hidden, LEAST_SYNC_EVERY), MOST_SYNC_EVERY)
     every = NUM_FRAGMENTS * math.ceil(wanted / NUM_FRAGMENTS)
+    fragment_s = network_s / NUM_FRAGMENTS
+    # No later than the link needs: what arrives late is stale.
+    delay = min(math.ceil(DELAY_MARGIN * fragment_s / local_s), every // NUM_FRAGMENTS - 1)
     exposed_s = step_time.streaming_exposed_s(
-        local_s,
-        network_s / NUM_FRAGMENTS,
-        sync_every=every,
-        num_fragments=NUM_FRAGMENTS,
-        delay=every // NUM_FRAGMENTS - 1,
+        local_s, fragment_s, sync_every=every, num_fragments=NUM_FRAGMENTS, delay=delay
     )
     return Prediction(
         "diloco",
@@ -202,6 +205,7 @@ def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Predict
         cluster.between_hosts_bytes(size) / every,
         every,
         NUM_FRAGMENTS,
+        delay,
     )
 
 
@@ -213,7 +217,7 @@ def powersgd(cluster: Cluster, workload: Workload, compute_s: float) -> Predicti
         "powersgd",
         f"powersgd r={POWERSGD_RANK}",
         own_s,
-        own_s + cluster.flat_s(size, num_collectives=3),
+        own_s + cluster.flat_s(size, num_collectives=2),
         cluster.flat_bytes(size),
     )
 

@@ -7,6 +7,7 @@ topology        which ranks share a host
 traffic         bytes counted on the wire
 host_sum        a sum over all ranks, inside each host first
 strategy        what a strategy is to the trainer
+link_rate       what such sums get out of the network
 all_reduce      sync and accum: the sum of all gradients in every update
 diloco          local steps, and an average now and then
 powersgd        gradients as products of thin matrices

@@ -11,6 +11,7 @@ from rich.text import Text
 from dragoman import units
 from dragoman.telemetry import events
 from dragoman.telemetry.events import Event
+from dragoman.telemetry.planned import StrategyChosen
 from dragoman.telemetry.progress import Progress
 from dragoman.units import Quantity
 
@@ -105,6 +106,20 @@ def _run_started(event: Event, _progress: Progress, _width: int) -> list[Text]:
     return lines
 
 
+def _strategy_chosen(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    plan = event.payload
+    figures = [
+        f"compute {units.STEP_TIME.text(plan['compute_s'])} a step",
+        f"link {units.BYTE_RATE.text(plan['link_bytes_per_s'])} each way",
+        f"planned {units.STEP_TIME.text(plan['planned_step_s'])} a step",
+        f"{units.DURATION.text(round(plan['planned_run_s']))} in all",
+    ]
+    return [
+        Text.assemble(("strategy ", "dim"), (str(plan["label"]), "bold"), f"  {plan['why']}"),
+        Text("  " + ", ".join(figures), style="dim"),
+    ]
+
+
 def _validated(event: Event, progress: Progress, width: int) -> list[Text]:
     seen, step = event.payload, event.step or 0
     last = units.COUNT.text(progress.max_steps or step)
@@ -175,6 +190,7 @@ def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
 
 _TELLERS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.RunStarted.kind: _run_started,
+    StrategyChosen.kind: _strategy_chosen,
     events.Validated.kind: _validated,
     events.TestScored.kind: _test_scored,
     events.CheckpointWritten.kind: _checkpoint,

@@ -1,0 +1,56 @@
+"""What the sums that training makes get out of the network, measured with such sums."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Final, NamedTuple
+
+import torch
+
+from dragoman.distributed.host_sum import HostSum
+from dragoman.distributed.topology import Topology
+from dragoman.distributed.world import World
+
+_LEAST_FLOATS: Final = 1 << 16
+_MOST_FLOATS: Final = 1 << 26
+_LONG_ENOUGH_S: Final = 0.5
+"""A transfer that takes so long is not an effect of buffers."""
+_TRIES: Final = 3
+_LATENCY_ROUNDS: Final = 10
+
+
+class LinkRate(NamedTuple):
+    """bytes_per_s: through the interface of each host, each way, both at once; where there is one
+    host, between its ranks. latency_s: of one message of a ring."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+def measure_link(world: World, topology: Topology) -> LinkRate:
+    """Sum zeros for a second or two; every rank calls it, and all get the same answer."""
+    host_sum = HostSum(topology, torch.float32)
+    num_in_ring = topology.num_hosts if topology.num_hosts > 1 else world.world_size
+
+    def seconds(num_floats: int) -> float:
+        zeros = torch.zeros(num_floats, device=world.device)
+        world.barrier()
+        started = time.perf_counter()
+        host_sum.start(zeros)()
+        if world.device.type == "cuda":
+            torch.cuda.synchronize(world.device)
+        # Ranks must decide alike, and the slowest tells how long a sum takes.
+        return float(max(world.gather_json(time.perf_counter() - started)))
+
+    latency_s = statistics.median(seconds(1) for _ in range(_LATENCY_ROUNDS))
+    num_floats, rates = _LEAST_FLOATS, list[float]()
+    while len(rates) < _TRIES:
+        taken_s = seconds(num_floats)
+        if taken_s >= _LONG_ENOUGH_S or num_floats >= _MOST_FLOATS:
+            sent = max(world.gather_json(host_sum.sent_bytes(num_floats)))
+            rates.append(sent / taken_s)
+        else:
+            num_floats *= 2 if taken_s > _LONG_ENOUGH_S / 4 else 4
+    host_sum.close()
+    return LinkRate(statistics.median(rates), latency_s / (2 * (num_in_ring - 1)))

@@ -1,0 +1,62 @@
+"""`auto` on real links: what it measures, what it takes, and that it says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.distributed.world import World
+from dragoman.telemetry.events import read_events
+from dragoman.telemetry.planned import StrategyChosen
+from lab.conftest import OpenLab
+from lab.ranks_on_hosts import run_on_hosts
+
+
+def chosen(world: World, directory: str, overrides: list[str]) -> Any:
+    """The strategy for a small model, and whether the measurement left its weights alone."""
+    import torch
+
+    from dragoman.auto import choose_strategy
+    from dragoman.recipe import load_recipe
+    from dragoman.telemetry.events import EventWriter
+    from toy_task import TOY_MODEL, ToyPairs, toy_training
+
+    recipe = load_recipe("demo", overrides)
+    shape = TOY_MODEL.model_copy(update={"d_model": 128, "d_ffn": 512})
+    with (
+        EventWriter(Path(directory), rank=world.rank) as events,
+        toy_training(ToyPairs(300), model=shape, world=world) as training,
+    ):
+        before = [weight.clone() for weight in training.model.parameters()]
+        config = choose_strategy(
+            recipe, training.model, training.stream, world=world, events=events
+        )
+        same = all(map(torch.equal, before, training.model.parameters()))
+    return [config.model_dump(mode="json"), same]
+
+
+@pytest.mark.parametrize(
+    ("rate", "strategies"), [("1gbit", {"sync", "accum"}), ("8mbit", {"diloco"})]
+)
+def test_the_choice_follows_the_link(
+    make_lab: OpenLab, tmp_path: Path, rate: str, strategies: set[str]
+) -> None:
+    lab = make_lab(["alpha", "beta"], rate=rate)
+    # Few steps leave no room for larger batches, many do.
+    steps = 1000 if strategies == {"diloco"} else 200_000
+    overrides = ["distributed.strategy=auto", f"train.max_steps={steps}"]
+    said = run_on_hosts(chosen, str(tmp_path / "events"), overrides, hosts=lab.hosts)
+    assert said == [[said[0][0], True]] * 2
+    assert said[0][0]["strategy"] in strategies
+    events = read_events(tmp_path / "events" / "rank-0000.jsonl")
+    (told,) = (event.payload for event in events if event.kind == StrategyChosen.kind)
+    assert told["strategy"] == said[0][0]["strategy"]
+    assert told["why"]
+    assert told["planned_step_s"] >= told["compute_s"]
+    if rate == "8mbit":
+        # A bucket of tokens lets a little more through.
+        assert told["link_bytes_per_s"] == pytest.approx(0.945e6, rel=0.15)
+        diloco = said[0][0]["diloco"]
+        assert diloco["every"] % diloco["fragments"] == 0
