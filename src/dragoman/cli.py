@@ -98,6 +98,7 @@ def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     _add_translate(commands)
     _add_export(commands)
+    _add_serve(commands)
 
     average = commands.add_parser("average", help="average checkpoints into one model")
     average.add_argument("run", type=Path, metavar="RUN")
@@ -216,6 +217,25 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export.add_argument("--licence", default="Not stated.", help="of the model, for its card")
     export.add_argument(
         "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
+    )
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser("serve", help="translations over HTTP, and a page for people")
+    serve.set_defaults(module="serve.serve_command")
+    serve.add_argument(
+        "bundles", type=Path, nargs="+", metavar="BUNDLE", help="one a language pair"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
+    serve.add_argument("--port", type=int, default=8320, help="default: 8320; 0: any free one")
+    serve.add_argument("--token-file", type=Path, help="what clients must know; or DRAGOMAN_TOKEN")
+    serve.add_argument("--threads", type=_positive, help="cores (default: all)")
+    serve.add_argument("--timeout", type=_positive, default=30, help="seconds a request may take")
+    serve.add_argument(
+        "--queue", type=_positive, default=65_536, help="subword pieces that may wait"
+    )
+    serve.add_argument(
+        "--requests-per-client", type=_positive, default=256, help="under way at a time"
     )
 
 

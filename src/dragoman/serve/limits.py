@@ -17,13 +17,16 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serve.metrics import Metrics
 
 _OPEN_PATHS: Final = ("/health",)
-_LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK_NAMES: Final = ("", "127.0.0.1", "localhost", "[::1]")
+_KEY_IN_BODY: Final = "/libretranslate/"
+_TOKEN_NEEDED: Final = "a token is needed: Authorization: Bearer TOKEN"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,10 @@ class Guard:
 
             self._under_way[client] += 1
             try:
-                self._check(scope, client)
+                named = self._check(scope, client)
                 body = await self._body(scope, receive)
+                if not named and not _key_in(body, scope, self.limits.token or ""):
+                    raise _RefusedError(401, _TOKEN_NEEDED)
                 await self.app(scope, _replay(body, receive), send_counted)
             except _RefusedError as refused:
                 await _answer(send_counted, refused.status, str(refused))
@@ -78,27 +83,29 @@ class Guard:
                 if not self._under_way[client]:
                     del self._under_way[client]
 
-    def _check(self, scope: Scope, client: str) -> None:
-        headers = {name.lower(): value for name, value in scope["headers"]}
+    def _check(self, scope: Scope, client: str) -> bool:
+        """Refuse what needs no body to be refused; whether no token is missing so far."""
+        headers = dict(scope["headers"])
         if scope["path"] in _OPEN_PATHS:
-            return
-        if self.limits.token is None:
-            host = headers.get(b"host", b"").decode("latin-1")
-            if (
-                host
-                and (host if host.endswith("]") else host.rsplit(":", 1)[0]) not in _LOOPBACK_NAMES
-            ):
-                raise _RefusedError(421, "this server answers to the names of loopback alone")
-        elif not _knows(self.limits.token, headers):
-            raise _RefusedError(401, "a token is needed: Authorization: Bearer TOKEN")
+            return True
         if self._under_way[client] > self.limits.max_requests_per_client:
             raise _RefusedError(429, "too many requests of yours are under way")
+        if self.limits.token is None:
+            if not _is_loopback_name(headers.get(b"host", b"").decode("latin-1")):
+                raise _RefusedError(421, "this server answers to the names of loopback alone")
+            return True
+        if _knows(self.limits.token, headers):
+            return True
+        if not scope["path"].startswith(_KEY_IN_BODY):
+            raise _RefusedError(401, _TOKEN_NEEDED)
+        return False
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The whole body; small ones only, so that reading ahead costs no memory."""
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        headers = dict(scope["headers"])
+        if b"content-length" not in headers and b"transfer-encoding" not in headers:
             return b""
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        declared = headers.get(b"content-length", b"0")
         limit = self.limits.max_body_bytes
         if declared.isdigit() and int(declared[:20]) > limit:
             raise _RefusedError(413, f"the body has more than {limit} bytes")
@@ -144,6 +151,29 @@ def _knows(token: str, headers: dict[bytes, bytes]) -> bool:
         except binascii.Error:
             return False
     return any(hmac.compare_digest(one, token.encode()) for one in given)
+
+
+def _key_in(body: bytes, scope: Scope, token: str) -> bool:
+    """Whether a client of LibreTranslate has put the token where its own key goes."""
+    query = scope.get("query_string", b"").decode("latin-1")
+    given = [parse_qs(query).get("api_key", [""])[0]]
+    text = body.decode("utf-8", "replace")
+    if text.lstrip().startswith("{"):
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        given.append(str(values.get("api_key", "")))
+    else:
+        given.append(parse_qs(text).get("api_key", [""])[0])
+    expected = token.encode()
+    return any(hmac.compare_digest(one.encode("utf-8", "replace"), expected) for one in given)
+
+
+def _is_loopback_name(host: str) -> bool:
+    """The host of a request, with a port or without."""
+    name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+    return name.lower() in _LOOPBACK_NAMES
 
 
 async def _answer(send: Send, status: int, problem: str) -> None:

@@ -52,13 +52,12 @@ class Metrics:
         self._under_way = Gauge(
             "dragoman_requests_under_way", "Requests not yet answered", registry=self.registry
         )
-        self.sentences = Counter(
-            "dragoman_sentences", "Rows translated", ["model"], registry=self.registry
+        self._rows = Gauge(
+            "dragoman_rows_total", "Rows translated", ["model"], registry=self.registry
         )
-        self.waiting_pieces = Gauge(
-            "dragoman_waiting_pieces", "Subword pieces in the queue", ["model"],
-            registry=self.registry,
-        )  # fmt: skip
+        self._waiting = Gauge(
+            "dragoman_waiting_pieces", "Pieces in the queue", ["model"], registry=self.registry
+        )
 
     @contextmanager
     def request(self, path: str) -> Iterator[Status]:
@@ -72,6 +71,11 @@ class Metrics:
             self._under_way.dec()
             self._requests.labels(known, str(status.code)).inc()
             self._seconds.labels(known).observe(time.perf_counter() - started)
+
+    def see(self, model: str, num_rows: int, waiting_pieces: int) -> None:
+        """Where a model's queue stands."""
+        self._rows.labels(model).set(num_rows)
+        self._waiting.labels(model).set(waiting_pieces)
 
     def text(self) -> bytes:
         """In Prometheus' text format."""

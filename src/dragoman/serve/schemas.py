@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Text = Annotated[str, Field(max_length=100_000, examples=["A man is singing."])]
+Text = Annotated[str, Field(examples=["A man is singing."])]
 Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
 
 

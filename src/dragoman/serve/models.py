@@ -1,0 +1,101 @@
+"""The models of a server, and the way of a text through one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dragoman.errors import ConfigError
+from dragoman.export.bundle import CARD_FILE, Bundle
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.model.config import SearchConfig
+from dragoman.serve.batcher import Batcher
+from dragoman.serve.layout import Layout
+from dragoman.serve.limits import Limits
+from dragoman.serve.schemas import ModelDescription
+from dragoman.serve.translator import Translation, Translator
+
+_LONG: Final = 4000
+"""Characters that are encoded in a thread of their own, so that others need not wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A bundle, ready to answer."""
+
+    description: ModelDescription
+    translator: Translator
+    search: SearchConfig
+    batcher: Batcher
+
+    @classmethod
+    def of(cls, bundle: Bundle, translator: Translator, limits: Limits) -> ServedModel:
+        """The model of a bundle over its translator, which must be one of CTranslate2."""
+        assert isinstance(translator.engine, CTranslate2Engine)
+        info, search = bundle.info, bundle.recipe.search
+        description = ModelDescription(
+            name=info.name,
+            source=info.source_language,
+            target=info.target_language,
+            parameters=info.num_parameters,
+            quantization=info.quantization,
+            licence=info.licence,
+            beam_size=search.beam_size,
+            card=(bundle.path / CARD_FILE).read_text(encoding="utf-8"),
+        )
+        batcher = Batcher(translator.engine, limits.max_waiting_pieces, limits.request_s)
+        return cls(description, translator, search, batcher)
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        layout: Layout,
+        beam_size: int | None = None,
+        num_hypotheses: int = 1,
+    ) -> list[list[Translation]]:
+        """The translations of each text, best first."""
+        width = max(beam_size or self.search.beam_size, num_hypotheses)
+        search = self.search.model_copy(update={"beam_size": width})
+        if sum(map(len, texts)) > _LONG:
+            plan = await asyncio.to_thread(self.translator.plan, texts, layout)
+        else:
+            plan = self.translator.plan(texts, layout)
+        found = await self.batcher.translate(plan.rows, search, num_hypotheses=num_hypotheses)
+        return plan.assemble(found, num_hypotheses)
+
+
+class Models:
+    """All models of a server, by their languages."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """Raises ConfigError where two translate between the same languages."""
+        self.by_pair: dict[tuple[str, str], ServedModel] = {}
+        for model in models:
+            pair = (model.description.source, model.description.target)
+            if pair in self.by_pair:
+                raise ConfigError(
+                    f"two models translate {pair[0]} to {pair[1]}",
+                    place=model.description.name,
+                    remedy="serve one of them",
+                )
+            self.by_pair[pair] = model
+
+    def choose(self, source: str | None, target: str | None) -> ServedModel | None:
+        """The model for a pair; what is None may be anything as long as one model fits."""
+        fitting = [
+            model
+            for pair, model in self.by_pair.items()
+            if source in (None, pair[0]) and target in (None, pair[1])
+        ]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def pairs(self) -> str:
+        """What there is, for an error message."""
+        return ", ".join(f"{source} to {target}" for source, target in self.by_pair)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        """Every model."""
+        return iter(self.by_pair.values())

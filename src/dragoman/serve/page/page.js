@@ -1,0 +1,103 @@
+"use strict";
+
+const element = (id) => document.getElementById(id);
+let models = [];
+let latest = 0;
+
+/** The answer's JSON; an Error in words for people where there is none. */
+async function ask(path, body) {
+  const options = body && {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  };
+  let response;
+  try {
+    response = await fetch(path, options || {});
+  } catch {
+    throw new Error("The server does not answer. Is it still running?");
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error || `The server answered ${response.status}.`);
+  return answer;
+}
+
+function showError(problem) {
+  element("error").textContent = problem;
+  element("error").hidden = !problem;
+}
+
+function showAlternatives(alternatives) {
+  element("alternatives").replaceChildren(
+    ...alternatives.map((one) => {
+      const item = document.createElement("li");
+      item.dir = "auto";
+      item.textContent = one.text;
+      return item;
+    }),
+  );
+  element("others").hidden = alternatives.length === 0;
+}
+
+async function translate(event) {
+  event?.preventDefault();
+  const text = element("source").value;
+  const number = ++latest;
+  if (!text.trim()) return;
+  const model = models[element("model").selectedIndex];
+  element("result").classList.add("waiting");
+  element("time").textContent = "…";
+  showError("");
+  try {
+    const wanted = { text, alternatives: 3, source: model?.source, target: model?.target };
+    const answer = await ask("/translate", wanted);
+    if (number !== latest) return;
+    const best = answer.translations[0];
+    element("result").textContent = best.text;
+    element("time").textContent = `${(answer.seconds * 1000).toFixed(0)} ms`;
+    element("copy").disabled = false;
+    showAlternatives(best.alternatives.filter((one) => one.text !== best.text));
+  } catch (error) {
+    if (number !== latest) return;
+    element("time").textContent = "";
+    showError(error.message);
+  } finally {
+    if (number === latest) element("result").classList.remove("waiting");
+  }
+}
+
+function showCard() {
+  const model = models[element("model").selectedIndex];
+  element("card").textContent = model ? model.card.replace(/^---[\s\S]*?---\s*/, "") : "";
+}
+
+async function start() {
+  try {
+    models = await ask("/models");
+  } catch (error) {
+    showError(error.message);
+    return;
+  }
+  element("model").replaceChildren(
+    ...models.map((model) => {
+      const option = document.createElement("option");
+      option.textContent = `${model.source} to ${model.target}`;
+      return option;
+    }),
+  );
+  showCard();
+}
+
+element("form").addEventListener("submit", translate);
+element("model").addEventListener("change", () => {
+  showCard();
+  translate();
+});
+element("source").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate(event);
+});
+element("copy").addEventListener("click", async () => {
+  await navigator.clipboard.writeText(element("result").textContent);
+  element("time").textContent = "copied";
+});
+start();
