@@ -170,7 +170,8 @@ def _start_sshd(host: LabHost) -> None:
         "StrictModes no\n"
     )
     host.run(["mkdir", "-p", "/run/sshd"])
-    host.start(["/usr/sbin/sshd", "-D", "-e", "-f", config])
+    with (host.home / "sshd.log").open("w") as log:
+        host.start(["/usr/sbin/sshd", "-D", "-e", "-f", config], stdout=log)
     for _ in range(500):
         if f"{host.address}:{PORT}" in host.run(["ss", "-Hltn"]).stdout:
             return
