@@ -41,7 +41,9 @@ def _so_far(facts: Facts) -> str:
 def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("prepare", units.DURATION, facts.prepare_s)
     yield evidence("train", units.DURATION, facts.train_s)
-    yield evidence("evaluate", units.DURATION, measures.evaluate_s(facts))
+    yield evidence("evaluate", units.DURATION, measures.validate_s(facts))
+    for score in facts.test_scores:
+        yield evidence(f"translate {score.name}, afterwards", units.DURATION, score.decode_s)
     yield evidence("save checkpoints", units.DURATION, measures.save_s(facts))
     yield evidence("idle", units.DURATION, idle_s(facts))
     yield evidence("steps", units.COUNT, facts.last_step)
@@ -58,8 +60,7 @@ def idle_s(facts: Facts) -> float | None:
     """Wall clock that neither training nor evaluation nor saving explains."""
     if facts.wall_s is None or facts.train_s is None:
         return None
-    inside = [one.seconds_s for one in facts.validations]
-    known_s = facts.train_s + (summed(inside) or 0.0) + (measures.save_s(facts) or 0.0)
+    known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)
     return max(facts.wall_s - known_s, 0.0)
 
 
@@ -161,7 +162,7 @@ def cost(facts: Facts) -> Verdict:
     rows = [evidence("machines", units.COUNT, len(facts.hosts))]
     says, remedy = "Nothing was timed.", ""
     if hours is not None and wall_s is not None:
-        text = units.HOURS.text(hours * HOUR_S)
+        text = _machine_time(hours * HOUR_S)
         rows.append(Evidence("machine-hours", hours, text))
         price = cost_text(facts, wall_s)
         says = f"{text} of machines, {price}." if price else f"{text} of machines; no price given."
@@ -178,6 +179,11 @@ def cost(facts: Facts) -> Verdict:
         method="Machines x wall clock x stated price; the time between two starts is not counted.",
         remedy=remedy,
     )
+
+
+def _machine_time(seconds_s: float) -> str:
+    """Machine-hours; what is less than one, in minutes and seconds."""
+    return (units.HOURS if seconds_s >= HOUR_S else units.DURATION).text(seconds_s)
 
 
 def _both_sizes(num_bytes: int) -> str:

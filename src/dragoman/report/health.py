@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dragoman import units
 from dragoman.report import measures
 from dragoman.report.convergence import LEAST_FALL, decay_left, has_diverged, has_turned, loss_trend
-from dragoman.report.facts import Facts, summed, total
+from dragoman.report.facts import Facts, total
 from dragoman.report.verdict import Answer, Verdict, evidence
 from dragoman.units import Quantity
 
@@ -139,7 +139,7 @@ def _creep(facts: Facts) -> float | None:
 
 
 def _evaluation_share(facts: Facts) -> float | None:
-    seconds_s = summed(one.seconds_s for one in facts.validations)
+    seconds_s = measures.validate_s(facts)
     whole_s = total(seconds_s, facts.train_s)
     return seconds_s / whole_s if seconds_s is not None and whole_s else None
 

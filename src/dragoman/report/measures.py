@@ -80,10 +80,9 @@ def padding_share(facts: Facts) -> float | None:
     return sum((one.padding_share or 0.0) * one.steps for one in known) / steps if steps else None
 
 
-def evaluate_s(facts: Facts) -> float | None:
-    """Seconds of validations and of scoring the test set."""
-    seen = [one.seconds_s for one in facts.validations]
-    return summed([*seen, *(one.decode_s for one in facts.test_scores)])
+def validate_s(facts: Facts) -> float | None:
+    """Seconds of validations."""
+    return summed(one.seconds_s for one in facts.validations)
 
 
 def save_s(facts: Facts) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dragoman import units
 from dragoman.report import measures
 from dragoman.report.account import idle_s
-from dragoman.report.facts import Facts, summed
+from dragoman.report.facts import Facts
 from dragoman.report.rates import rates_of
 from dragoman.report.svg import Axis, Part, Series, bar_plot, line_plot
 
@@ -19,10 +19,9 @@ _HIDDEN_START = 0.04
 
 def duration(facts: Facts, width: int) -> str:
     """Where the wall clock went."""
-    inside = [one.seconds_s for one in facts.validations]
     parts = {
         "train": facts.train_s,
-        "evaluate": summed(inside),
+        "evaluate": measures.validate_s(facts),
         "save": measures.save_s(facts),
         "idle": idle_s(facts),
     }

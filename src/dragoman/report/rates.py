@@ -15,10 +15,10 @@ LARGEST_DEVIATION = 1e-6
 _FORMULAS = {
     "noam": "{scale:g} * d_model^-0.5 * min((step+1) * warmup^-1.5, (step+1)^-0.5)",
     "inverse_sqrt": "{peak:g} * min((step+1)/warmup, (warmup/(step+1))^0.5)",
-    "cosine": "warmup to {peak:g}, then half a cosine to {final:g} at step {total}",
-    "linear": "warmup to {peak:g}, then a straight line to {final:g} at step {total}",
-    "wsd": "warmup to {peak:g}, held, over the last {decay} of {total} steps to {final:g}",
-    "constant": "warmup to {peak:g}, then constant",
+    "cosine": "Warmup to {peak:g}, then half a cosine to {final:g} at step {total}",
+    "linear": "Warmup to {peak:g}, then a straight line to {final:g} at step {total}",
+    "wsd": "Warmup to {peak:g}, held, over the last {decay} of {total} steps to {final:g}",
+    "constant": "Warmup to {peak:g}, then constant",
 }
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from dragoman import units
 from dragoman.report import measures
-from dragoman.report.facts import Facts, Gpu, Traffic
+from dragoman.report.facts import Facts, Gpu, Machine, Traffic
 from dragoman.report.trend import mean_interval
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
+from dragoman.telemetry.lines import told
 
 BUSY_COMPUTE = 0.9
 """Of a step in compute: below it the device waits for something else."""
@@ -98,10 +99,15 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     for gpu in facts.gpus:
         yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, _gpu_text(gpu))
     for machine in facts.machines:
-        yield evidence(f"processors of {machine.host}, busy", units.SHARE, machine.cpu_share)
-        yield evidence(f"memory of {machine.host}, used", units.SHARE, machine.memory_share)
-        queued = machine.queued_batches
-        yield evidence(f"batches ready on {machine.host}", units.SCORE, queued)
+        yield Evidence(machine.host, machine.cpu_share, _machine_text(machine))
+
+
+def _machine_text(machine: Machine) -> str:
+    busy, used = (told(units.SHARE, value) for value in (machine.cpu_share, machine.memory_share))
+    parts = [f"processors {busy} busy, memory {used} used"]
+    if machine.queued_batches is not None:
+        parts.append(f"{units.SCORE.text(machine.queued_batches)} batches ready for the next steps")
+    return ", ".join(parts)
 
 
 def _gpu_text(gpu: Gpu) -> str:
@@ -113,7 +119,7 @@ def _gpu_text(gpu: Gpu) -> str:
         limit = "" if gpu.power_limit_w is None else f" of {units.POWER.text(gpu.power_limit_w)}"
         parts.append(f"{units.POWER.text(gpu.power_w)}{limit}")
     if gpu.memory_bytes is not None:
-        parts.append(f"at most {units.SIZE.text(gpu.memory_bytes)} of memory")
+        parts.append(f"memory {units.SIZE.text(gpu.memory_bytes)}")
     if gpu.throttle_reasons:
         parts.append(f"clock lowered by {', '.join(gpu.throttle_reasons)}")
     if gpu.ecc_errors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dragoman.telemetry.lines import told
 from dragoman.units import Quantity
 
 Answer = Literal["yes", "no", "cannot tell", "measured"]
@@ -43,7 +44,7 @@ class Verdict:
 
 def evidence(name: str, quantity: Quantity, value: float | None) -> Evidence:
     """A value in its unit; "not measured" where there is none."""
-    return Evidence(name, value, "not measured" if value is None else quantity.text(value))
+    return Evidence(name, value, told(quantity, value))
 
 
 def in_words(name: str, text: str) -> Evidence:

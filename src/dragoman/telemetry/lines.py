@@ -182,7 +182,7 @@ def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
         ("dev loss", "best_dev_loss", units.LOSS),
         ("BLEU", "best_bleu", units.SCORE),
     ):
-        if seen[key] is not None:
+        if seen[key]:  # a BLEU of 0 is nobody's best
             at = units.COUNT.text(seen[f"{key}_step"])
             line.append(f"; best {name} {quantity.text(seen[key])} at step {at}")
     return [line]
