@@ -1,11 +1,12 @@
 # make demo    a model from the bundled sample corpus, in minutes
+# make lab     two hosts on this machine (root): doctor, a training over them, what strategies cost
 # make test    the tests; the checks are in `make check`
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c \
 	'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-all check format bench docs clean
+.PHONY: setup demo lab test test-all check format bench docs clean
 
 setup: $(READY)
 
@@ -18,6 +19,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/dragoman run demo --ranks 2
+
+lab: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m lab.show
 
 test: $(READY)
 	$(BIN)/pytest -m "not slow"

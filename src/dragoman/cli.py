@@ -123,7 +123,10 @@ def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     doctor = commands.add_parser("doctor", help="what is right and wrong on the hosts of a run")
     _hosts(doctor, required=True)
     doctor.add_argument("--json", action="store_true", help="print JSON")
-    doctor.set_defaults(module="training_commands")
+    setup = commands.add_parser("setup", help="make a Python with torch on every host, over ssh")
+    _hosts(setup, required=True)
+    for parser in (doctor, setup):
+        parser.set_defaults(module="training_commands")
 
     resume = commands.add_parser("resume", help="go on with a run on the hosts it was on")
     stop = commands.add_parser("stop", help="save and end a training, from another terminal")
@@ -149,7 +152,6 @@ def _add_scheduled(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     generate.add_argument("--gpu", default="V100", help="their kind, in SkyPilot's words")
     generate.add_argument("--hours", type=_positive, default=24, help="at most (default: 24)")
     generate.add_argument("--image", default="", help="of the container, for Kubernetes")
-    generate.add_argument("--package", default="dragoman", help="what SkyPilot lets pip install")
 
     join = commands.add_parser("join", help="train as one of the machines a scheduler started")
     _recipe(join)

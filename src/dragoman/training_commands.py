@@ -20,6 +20,15 @@ HOSTS_FILE: Final = "hosts.json"
 """In a run's directory: the hosts it was last trained on."""
 
 
+def setup(options: Namespace) -> int:
+    """Make a Python with what dragoman needs on every host."""
+    from dragoman.cluster.hosts import load_hosts
+    from dragoman.cluster.setup import set_up
+
+    set_up(load_hosts(options.hosts), tell=open_console().print)
+    return 0
+
+
 def doctor(options: Namespace) -> int:
     """Examine the hosts; the exit code is 1 where training would refuse to start."""
     from dragoman.cluster.checks import Wanted, examine, is_fit

@@ -4,7 +4,8 @@
         lab.desk.run(["ssh", "alpha", "hostname"])
 
 The desk is where a user sits: it is on the same switch, its port has no limit, and it holds the
-only private key. Hosts know each other's names, and the desk knows their host keys.
+only private key. Hosts know each other's names, and the desk knows their host keys. `make lab`
+shows all of it.
 """
 
 from __future__ import annotations

@@ -12,4 +12,15 @@ plan_command  from the options of `dragoman plan` to a plan
 facts         what doctor finds out on the hosts and between them
 checks        what of that is right or wrong, and what to do about it
 doctor_view   the findings as a table and as JSON
+ssh           OpenSSH as a list of arguments
+copying       directories on their way to a host, by their digests
+unpack        what receives them there
+setup         a Python with what is needed on every host
+agent         what runs on each host
+team          the desk's end of the agents
+job           what all hosts do together: meet, begin
+examine       the facts, from all hosts at once
+checkpoints   a run's checkpoints between its hosts and here
+training      a run over several hosts, seen from where the user sits
+commands      every command of it as words, before any is run
 """

@@ -1,0 +1,84 @@
+"""A Python with what dragoman needs on every host: a virtual environment, made once over ssh.
+
+Its packages have the versions of this machine; dragoman itself comes with each run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import PurePosixPath
+from typing import Final
+
+from dragoman.cluster import ssh
+from dragoman.cluster.examine import on_each
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.errors import ConfigError, MachineError
+
+_INSTALL_S: Final = 3600.0
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_PROBE: Final = "import sys; sys.exit(sys.version_info < (3, 11))"
+
+Tell = Callable[[str], None]
+
+
+def requirements() -> Iterator[str]:
+    """What dragoman depends on, in the versions that run here: `torch==2.13.0`, ..."""
+    for line in metadata.requires("dragoman") or []:
+        if "extra ==" not in line:
+            match = _NAME.match(line)
+            assert match is not None
+            # "+cpu" and the like say how it was built; a host's package index chooses that.
+            public, _, _build = metadata.version(match[0]).partition("+")
+            yield f"{match[0]}=={public}"
+
+
+def environment_of(host: Host) -> str:
+    """The directory of the virtual environment that `python` names; ConfigError if it is none."""
+    python = PurePosixPath(host.python)
+    if python.parent.name != "bin" or len(python.parts) < 3:
+        raise ConfigError(
+            f"{host.python} is not in a virtual environment, and packages go only into one",
+            place=host.name,
+            remedy="leave python out of hosts.toml, or name .../bin/python of one to be made",
+        )
+    return str(python.parent.parent)
+
+
+def commands(host: Host) -> list[list[str]]:
+    """What makes the host ready: a Python new enough, its environment, the packages."""
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return [
+        ["python3", "-c", _PROBE],
+        ["python3", "-m", "venv", environment_of(host)],
+        [host.python, *install, *requirements()],
+    ]
+
+
+def set_up(hosts: Hosts, *, tell: Tell) -> None:
+    """Make every host ready at once. Raises ConfigError, and MachineError of the first to fail."""
+    for host in hosts.host:
+        environment_of(host)
+
+    def one(host: Host) -> None:
+        for command in commands(host):
+            _run(host, command)
+        tell(f"{host.name}: {host.python} is ready")
+
+    for error in on_each(hosts.host, one).values():
+        raise error
+
+
+def _run(host: Host, command: list[str]) -> None:
+    try:
+        ssh.run(host, command, timeout_s=_INSTALL_S)
+    except MachineError as error:
+        if "ssh cannot log in" in error.problem:
+            raise
+        raise MachineError(
+            f"`{' '.join(command[:4])} ...` failed: {error.problem}",
+            place=host.name,
+            remedy="it needs Python 3.11 or newer with venv (Debian: python3-venv) and a package "
+            "index that it can reach",
+        ) from error
