@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.corpus.prepare import Progress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.errors import ConfigError
-from dragoman.launch import launch_workers
+from dragoman.launch import Share, launch_workers
 from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory
 from dragoman.session import training_session
@@ -81,6 +82,13 @@ def train(directory: RunDirectory, *, ranks: int | None = None) -> None:
     """
     with training_session(directory.path):
         _work(["train", str(directory.path)], directory, ranks)
+
+
+def train_share(directory: RunDirectory, share: Share, *, ranks: int) -> None:
+    """This machine's share of it, where a scheduler started the others too; they share the run."""
+    work = ["dragoman.worker", "train", str(directory.path)]
+    with nullcontext() if share.number else training_session(directory.path):
+        launch_workers(work, ranks=ranks, run_directory=directory.path, share=share)
 
 
 def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], None]) -> None:

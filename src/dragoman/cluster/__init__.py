@@ -22,5 +22,7 @@ job           what all hosts do together: meet, begin
 examine       the facts, from all hosts at once
 checkpoints   a run's checkpoints between its hosts and here
 training      a run over several hosts, seen from where the user sits
+scheduled     the same where a scheduler starts the machines
+launchers     files for such schedulers
 commands      every command of it as words, before any is run
 """

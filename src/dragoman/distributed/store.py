@@ -1,4 +1,4 @@
-"""The store of several hosts: `python -m dragoman.distributed.store ADDRESS`.
+"""The store of several hosts: `python -m dragoman.distributed.store ADDRESS [PORT]`.
 
 It prints the port it listens on and ends when its standard input does. PyTorch's own servers listen
 on every interface of the machine; this one listens on the address it is given, and nowhere else.
@@ -18,10 +18,13 @@ from dragoman.distributed.rendezvous import StoreAddress
 _TIMEOUT: Final = timedelta(minutes=5)
 
 
-def serve(address: str) -> TCPStore:
-    """A store that listens on a free port of this address alone, as long as it is referred to."""
+def serve(address: str, *, port: int = 0) -> TCPStore:
+    """A store that listens on this address alone, as long as it is referred to.
+
+    port: a free one where it is 0. Raises OSError where it cannot listen there.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family)
+    listener = socket.create_server((address, port), family=family)
     port = listener.getsockname()[1]
     return TCPStore(
         address,
@@ -43,7 +46,8 @@ def connect(where: StoreAddress, *, prefix: str) -> Store:
 
 def main() -> None:
     """Serve until nobody holds the other end of standard input."""
-    store = serve(sys.argv[1])
+    address, *port = sys.argv[1:]
+    store = serve(address, port=int(port[0]) if port else 0)
     print(store.port, flush=True)
     sys.stdin.read()
 

@@ -1,0 +1,65 @@
+"""What a generated file must know, and the command that it starts everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from dragoman.errors import ConfigError
+
+PORT: Final = 29_400
+"""Where the machines of a run meet, on the first one's private address."""
+_NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_HOURS: Final = 24 * 365
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledJob:
+    """A training for a scheduler.
+
+    name: what the scheduler calls it: a DNS label, as Kubernetes asks for.
+    recipe: a shipped recipe, or a TOML file as the machines see it.
+    folder: that all machines share; runs and prepared text lie in it.
+    gpus: of each machine; on none the ranks compute on its processor.
+    ranks: of each machine. hours: after which the scheduler may end it; it can go on later.
+    image: of the container; the environment that is there already where it is empty.
+    """
+
+    name: str
+    recipe: str
+    folder: PurePosixPath
+    nodes: int
+    gpus: int
+    ranks: int
+    hours: int
+    image: str = ""
+    overrides: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"{self.name!r} cannot be a job's name",
+                place="--name",
+                remedy="use up to 63 small letters, digits and hyphens, a letter first",
+            )
+        if not self.folder.is_absolute():
+            raise ConfigError(
+                f"{self.folder} is not absolute",
+                place="--folder",
+                remedy="name the shared folder as all machines see it",
+            )
+        if self.hours > _HOURS:
+            raise ConfigError(f"{self.hours} hours", place="--hours", remedy="at most a year")
+
+    def command(self, *, at: str) -> list[str]:
+        """`dragoman join` as an argument list; at: ADDRESS:PORT in the scheduler's own words."""
+        overrides = [word for override in self.overrides for word in ("--set", override)]
+        return [
+            *("dragoman", "join", self.recipe, "--at", at, "--ranks", str(self.ranks)),
+            *("--runs", str(self.folder / "runs")),
+            *("--prepared", str(self.folder / "prepared" / self.name)),
+            *overrides,
+        ]

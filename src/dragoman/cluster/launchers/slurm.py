@@ -1,0 +1,39 @@
+"""A script for sbatch: one task a machine, ended softly before its time is over."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from dragoman.cluster.launchers.job import ScheduledJob
+
+_SAVE_S: Final = 180
+"""How long before the end of its time a job is asked to save."""
+
+
+def slurm(job: ScheduledJob) -> str:
+    """The script; submitted again, it goes on where it was ended."""
+    machine = f"#SBATCH --gpus-per-node={job.gpus}" if job.gpus else "#SBATCH --exclusive"
+    # srun and bash see these words; the address alone is left for bash to fill in.
+    command = shlex.join(job.command(at="AT")).replace(" --at AT ", ' --at "$first:$port" ')
+    return f"""\
+#!/bin/bash
+# Submit with: sbatch {job.name}.sbatch
+# {job.folder} must be a folder that all machines share.
+#SBATCH --job-name={job.name}
+#SBATCH --nodes={job.nodes}
+#SBATCH --ntasks-per-node=1
+{machine}
+#SBATCH --time={job.hours}:00:00
+#SBATCH --signal=TERM@{_SAVE_S}
+#SBATCH --output={job.name}-%j.log
+set -euo pipefail
+
+# Keeps the processes of this job apart from all others.
+DRAGOMAN_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')
+export DRAGOMAN_TOKEN
+
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((20000 + SLURM_JOB_ID % 10000))
+srun --kill-on-bad-exit=1 {command}
+"""

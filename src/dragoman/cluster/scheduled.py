@@ -1,0 +1,165 @@
+"""This machine's share of a run that a scheduler starts on every machine at once.
+
+Slurm, Kubernetes and SkyPilot start the same command everywhere and say in the environment which
+machine is which. The first one prepares the run and then opens the store at the address that all
+were given; the others wait for it. They share a folder: what one writes there, all read.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+from dragoman.cluster.agent import network
+from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.errors import ConfigError, MachineError
+from dragoman.launch import Share
+
+TOKEN_VARIABLE: Final = "DRAGOMAN_TOKEN"  # noqa: S105  # its name, not the token
+"""Names the environment variable that keeps one run's processes apart from all others."""
+_NODE_VARIABLES: Final = ("SLURM_NODEID", "PET_NODE_RANK", "SKYPILOT_NODE_RANK")
+_NODES_VARIABLES: Final = ("SLURM_NNODES", "PET_NNODES", "SKYPILOT_NUM_NODES")
+_ENDPOINT: Final = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*):(?P<port>\d{1,5})")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9]{16,128}")
+_RESOLVE_S: Final = 300.0
+_KNOCK_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Machine `node` of `nodes`, counted from 0, and where they meet.
+
+    host, port: a name or address of machine 0 on the private network, and a free port there.
+    """
+
+    node: int
+    nodes: int
+    host: str
+    port: int
+    token: str
+
+    @classmethod
+    def read(
+        cls, at: str, *, node: int | None, nodes: int | None, environment: Mapping[str, str]
+    ) -> Self:
+        """From an ADDRESS:PORT and, where the rest is None, from what the scheduler says.
+
+        Raises ConfigError where that is not enough.
+        """
+        match = _ENDPOINT.fullmatch(at)
+        if match is None or not 0 < int(match["port"]) < 1 << 16:
+            raise ConfigError(
+                f"{at!r} is not ADDRESS:PORT", place="--at", remedy="such as 10.0.0.1:29400"
+            )
+        node = _number("--node", node, _NODE_VARIABLES, environment)
+        nodes = _number("--nodes", nodes, _NODES_VARIABLES, environment)
+        if not 0 <= node < nodes:
+            raise ConfigError(
+                f"there is no machine {node} among {nodes}",
+                place="--node",
+                remedy="count machines from 0",
+            )
+        token = environment.get(TOKEN_VARIABLE, "")
+        if not _TOKEN.fullmatch(token):
+            raise ConfigError(
+                "it must hold 16 or more letters and digits, the same on all machines of a run",
+                place=TOKEN_VARIABLE,
+                remedy=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16)",
+            )
+        return cls(node, nodes, match["host"], int(match["port"]), token)
+
+
+@contextmanager
+def met(place: Place, *, wait_s: float) -> Iterator[Share]:
+    """This machine's share; inside the block the store is there.
+
+    wait_s: how long the first machine may take to get here, with a corpus to prepare before.
+    Raises MachineError where the address is not the first machine's own, or nobody answers.
+    """
+    address = _resolved(place.host)
+    interface = network.route_to([address])
+    if interface is None:
+        raise MachineError(
+            f"no interface of this machine leads to {address}",
+            place="--at",
+            remedy="give an address of the network that all machines of the run are on",
+        )
+    store = StoreAddress(address, place.port, place.token)
+    share = Share(place.node, place.nodes, interface, store)
+    if place.node:
+        _wait_for(store, wait_s)
+        yield share
+    elif network.addresses()[interface] != address:
+        raise MachineError(
+            f"the first machine does not have the address {address}",
+            place="--at",
+            remedy="give an address of the machine that is number 0",
+        )
+    else:
+        with opened_store(address, port=place.port):
+            yield share
+
+
+@contextmanager
+def opened_store(address: str, *, port: int = 0) -> Iterator[int]:
+    """A store that listens on this address alone while the block runs; yields its port.
+
+    port: a free one is chosen where it is 0. Raises MachineError where it cannot listen there.
+    """
+    program = [sys.executable, "-P", "-m", "dragoman.distributed.store", address, str(port)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as store:
+        assert store.stdin is not None
+        assert store.stdout is not None
+        chosen = store.stdout.readline().strip()
+        if not chosen:
+            raise MachineError(
+                f"no store can be opened at {address}, port {port or 'any'}",
+                remedy="see whether the address is this machine's own and the port free",
+            )
+        try:
+            yield int(chosen)
+        finally:
+            store.stdin.close()
+
+
+def _wait_for(store: StoreAddress, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while network.unreachable([(store.address, store.port)]):
+        if time.monotonic() > deadline:
+            raise MachineError(
+                f"the first machine does not answer at {store.endpoint}",
+                remedy="see its log, and whether the network lets this port through",
+            )
+        time.sleep(_KNOCK_EVERY_S)
+
+
+def _resolved(host: str) -> str:
+    """The address of a name, which a cluster may publish only once the machine is up."""
+    deadline = time.monotonic() + _RESOLVE_S
+    while not (found := network.resolve(host)):
+        if time.monotonic() > deadline:
+            raise MachineError(
+                f"{host} has no address", place="--at", remedy="see the cluster's name service"
+            )
+        time.sleep(_KNOCK_EVERY_S)
+    return found[0]
+
+
+def _number(
+    option: str, given: int | None, variables: Sequence[str], environment: Mapping[str, str]
+) -> int:
+    texts = (environment.get(variable, "") for variable in variables)
+    number = given if given is not None else next((int(t) for t in texts if t.isdigit()), None)
+    if number is None:
+        raise ConfigError(
+            f"no scheduler says it here (none of {', '.join(variables)} is set)",
+            place=option,
+            remedy="give it",
+        )
+    return number

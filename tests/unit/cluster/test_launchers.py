@@ -1,0 +1,109 @@
+"""Generated files, as their own schedulers read them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import PurePosixPath
+
+import pytest
+import yaml
+from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+
+from dragoman.cluster.launchers.job import ScheduledJob
+from dragoman.cluster.launchers.kubernetes import kubernetes
+from dragoman.cluster.launchers.skypilot import skypilot
+from dragoman.cluster.launchers.slurm import slurm
+from dragoman.errors import ConfigError
+
+AWKWARD = 'corpus.folder=/text/it\'s "here" $HOME'
+
+
+def job(**changes: object) -> ScheduledJob:
+    values: dict[str, object] = {
+        "name": "demo",
+        "recipe": "demo",
+        "folder": PurePosixPath("/shared"),
+        "nodes": 3,
+        "gpus": 2,
+        "ranks": 2,
+        "hours": 30,
+        "image": "team/dragoman:1",
+        "overrides": [AWKWARD],
+    }
+    return ScheduledJob(**(values | changes))  # type: ignore[arg-type]
+
+
+def arguments_seen(script: str, stand_in: str, **environment: str) -> list[str]:
+    """What a program gets from a script that bash really runs; others are shell functions."""
+    functions = f"""
+{stand_in}() {{ while [[ $1 != dragoman ]]; do shift; done; printf '%s\\0' "$@"; }}
+scontrol() {{ printf 'first\\nsecond\\n'; }}
+"""
+    done = subprocess.run(
+        ["bash", "-c", functions + script],
+        capture_output=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/wrong", **environment},
+    )
+    return done.stdout.decode().split("\0")[:-1]
+
+
+def test_a_slurm_script_gives_every_machine_the_command_as_it_is() -> None:
+    script = slurm(job())
+    options = dict(
+        line.removeprefix("#SBATCH --").partition("=")[::2]
+        for line in script.splitlines()
+        if line.startswith("#SBATCH")
+    )
+    assert options["nodes"] == "3"
+    assert options["ntasks-per-node"] == "1"
+    assert options["gpus-per-node"] == "2"
+    assert options["time"] == "30:00:00"
+    seen = arguments_seen(script, "srun", SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]")
+    assert seen == job().command(at="first:23456")
+    assert AWKWARD in seen
+
+
+def test_a_train_job_is_one_by_kubeflows_own_models() -> None:
+    manifest = yaml.safe_load(kubernetes(job()))
+    parsed = TrainerV1alpha1TrainJob.from_json(json.dumps(manifest))
+    assert parsed is not None
+    # Nothing was dropped as unknown, nothing misplaced.
+    assert parsed.to_dict() == manifest
+    trainer = manifest["spec"]["trainer"]
+    assert trainer["command"] == job().command(at="$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
+    assert trainer["numNodes"] == 3
+    assert trainer["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 2}
+    assert yaml.safe_load(kubernetes(job(gpus=0)))["spec"]["trainer"]["resourcesPerNode"] == {}
+
+
+def test_a_skypilot_task_gives_every_machine_the_command_as_it_is() -> None:
+    text = skypilot(job(), accelerator="V100")
+    task = yaml.safe_load(text)
+    assert task["resources"]["accelerators"] == "V100:2"
+    assert task["num_nodes"] == 3
+    seen = arguments_seen(task["run"], "timeout", SKYPILOT_NODE_IPS="10.0.0.7\n10.0.0.8")
+    assert seen == job().command(at="10.0.0.7:29400")
+
+
+def test_a_skypilot_task_is_one_by_its_own_schema() -> None:
+    schemas = pytest.importorskip("sky.utils.schemas", reason="skypilot is not installed")
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    task = yaml.safe_load(skypilot(job(), accelerator="V100"))
+    validator(schemas.get_task_schema()).validate(task)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"name": "my job; rm"}, "--name"),
+        ({"name": "a" * 64}, "--name"),
+        ({"folder": PurePosixPath("shared")}, "--folder"),
+        ({"hours": 100_000}, "--hours"),
+    ],
+)
+def test_what_no_scheduler_takes_is_refused(changes: dict[str, object], place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job(**changes)
+    assert caught.value.place == place
