@@ -1,0 +1,114 @@
+"""The agent as a process, spoken to through pipes as ssh would."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.cluster.agent import network
+from dragoman.cluster.agent.spool import Spool, prefix_digest
+from dragoman.cluster.copying import code_digest, read_code
+
+SOURCE = Path(dragoman.__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "dragoman.cluster.agent", "facts", "folder"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def said(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert agent.stdout is not None
+    values = json.loads(agent.stdout.readline())
+    assert isinstance(values, dict)
+    return values
+
+
+def tell(agent: subprocess.Popen[bytes], **values: Any) -> None:
+    assert agent.stdin is not None
+    agent.stdin.write(json.dumps(values).encode() + b"\n")
+    agent.stdin.flush()
+
+
+def test_tells_facts_and_time_and_ends_with_its_input(
+    agent: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    request = {"host": "me", "interface": None, "peers": ["127.0.0.1"], "gpus": 0}
+    tell(agent, do="stay")
+    tell(agent, do="facts", request=request)
+    facts = said(agent)["facts"]
+    assert facts["host"] == "me"
+    assert facts["interface"]["name"] == "lo"
+    assert facts["digests"] == {"code": code_digest(read_code())}
+    assert facts["disk_write_bytes_per_s"] > 0
+    tell(agent, do="time")
+    assert said(agent)["say"] == "time"
+    assert agent.stdin is not None
+    agent.stdin.close()
+    assert agent.wait(20) == 0
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_listening_sockets_are_found_by_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = server.getsockname()
+        assert where in network.listening(network.descendants(os.getpid()))
+        assert network.unreachable([where]) == []
+    assert network.unreachable([where]) == [f"127.0.0.1:{where[1]}"]
+    assert where not in network.listening([os.getpid()])
+
+
+class Heard:
+    """A channel that remembers."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def say(self, what: str, *, file: str, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "expected"),
+    [
+        ("1\n2\n", "1\n", ["2\n", "3\n"]),
+        ("1\n2\n", "", ["1\n2\n", "3\n"]),
+        ("other\n", "1\n", ["3\n"]),
+        ("", "1\n", ["3\n"]),
+    ],
+    ids=["goes on", "from the start", "of another time", "nothing here"],
+)
+def test_events_go_on_where_the_user_has_them(
+    tmp_path: Path, there: str, here: str, expected: list[str]
+) -> None:
+    path = tmp_path / "events" / "rank-0000.jsonl"
+    path.parent.mkdir()
+    if there:
+        path.write_text(there)
+    mine = tmp_path / "mine"
+    mine.write_text(here)
+    had = {path.name: (len(here), prefix_digest(mine, len(here)))}
+    channel = Heard()
+    spool = Spool(path.parent, had)
+    spool.forward(channel)  # type: ignore[arg-type]
+    with path.open("a") as file:
+        file.write("3\n4")  # the last line is not whole yet
+    spool.forward(channel)  # type: ignore[arg-type]
+    assert channel.texts == expected

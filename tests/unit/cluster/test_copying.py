@@ -1,0 +1,101 @@
+"""Directories through the very program that a host runs, without the ssh between."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from dragoman.cluster import unpack
+from dragoman.cluster.copying import (
+    Parcel,
+    code_digest,
+    code_parcel,
+    directory_parcel,
+    read_code,
+)
+from dragoman.cluster.hosts import Host
+
+
+def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w|") as packed:
+        for member, content in members:
+            member.size = len(content)
+            packed.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def plain(name: str, content: bytes) -> tuple[tarfile.TarInfo, bytes]:
+    return tarfile.TarInfo(name), content
+
+
+def received(parcel: Parcel, stream: bytes, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """Run what the host would run, in this folder."""
+    host = Host(address="here", name="here", slots=1, python=sys.executable, folder="there")
+    program = Path(unpack.__file__).read_bytes()
+    return subprocess.run(
+        parcel.command(host), input=program + stream, cwd=folder, capture_output=True, check=False
+    )
+
+
+def test_a_directory_arrives_once(tmp_path: Path) -> None:
+    parcel = Parcel("data/1", {"a": b"one", "b/c": b"two"})
+    stream = archive(plain("a", b"one"), plain("b/c", b"two"))
+    assert received(parcel, stream, tmp_path).stdout == b"want\ndone\n"
+    assert (tmp_path / "there/data/1/b/c").read_bytes() == b"two"
+    assert received(parcel, b"", tmp_path).stdout == b"have\n"
+
+
+@pytest.mark.parametrize(
+    "stream", [b"", archive(plain("a", b"one")), archive(plain("a", b"1"))[:512]]
+)
+def test_what_comes_to_no_end_is_not_there(tmp_path: Path, stream: bytes) -> None:
+    parcel = Parcel("data/1", {"a": b"one", "b": b"two"})
+    assert received(parcel, stream, tmp_path).returncode != 0
+    assert list((tmp_path / "there/data").iterdir()) == []
+
+
+def link() -> tuple[tarfile.TarInfo, bytes]:
+    member = tarfile.TarInfo("link")
+    member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return member, b""
+
+
+@pytest.mark.parametrize("member", [plain("../out", b"x"), plain("/tmp/out", b"x"), link()])
+def test_names_that_lead_out_are_refused(
+    tmp_path: Path, member: tuple[tarfile.TarInfo, bytes]
+) -> None:
+    with pytest.raises(ValueError, match="not a plain file"):
+        unpack.unpack(io.BytesIO(archive(member)), tmp_path / "in")
+    assert not (tmp_path / "out").exists()
+
+
+def test_code_has_one_digest_whatever_was_compiled(tmp_path: Path) -> None:
+    code = read_code()
+    assert "cluster/copying.py" in code
+    assert not [name for name in code if "__pycache__" in name or name.startswith("recipes/")]
+    package = tmp_path / "dragoman"
+    for name, content in code_parcel(code).files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert isinstance(content, bytes)
+        path.write_bytes(content)
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "x.pyc").write_bytes(b"x")
+    assert code_digest(read_code(package)) == code_digest(code)
+    (package / "units.py").write_text("")
+    assert code_digest(read_code(package)) != code_digest(code)
+
+
+def test_a_parcel_of_a_directory_holds_its_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "c").write_bytes(b"123")
+    (tmp_path / "a").write_bytes(b"1")
+    parcel = directory_parcel("data/1", tmp_path)
+    assert list(parcel.files) == ["a", "b/c"]
+    assert parcel.size_bytes == 4

@@ -1,0 +1,36 @@
+"""What ssh is given, and what its ends mean."""
+
+from __future__ import annotations
+
+import shlex
+
+from dragoman.cluster.hosts import Host
+from dragoman.cluster.ssh import failure, ssh_command
+
+HOST = Host(address="10.0.0.2", name="beta", gpus=1, user="ann", port=2222, login="beta.example")
+
+
+def test_words_arrive_as_they_were_given() -> None:
+    words = ["env", "A=b c", "python", "-c", "print('$HOME; `id`')", "*"]
+    command = ssh_command(HOST, words)
+    assert command[:2] == ["ssh", "-T"]
+    assert command[-2] == "beta.example"
+    assert command[-3] == "--"
+    assert shlex.split(command[-1]) == words
+
+
+def test_keys_are_verified_and_nothing_is_asked() -> None:
+    command = ssh_command(HOST, ["true"])
+    options = {command[place + 1] for place, word in enumerate(command) if word == "-o"}
+    assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no"} <= options
+    assert command[command.index("-l") + 1] == "ann"
+    assert command[command.index("-p") + 1] == "2222"
+
+
+def test_an_end_of_ssh_is_told_with_its_remedy() -> None:
+    refused = failure(HOST, 255, b"Host key verification failed.\r\n")
+    assert str(refused).startswith("beta: ssh cannot log in: Host key verification failed.; ")
+    assert "`ssh beta.example true`" in refused.remedy
+    missing = failure(HOST, 127, b"sh: 1: .dragoman/venv/bin/python: not found")
+    assert "dragoman setup" in missing.remedy
+    assert "exit code 3: no" in failure(HOST, 3, b"a\nno\n").problem

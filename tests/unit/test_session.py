@@ -1,0 +1,61 @@
+"""One process trains a run at a time; others see how it stands and can end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import CheckpointError, TrainingError
+from dragoman.session import read_session, stop_session, training_session
+from dragoman.status import read_status
+from processes import wait_until
+
+HOLDER = """
+import signal, sys, time
+from pathlib import Path
+from dragoman.launch import InterruptedRunError
+from dragoman.session import training_session
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+with training_session(Path(sys.argv[1])):
+    while not stopped:
+        time.sleep(0.05)
+    raise InterruptedRunError("stopped; everything is saved")
+"""
+
+
+def test_an_end_is_remembered(tmp_path: Path) -> None:
+    assert read_session(tmp_path) is None
+    assert read_status(tmp_path).state == "not started"
+    with training_session(tmp_path):
+        assert read_status(tmp_path).state == "running"
+    assert read_status(tmp_path).state == "finished"
+    with pytest.raises(TrainingError), training_session(tmp_path):
+        raise TrainingError("no")
+    assert (read_status(tmp_path).state, read_status(tmp_path).problem) == ("failed", "no")
+
+
+def test_a_second_trainer_is_refused_and_a_first_can_be_stopped(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stderr=subprocess.DEVNULL)
+    wait_until(lambda: read_session(tmp_path) is not None)
+    with pytest.raises(CheckpointError, match=f"process {holder.pid}"), training_session(tmp_path):
+        pass
+    assert stop_session(tmp_path, wait_s=20).state == "stopped"
+    holder.wait(20)
+    with pytest.raises(CheckpointError, match="nobody trains"):
+        stop_session(tmp_path, wait_s=1)
+
+
+def test_a_killed_trainer_is_gone(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path])
+    wait_until(lambda: read_session(tmp_path) is not None)
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert read_status(tmp_path).state == "gone"
+    with training_session(tmp_path):
+        pass
