@@ -26,6 +26,7 @@ from dragoman.evaluate.config import EvaluateConfig
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.recipe_errors import from_toml, from_validation
 from dragoman.settings import Section
+from dragoman.telemetry.config import SinksConfig
 from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from dragoman.train.schedule import ScheduleConfig
 
@@ -49,6 +50,7 @@ class Recipe(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     search: SearchConfig = SearchConfig()
+    sinks: SinksConfig = SinksConfig()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -118,8 +120,12 @@ def dump_toml(recipe: Recipe) -> str:
 
 
 def digest(section: Section) -> str:
-    """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling."""
-    canonical = json.dumps(section.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling.
+
+    Where measurements are sent to is left out: it changes nothing of what a run does.
+    """
+    values = section.model_dump(mode="json", exclude={"sinks"})
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 

@@ -32,9 +32,11 @@ from dragoman.malloc import keep_freed_memory
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe, digest, load_recipe
 from dragoman.run_directory import RunDirectory
+from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.environment import read_environment, write_environment
 from dragoman.telemetry.events import Alert, EventWriter, RunStarted, TestScored
 from dragoman.telemetry.network import collective_interface
+from dragoman.telemetry.outside import subscribe_sinks
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
@@ -56,7 +58,7 @@ def train(run: RunDirectory) -> None:
     recipe = run.recipe()
     prepared = run.prepared()
     manifest = Manifest.load(prepared)
-    with join_world() as world, _events(run, world) as events:
+    with join_world() as world, _events(run, world, recipe.sinks) as events:
         torch.manual_seed(recipe.train.seed)
         model = _model(recipe, manifest, world)
         timer = PhaseTimer(world.device)
@@ -125,7 +127,7 @@ def evaluate(
         source, reference, name = test / "source.txt", test / "target.txt", "test"
     else:
         name = source.stem
-    with join_world() as world, _events(run, world) as events:
+    with join_world() as world, _events(run, world, SinksConfig()) as events:
         model = TranslationModel.load(run, [checkpoint], world)
         started = time.perf_counter()
         hypotheses = model.translate(read_lines(source), recipe.search)
@@ -184,12 +186,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _events(run: RunDirectory, world: World) -> Iterator[EventWriter]:
-    """Events of this rank; those of rank 0 are shown on the console and in TensorBoard."""
+def _events(run: RunDirectory, world: World, sinks: SinksConfig) -> Iterator[EventWriter]:
+    """Events of this rank; those of rank 0 are shown on the console, in TensorBoard, in sinks."""
     with EventWriter(run.events, rank=world.rank) as events:
         if world.is_main:
             events.subscribe(ConsoleSink())
             events.subscribe(TensorBoardSink(run.tensorboard))
+            subscribe_sinks(events, sinks, directory=run.path)
         yield events
 
 

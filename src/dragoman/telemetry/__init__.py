@@ -11,4 +11,7 @@ environment   versions, git state and hardware of a run
 progress      where a run stands, folded from its events
 lines         events and progress in words
 sinks         console and TensorBoard, fed by events
+scalars       the numbers of an event, for tools beside ours
+prometheus_sink, mlflow_sink, wandb_sink   such tools, off by default
+outside       those that a recipe names; one that fails never stops a run
 """

@@ -1,0 +1,21 @@
+"""The sinks section of a recipe: where measurements go beside the run's own directory."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dragoman.settings import Section
+
+
+class SinksConfig(Section):
+    """All off by default. What a run does depends on none of them, so the digest leaves them out.
+
+    Each needs the client library of its own: `pip install 'dragoman[prometheus]'` and so on.
+    """
+
+    prometheus_port: int = Field(default=0, ge=0, le=65535)
+    """Rank 0 answers Prometheus here, on the loopback interface only; 0 is off."""
+    mlflow: str = ""
+    """An MLflow tracking store such as "sqlite:///mlflow.db" or a server's address; "" is off."""
+    wandb: str = ""
+    """A Weights & Biases project; "" is off. WANDB_MODE=offline keeps all on this machine."""
