@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
+from dragoman.serve.schemas import Text
 
 
 class LibreRequest(BaseModel):
@@ -24,7 +25,7 @@ class LibreRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    q: str | list[str]
+    q: Text | list[Text]
     source: str = "auto"
     target: str
     format: Literal["text", "html"] = "text"

@@ -25,6 +25,8 @@ from dragoman.serve.metrics import Metrics
 
 _OPEN_PATHS: Final = ("/health",)
 _LOOPBACK_NAMES: Final = ("", "127.0.0.1", "localhost", "[::1]")
+_FORGIVEN: Final = 20
+"""Times the limit that a body may have for its sender to be told in good order."""
 _KEY_IN_BODY: Final = "/libretranslate/"
 _TOKEN_NEEDED: Final = "a token is needed: Authorization: Bearer TOKEN"  # noqa: S105
 
@@ -106,25 +108,32 @@ class Guard:
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
             return b""
         declared = headers.get(b"content-length", b"0")
-        limit = self.limits.max_body_bytes
-        if declared.isdigit() and int(declared[:20]) > limit:
-            raise _RefusedError(413, f"the body has more than {limit} bytes")
-        parts: list[bytes] = []
-        size = 0
         try:
             async with asyncio.timeout(self.limits.body_s):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _RefusedError(408, "the client has gone")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > limit:
-                        raise _RefusedError(413, f"the body has more than {limit} bytes")
-                    if not message.get("more_body"):
-                        return b"".join(parts)
+                return await self._read(receive, int(declared) if declared.isdigit() else 0)
         except TimeoutError:
             raise _RefusedError(408, "the body did not arrive in time") from None
+
+    async def _read(self, receive: Receive, declared: int) -> bytes:
+        """A body in one piece. One that is too large is read on for a while, and forgotten: a
+        client that is still sending would not see the answer."""
+        limit = self.limits.max_body_bytes
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _RefusedError(408, "the client has gone")
+            size += len(message.get("body", b""))
+            ended = not message.get("more_body")
+            if max(size, declared) <= limit:
+                parts.append(message.get("body", b""))
+            elif ended or max(size, declared) > _FORGIVEN * limit:
+                raise _RefusedError(413, f"the body has more than {limit} bytes")
+            else:
+                parts.clear()
+            if ended:
+                return b"".join(parts)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

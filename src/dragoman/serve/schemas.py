@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-Text = Annotated[str, Field(examples=["A man is singing."])]
+
+def _is_text(text: str) -> str:
+    """JSON may hold half of a surrogate pair, which no encoding of text can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("not Unicode text: half of a surrogate pair") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_is_text), Field(examples=["A man is singing."])]
 Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
 
 

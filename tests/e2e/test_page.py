@@ -1,0 +1,84 @@
+"""The page in a real browser: by keyboard alone, on a narrow screen, with the server gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from served import Server, served_bundle, serving
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
+"""A folder to keep pictures in, for eyes."""
+
+
+@pytest.fixture
+def server(shared_data: Path) -> Iterator[Server]:
+    with serving(served_bundle(shared_data)) as server:
+        yield server
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def keep(page: Any, name: str) -> None:
+    if SCREENSHOTS:
+        page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
+
+
+def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) -> None:
+    page = browser.new_page(viewport={"width": 1100, "height": 800})
+    asked: list[str] = []
+    problems: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(server.url)
+    page.wait_for_selector("#model option", state="attached")
+    page.keyboard.type("A man in a red shirt.\nTwo dogs.")  # the field has the focus
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#time:text-matches('ms$')")
+    assert page.inner_text("#result").count("\n") == 1
+    assert page.locator("#alternatives li").count() >= 1
+    focused = []
+    for _ in range(5):
+        page.keyboard.press("Tab")
+        focused.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    assert focused[:4] == ["BUTTON", "result", "copy", "SUMMARY"]
+    while page.evaluate("document.activeElement.tagName") != "SUMMARY":
+        page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    assert "Licence" in page.inner_text("#card")
+    keep(page, "page-wide")
+    assert all(url.startswith((server.url, "data:")) for url in asked), asked
+    assert not problems
+
+
+def test_it_fits_400_pixels_and_tells_when_the_server_is_gone(browser: Any, server: Server) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+    page.goto(server.url)
+    page.fill("#source", "A man. " + "x" * 300)
+    page.click("button[type=submit]")
+    page.wait_for_selector("#time:text-matches('ms$')")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    keep(page, "page-narrow")
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    page.click("button[type=submit]")
+    page.wait_for_selector("#error:visible")
+    assert "does not answer" in page.inner_text("#error")
+    keep(page, "page-error")

@@ -1,0 +1,261 @@
+"""The server as a process: answers, limits, overload, tokens, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli import main
+from processes import wait_until
+from served import Server, served_bundle, serving
+
+TOKEN = "a-token-of-some-length"
+LONG = "A man in a red shirt is standing. " * 300
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_data: Path) -> Path:
+    return served_bundle(shared_data)
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Path) -> Iterator[Server]:
+    with serving(bundle, "--threads", "1") as server:
+        yield server
+
+
+def translate(server: Server, **body: Any) -> Any:
+    answer = server.ask("/translate", body)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def test_one_text_many_texts_alternatives(server: Server) -> None:
+    one = translate(server, text="A man.", alternatives=2, beam_size=3)
+    (best,) = one["translations"]
+    assert best["text"]
+    assert len(best["alternatives"]) == 2
+    assert best["score"] >= best["alternatives"][0]["score"]
+    assert (one["source"], one["target"]) == ("en", "de")
+    many = translate(server, text=["A man.", "", "Two dogs.\n\nA cat."], beam_size=3)
+    assert many["translations"][0]["text"] == best["text"]
+    assert many["translations"][1]["text"] == ""
+    assert many["translations"][2]["text"].count("\n\n") == 1
+
+
+def test_tags_stay(server: Server) -> None:
+    found = translate(server, text="<p>A man.</p> <br>", format="html")
+    text = found["translations"][0]["text"]
+    assert text.startswith("<p>")
+    assert text.endswith("</p> <br>")
+
+
+def test_a_document_streams_in_order(server: Server) -> None:
+    text = "\n".join(["A man.", "", *["Two dogs run."] * 30])
+    answer = server.ask("/translate/stream", {"text": text, "beam_size": 1})
+    lines = [json.loads(line) for line in answer.body.splitlines()]
+    assert [line["index"] for line in lines] == list(range(32))
+    whole = translate(server, text=text, beam_size=1)["translations"][0]["text"]
+    assert "\n".join(line["text"] for line in lines) == whole
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/translate", {"text": "a", "target": "xx"}, 404),
+        ("/translate", {"text": "a" * 100_001}, 413),
+        ("/translate", {"text": "a" * 1_000_001}, 413),
+        ("/translate", {"text": 3}, 422),
+        ("/translate", {"text": []}, 422),
+        ("/translate", {"text": "a", "beam_size": 10**30}, 422),
+        ("/translate", {"txt": "a"}, 422),
+        ("/translate", b'{"text": "\\ud800"}', 422),
+        ("/translate", b'{"te\\udfffxt": "a"}', 422),
+        ("/translate", b"[" * 100_000, 400),
+        ("/translate", b"\x00\xff", 400),
+        ("/translate", b"{", 422),
+        ("/nowhere", None, 404),
+        ("/libretranslate/translate", b"{", 400),
+        ("/libretranslate/translate", b"q=a&target=xx", 400),
+        ("/libretranslate/translate", b"q=a", 422),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_status(
+    server: Server, path: str, body: Any, status: int
+) -> None:
+    answer = server.ask(path, body)
+    assert answer.status in (status, 422 if status == 400 else status), answer.body
+    assert answer.json["error"]
+    assert len(answer.body) < 2000, "what was sent is not sent back"
+
+
+HOSTILE = [
+    "\x00\x01\x02",
+    "\u202eright to left\u202c שלום",
+    "👩‍👩‍👧‍👦" * 50,
+    "Z̸̡̢͚̘̠a̷l̴g̵o̶" * 40,
+    "\ufeff\u200b\u2028\u2029",
+    "a" * 60_000,
+    "\n" * 5000,
+    "<script>alert(1)</script>",
+    "'; DROP TABLE translations; --",
+    "\uffff\U0010ffff",
+    "</s><s><pad><unk>",
+    "𝔸 𝕞𝕒𝕟" * 100,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_is_answered(server: Server, text: str) -> None:
+    for format_ in ("text", "html"):
+        answer = server.ask("/translate", {"text": text, "beam_size": 1, "format": format_})
+        assert answer.status == 200
+        assert isinstance(answer.json["translations"][0]["text"], str)
+
+
+def test_nothing_crosses_between_requests(server: Server) -> None:
+    texts = [f"A man in a red shirt number {n}." for n in range(40)]
+    alone = [translate(server, text=text, beam_size=2)["translations"][0]["text"] for text in texts]
+    with ThreadPoolExecutor(16) as pool:
+        asked = pool.map(lambda text: translate(server, text=text, beam_size=2), texts * 3)
+        together = [answer["translations"][0]["text"] for answer in asked]
+    assert together == alone * 3
+
+
+def test_pages_describe_themselves_and_load_nothing_from_elsewhere(server: Server) -> None:
+    page = server.ask("/")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in ("/", "/page.js", "/page.css"):
+        text = server.ask(path).body.decode()
+        assert "http://" not in text
+        assert "https://" not in text
+    assert server.ask("/models").json[0]["card"].count("## ") >= 4
+    assert server.ask("/openapi.json").json["info"]["title"] == "dragoman"
+    assert b"dragoman_requests_total" in server.ask("/metrics").body
+    assert server.ask("/ready").status == server.ask("/health").status == 200
+    assert server.ask("/", headers={"Host": "elsewhere.example"}).status == 421
+
+
+def test_a_client_of_libretranslate_works_unchanged(server: Server, bundle: Path) -> None:
+    from libretranslatepy import LibreTranslateAPI
+
+    client = LibreTranslateAPI(f"{server.url}/libretranslate")
+    expected = translate(server, text="A man.")["translations"][0]["text"]
+    assert client.translate("A man.", "en", "de") == expected
+    assert {"en", "de"} == {language["code"] for language in client.languages()}
+    assert client.detect("A man.")[0]["language"] == "en"
+    body = {"q": ["A man.", "<b>A dog.</b>"], "source": "auto", "target": "de", "format": "html"}
+    answer = server.ask("/libretranslate/translate", body | {"alternatives": 1}).json
+    assert len(answer["translatedText"]) == len(answer["alternatives"]) == 2
+    with serving(bundle, token=TOKEN) as guarded:
+        keyed = LibreTranslateAPI(f"{guarded.url}/libretranslate", api_key=TOKEN)
+        assert keyed.translate("A man.", "en", "de") == expected
+        assert keyed.languages()
+
+
+def test_without_the_token_nothing_answers_but_health(bundle: Path) -> None:
+    with serving(bundle, token=TOKEN) as server:
+        assert server.ask("/health").status == 200
+        for path in ("/", "/ready", "/models", "/metrics", "/openapi.json", "/page.js", "/x",
+                     "/libretranslate/languages", "/libretranslate/translate"):  # fmt: skip
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic !"}):
+                assert server.ask(path, headers=headers).status == 401, path
+        body = {"q": "A man.", "target": "de", "api_key": "wrong"}
+        assert server.ask("/libretranslate/translate", body).status == 401
+        assert server.ask("/translate", {"text": "a"}).status == 401
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        assert server.ask("/translate", {"text": "a"}, headers=bearer).status == 200
+
+
+def test_it_is_not_opened_without_a_token(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DRAGOMAN_TOKEN", raising=False)
+    assert main(["serve", str(bundle), "--host", "0.0.0.0"]) == 2
+    assert "--token-file" in capfd.readouterr().err
+    monkeypatch.setenv("DRAGOMAN_TOKEN", "short")
+    assert main(["serve", str(bundle)]) == 2
+
+
+def test_a_slow_client_is_sent_away(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        slow.settimeout(60)
+        assert b" 408 " in slow.recv(1000).split(b"\r\n")[0] + b" "
+    assert translate(server, text="A man.")
+
+
+def test_overload_is_refused_at_once_and_passes(bundle: Path) -> None:
+    with serving(bundle, "--threads", "1", "--queue", "4000") as server:
+        statuses: Counter[int] = Counter()
+        slowest_refusal = 0.0
+
+        def ask(_: int) -> None:
+            nonlocal slowest_refusal
+            started = time.monotonic()
+            answer = server.ask("/translate", {"text": LONG, "beam_size": 4})
+            statuses[answer.status] += 1
+            if answer.status in (429, 503):
+                assert int(answer.headers["retry-after"]) >= 1
+                slowest_refusal = max(slowest_refusal, time.monotonic() - started)
+
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(ask, range(20)))
+        assert statuses[200] >= 1
+        assert statuses[503] >= 5
+        assert set(statuses) <= {200, 503, 504}
+        assert translate(server, text="A man.")["translations"][0]["text"]
+
+
+def test_too_many_requests_of_one_client(bundle: Path) -> None:
+    with serving(bundle, "--threads", "1", "--requests-per-client", "2") as server:
+        with ThreadPoolExecutor(12) as pool:
+            asked = [pool.submit(server.ask, "/translate", {"text": LONG}) for _ in range(12)]
+            statuses = Counter(answer.result().status for answer in asked)
+        assert statuses[429] >= 1
+        assert statuses[200] >= 1
+
+
+def test_what_takes_too_long_ends(bundle: Path) -> None:
+    with serving(bundle, "--threads", "1", "--timeout", "1") as server:
+        answer = server.ask("/translate", {"text": LONG * 9, "beam_size": 10})
+        assert answer.status == 504
+        wait_until(lambda: server.ask("/translate", {"text": "A man."}).status == 200)
+
+
+def test_sigterm_lets_work_end(bundle: Path) -> None:
+    with serving(bundle, "--threads", "1") as server:
+        answers: list[int] = []
+        body = {"text": LONG, "beam_size": 6}
+        asking = [
+            threading.Thread(target=lambda: answers.append(server.ask("/translate", body).status))
+            for _ in range(3)
+        ]
+        for thread in asking:
+            thread.start()
+        while b"dragoman_requests_under_way 4" not in server.ask("/metrics").body:
+            assert any(thread.is_alive() for thread in asking), "all done too soon"
+        server.process.send_signal(signal.SIGTERM)
+        for thread in asking:
+            thread.join()
+        assert answers == [200, 200, 200]
+        assert server.process.wait(timeout=60) == 0
+
+
+def test_killed_it_starts_again_on_its_port(bundle: Path) -> None:
+    with serving(bundle) as server:
+        port = server.port
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+    with serving(bundle, port=port) as server:
+        assert translate(server, text="A man.")

@@ -1,0 +1,135 @@
+"""dragoman translate over a file: killed again and again, it goes on and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.distributed.world import join_world
+from dragoman.export.export import Request, export
+from processes import wait_until
+from small_run import small_run
+
+GREEDY = ["--set", "search.beam_size=1"]
+
+
+@pytest.fixture
+def bundle(shared_data: Path, tmp_path: Path) -> Path:
+    with join_world() as world:
+        request = Request(to="ctranslate2", output=tmp_path / "bundle")
+        return export(small_run(shared_data), request, world).path
+
+
+def some_lines(shared_data: Path, path: Path, count: int) -> list[str]:
+    """Numbered, so that each is another; some are blank."""
+    lines = (shared_data / "multi30k/train.en").read_text("utf-8").split("\n")
+    texts = ["" if n % 97 == 0 else f"{lines[n % 29000][:40]} {n}" for n in range(count)]
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return texts
+
+
+def start(bundle: Path, source: Path, output: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), *GREEDY, *options]
+    return subprocess.Popen(
+        [*command, "--input", str(source), "--output", str(output)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--n-best", "2", "--set", "search.beam_size=2"]])
+def test_killed_it_goes_on_without_repeating_or_losing_a_line(
+    bundle: Path, shared_data: Path, tmp_path: Path, options: list[str]
+) -> None:
+    source, whole, broken = tmp_path / "in", tmp_path / "whole", tmp_path / "broken"
+    count = 2500 if not options else 1200
+    some_lines(shared_data, source, count)
+    assert start(bundle, source, whole, *options).wait() == 0
+    draft = tmp_path / ".broken.partial"
+    rng = random.Random(1)
+    resumed = 0
+    for _ in range(3):
+        process = start(bundle, source, broken, *options)
+        before = draft.stat().st_size if draft.exists() else 0
+        more = rng.randrange(500, 15_000)
+        wait_until(
+            lambda before=before, more=more, process=process: (
+                process.poll() is not None  # type: ignore[misc]
+                or (draft.exists() and draft.stat().st_size > before + more)
+            )
+        )
+        resumed += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert resumed
+    process = start(bundle, source, broken, *options)
+    assert "went on after line" in process.communicate()[1] or not draft.exists()
+    assert broken.read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob(".broken*"))
+    if not options:
+        assert broken.read_bytes().count(b"\n") == count
+
+
+def test_other_options_start_anew(bundle: Path, shared_data: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    some_lines(shared_data, source, 40)
+    (tmp_path / ".out.partial").write_text("of another model\n")
+    (tmp_path / ".out.partial.json").write_text('{"fingerprint": "another"}')
+    assert start(bundle, source, output).wait() == 0
+    assert "of another model" not in output.read_text("utf-8")
+    assert output.read_text("utf-8").count("\n") == 40
+
+
+def test_lines_documents_tags_and_scores(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.write_text("A man. A dog.\n\n<b>A man.</b>\r\n", encoding="utf-8")
+
+    def translated(*options: str) -> list[str]:
+        assert main(["translate", str(bundle), "--input", str(source), *options]) == 0
+        return capfd.readouterr().out.split("\n")[:-1]
+
+    assert translated()[1] == ""
+    assert len(translated("--format", "document")) == 3
+    tagged = translated("--format", "markup")[2]
+    assert tagged.startswith("<b>")
+    assert tagged.endswith("</b>")
+    assert [line.count("\t") for line in translated("--scores")] == [1, 1, 1]
+    assert [line.split("\t")[0] for line in translated("--n-best", "2")] == [
+        "1",
+        "1",
+        "2",
+        "3",
+        "3",
+    ]
+
+
+def test_a_line_that_is_no_text_is_named(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.write_bytes(b"A man.\nA m\xfcn.\n")
+    assert main(["translate", str(bundle), "--input", str(source)]) == 1
+    assert "in, line 2" in capfd.readouterr().err
+    assert main(["translate", str(bundle), "--input", str(tmp_path / "none")]) == 1
+
+
+def test_a_line_of_ten_megabytes_takes_bounded_memory(bundle: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("!" * 10_000_000 + "\nA man.\n", encoding="utf-8")
+    program = "import resource, sys; from dragoman.cli import main; code = main(sys.argv[1:]); "
+    program += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    command = [sys.executable, "-c", program, "translate", str(bundle), "--input", str(source)]
+    command += ["--output", str(output), "--format", "document"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 600_000, "kilobytes"
+    assert output.read_bytes().count(b"\n") == 2

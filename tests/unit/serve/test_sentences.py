@@ -1,0 +1,47 @@
+"""Where sentences end, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.serve.layout import Layout, cut
+from dragoman.serve.sentences import split_sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("A man. A dog runs!", ["A man.", "A dog runs!"]),
+        ("He said “Stop.” Then he left.", ["He said “Stop.”", "Then he left."]),
+        ("Dr. Who met J. S. Bach.", ["Dr. Who met J. S. Bach."]),
+        ("Am 3. Mai, z. B. hier. Und dort.", ["Am 3. Mai, z. B. hier.", "Und dort."]),
+        ("It costs 3.50 euros. Cheap!", ["It costs 3.50 euros.", "Cheap!"]),
+        ("one\ntwo", ["one", "two"]),
+        ("一。二！", ["一。", "二！"]),
+        ("Really?! Yes…  No", ["Really?!", "Yes…", "No"]),
+        ("version 1. and more", ["version 1. and more"]),
+        ("", []),
+    ],
+)
+def test_sentences(text: str, sentences: list[str]) -> None:
+    assert [sentence for sentence, _ in split_sentences(text)] == sentences
+
+
+@given(st.text(alphabet="aB. !?\n\t\"'”1。…", max_size=60))
+def test_the_parts_put_together_are_the_text(text: str) -> None:
+    assert "".join(sentence + space for sentence, space in split_sentences(text)) == text
+
+
+@given(st.text(alphabet="ab<>/&;. !-\n", max_size=60), st.sampled_from(["document", "markup"]))
+def test_no_layout_loses_anything(text: str, layout: Layout) -> None:
+    assert "".join(part.text for part in cut(text, layout)) == text
+
+
+def test_tags_are_kept_and_text_between_them_is_translated() -> None:
+    text = '<p class="a">One.  Two &amp; three</p>\n\n<!-- no --><script>x < 1</script> <br> 17 %'
+    parts = cut(text, "markup")
+    assert [part.source() for part in parts if part.translated] == ["One.", "Two & three"]
+    assert "".join(part.text for part in parts) == text
+    assert parts[1].written("<1 & 2>") == "&lt;1 &amp; 2&gt;"
