@@ -1,6 +1,6 @@
 """Measured step times of every strategy beside the planner's, on lab hosts behind slow ports.
 
-    benchmarks/strategies.py [--hosts 2 3] [--rates 200mbit 60mbit 30mbit] [--json FILE]
+    benchmarks/strategies.py [--hosts 2 3] [--rates 100mbit 30mbit 14mbit] [--json FILE]
 
 Root on Linux; two or three hosts in network namespaces (tests/lab). Compute is a rest of stated
 length, spread over the layers' forward and backward as a GPU's would be: hosts of a lab share one
@@ -47,14 +47,14 @@ from lab.ranks_on_hosts import run_on_hosts
 
 NAMES: Final = ("alpha", "beta", "gamma")
 WIDTH: Final = 256
-NUM_LAYERS: Final = 64
+NUM_LAYERS: Final = 32
 REST_EVERY: Final = 4
 """Layers between two rests: a processor cannot rest for much less than a millisecond."""
-COMPUTE_S: Final = 0.2
+COMPUTE_S: Final = 0.3
 """Of a step, a third of it forward."""
 ACCUMULATE: Final = 4
 BLOCKING_EVERY: Final = 12
-COMPUTE_STEPS: Final = 15
+COMPUTE_STEPS: Final = 11
 HEADER: Final = """\
 | hosts | port | strategy | s/step | x compute | planned | error | MB/step | planned | error |
 |---|---|---|---:|---:|---:|---:|---:|---:|---:|"""
@@ -114,8 +114,9 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
         config, plan = resolved(config, choice), choice.prediction
     every = config.diloco.every if config.strategy == "diloco" else config.batches_per_update
     gap = every // config.diloco.fragments if config.strategy == "diloco" else every
-    # From the same place in one period to that in a later one, the first being warm-up.
-    warm, steps = max(gap * 2, 2), max(every, steps // every * every)
+    # From the same place in one period to that in a later one, with nothing on its way.
+    late = config.diloco.delay if config.strategy == "diloco" else 0
+    warm, steps = max(gap * 2, 2) + late, max(every, steps // every * every)
     with gradient_sync(config, model, world) as sync:
         step = _Stepper(model, sync, config.batches_per_update)
         step.go(warm)
@@ -191,7 +192,7 @@ def cases() -> list[Case]:
         Case(f"accum K={ACCUMULATE}", {"strategy": "accum", "accum": {"every": ACCUMULATE}}, 12),
         Case(f"diloco H={BLOCKING_EVERY}", {"strategy": "diloco", "diloco": blocking}, 24),
         Case("powersgd r=4", {"strategy": "powersgd"}, 10),
-        Case("auto", {"strategy": "auto"}, 100),
+        Case("auto", {"strategy": "auto"}, 52),
     ]
 
 
@@ -258,7 +259,7 @@ def _line(row: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 3], choices=[2, 3])
-    parser.add_argument("--rates", nargs="+", default=["200mbit", "60mbit", "30mbit"])
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "30mbit", "14mbit"])
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = parser.parse_args()
     if why := why_no_lab():

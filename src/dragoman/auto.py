@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -34,6 +34,13 @@ _WARM_STEPS: Final = 2
 _TIMED_STEPS: Final = 7
 
 
+class Chosen(NamedTuple):
+    """The section of the recipe with the choice in it, and seconds of a step by the plan."""
+
+    config: DistributedConfig
+    planned_step_s: float | None
+
+
 def choose_strategy(
     recipe: Recipe,
     model: torch.nn.Module,
@@ -41,13 +48,13 @@ def choose_strategy(
     *,
     world: World,
     events: EventWriter,
-) -> DistributedConfig:
+) -> Chosen:
     """What to train this recipe with on these ranks; every rank calls it and gets the same.
 
     updates: the first ones of the run; the model is not changed by them.
     """
     if world.world_size == 1:
-        return recipe.distributed.model_copy(update={"strategy": "sync"})
+        return Chosen(recipe.distributed.model_copy(update={"strategy": "sync"}), None)
     topology = find_topology(world)
     compute_s, tokens = measure_compute(recipe, model, updates, world=world)
     rate = measure_link(world, topology)
@@ -70,7 +77,7 @@ def choose_strategy(
         if alone is not None:
             events.write(_better_alone(alone), step=0)
         events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
-    return resolved(recipe.distributed, choice)
+    return Chosen(resolved(recipe.distributed, choice), choice.prediction.step_s)
 
 
 def measure_compute(
@@ -144,6 +151,6 @@ def _better_alone(choice: Choice) -> Alert:
     step_s = units.STEP_TIME.text(choice.prediction.step_s)
     return Alert(
         severity="warning",
-        cause=f"one rank alone would need {step_s} a step: {choice.why}",
+        cause=f"one rank alone would need {step_s}: {choice.why}",
         remedy="stop and train on one, or give the hosts a faster network",
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from dragoman.auto import choose_strategy
+from dragoman.auto import Chosen, choose_strategy
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, merged
@@ -63,7 +63,7 @@ def train(run: RunDirectory) -> None:
         model = _model(recipe, manifest, world)
         timer = PhaseTimer(world.device)
         store = CheckpointStore(run.checkpoints, recipe.checkpoint)
-        distributed = _strategy(recipe, prepared, model, store, world, events)
+        distributed, planned_step_s = _strategy(recipe, prepared, model, store, world, events)
         with gradient_sync(distributed, model, world) as sync:
             step = TrainStep(
                 model,
@@ -75,6 +75,7 @@ def train(run: RunDirectory) -> None:
                 timer=timer,
             )
             state = _resume(store, step, _first_state(recipe, manifest, world, distributed), events)
+            state = state.model_copy(update={"planned_step_s": planned_step_s})
             _tell_start(run, recipe, manifest, model, state, world, events)
             with (
                 _updates(recipe, prepared, state.step, world) as updates,
@@ -215,13 +216,13 @@ def _strategy(
     store: CheckpointStore,
     world: World,
     events: EventWriter,
-) -> DistributedConfig:
+) -> Chosen:
     """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
     if recipe.distributed.strategy != "auto":
-        return recipe.distributed
+        return Chosen(recipe.distributed, None)
     checkpoint = store.latest_valid(lambda _error: None)
     if checkpoint is not None:
-        return checkpoint.state.sync
+        return Chosen(checkpoint.state.sync, checkpoint.state.planned_step_s)
     with _updates(recipe, prepared, 0, world) as updates:
         return choose_strategy(recipe, model, updates, world=world, events=events)
 

@@ -1,45 +1,63 @@
-"""What a strategy says it sends, against the counters of real interfaces."""
+"""What a strategy says it sends and what the planner says, against real interfaces' counters."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from dragoman.cluster import step_time
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
-from dragoman.distributed.traffic import interface_bytes, ring_all_reduce_bytes
+from dragoman.distributed.traffic import interface_bytes
 from dragoman.distributed.world import World
 from lab.conftest import OpenLab
 from lab.laboratory import INTERFACE
 from lab.ranks_on_hosts import run_on_hosts
 
 WIDTH = 1000
+SHAPES = ((WIDTH, WIDTH), (WIDTH,))
 NUM_WEIGHTS = WIDTH * WIDTH + WIDTH
+STEPS = 8
+BF16, FP32 = (NUM_WEIGHTS * size for size in (step_time.BF16_BYTES, step_time.FP32_BYTES))
+# What is reduced in STEPS steps, from the beginning of a period to its end.
+REDUCED: dict[str, tuple[dict[str, Any], float]] = {
+    "sync": ({}, STEPS * BF16),
+    "sync fp32": ({"wire": "fp32"}, STEPS * FP32),
+    "accum": ({"accum": {"every": 4}}, STEPS / 4 * BF16),
+    "diloco": ({"diloco": {"every": 4, "fragments": 2, "delay": 1}}, STEPS / 4 * FP32),
+    "powersgd": ({"powersgd": {"rank": 64}}, STEPS * step_time.powersgd_bytes(SHAPES, rank=64)),
+}
 
 
-def one_update(world: World, wire: Literal["bf16", "fp32"], micro_batches: int) -> Any:
-    """Bytes that this host's interface sent in one update, and bytes that the strategy counted."""
+def sent(world: World, settings: dict[str, Any]) -> Any:
+    """Bytes that this host's interface sent in STEPS steps, and bytes that the strategy counted."""
+    torch.manual_seed(1)
     model = nn.Linear(WIDTH, WIDTH)
-    with gradient_sync(DistributedConfig(wire=wire), model, world) as sync:
+    config = DistributedConfig.model_validate(settings)
+    with gradient_sync(config, model, world) as sync:
         world.barrier()
         before = interface_bytes(INTERFACE).sent
-        for micro in range(micro_batches):
-            with sync.micro_step(last=micro == micro_batches - 1):
+        # One step more than a period lets what was sent last arrive.
+        for step in range(1, STEPS + config.diloco.delay * (config.strategy == "diloco") + 1):
+            with sync.micro_step(last=step % config.batches_per_update == 0):
                 sync.module(torch.ones(2, WIDTH)).sum().backward()
+            sync.after_update(step)
         world.barrier()
         return [interface_bytes(INTERFACE).sent - before, sync.bytes_sent]
 
 
-@pytest.mark.parametrize(("wire", "bytes_a_weight"), [("fp32", 4), ("bf16", 2)])
-@pytest.mark.parametrize("num_hosts", [2, 3])
-def test_accumulated_gradients_cross_the_wire_once(
-    make_lab: OpenLab, wire: str, bytes_a_weight: int, num_hosts: int
+@pytest.mark.parametrize("name", REDUCED)
+@pytest.mark.parametrize("num_hosts", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_bytes_are_those_of_the_counters_and_of_the_plan(
+    make_lab: OpenLab, name: str, num_hosts: int
 ) -> None:
     lab = make_lab(["alpha", "beta", "gamma"][:num_hosts])
-    expected = ring_all_reduce_bytes(NUM_WEIGHTS * bytes_a_weight, num_hosts)
-    for on_the_wire, counted in run_on_hosts(one_update, wire, 3, hosts=lab.hosts):
-        assert counted == expected
+    settings, reduced = REDUCED[name]
+    strategy = {"strategy": name.split()[0]}
+    expected = step_time.ring_bytes(reduced, num_ranks=num_hosts)
+    for on_the_wire, counted in run_on_hosts(sent, strategy | settings, hosts=lab.hosts):
+        assert counted == pytest.approx(expected, rel=1e-3)
         assert on_the_wire == pytest.approx(expected, rel=0.05)

@@ -109,9 +109,9 @@ def _run_started(event: Event, _progress: Progress, _width: int) -> list[Text]:
 def _strategy_chosen(event: Event, _progress: Progress, _width: int) -> list[Text]:
     plan = event.payload
     figures = [
-        f"compute {units.STEP_TIME.text(plan['compute_s'])} a step",
+        f"compute {units.STEP_TIME.text(plan['compute_s'])}",
         f"link {units.BYTE_RATE.text(plan['link_bytes_per_s'])} each way",
-        f"planned {units.STEP_TIME.text(plan['planned_step_s'])} a step",
+        f"planned {units.STEP_TIME.text(plan['planned_step_s'])}",
         f"{units.DURATION.text(round(plan['planned_run_s']))} in all",
     ]
     return [

@@ -22,6 +22,7 @@ class TrainState(BaseModel):
     validations_without_best: in a row, by the metric that stops early.
     dev_loss, bleu: measured at this very step; None where none was.
     validated_step: of the last validation.
+    planned_step_s: what `auto` expects a step to take; None where nothing was planned.
     sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
     """
 
@@ -46,6 +47,7 @@ class TrainState(BaseModel):
     bleu: float | None = None
     loss_scaler: dict[str, float] | None = None
     validated_step: int | None = None
+    planned_step_s: float | None = None
     sync: DistributedConfig = DistributedConfig()
 
     def after_update(self, epoch: int, *, steps: int = 1) -> Self:

@@ -24,6 +24,7 @@ from dragoman.telemetry.events import (
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import TrainConfig
 from dragoman.train.divergence import diverged, loss_problem, smoothed_loss
+from dragoman.train.guard import StepGuard
 from dragoman.train.interval import Interval
 from dragoman.train.optimizer import LossScaler, lent
 from dragoman.train.snapshot import own_snapshot, snapshot
@@ -110,6 +111,9 @@ class _Loop:
         self.world = self.step.world
         self.interval = Interval(world=self.world, sync=self.step.sync, timer=self.step.timer)
         self.agreement = Agreement(self.world)
+        self.guard = StepGuard(
+            self.step.sync, self.config.max_steps, expected_s=self.state.planned_step_s
+        )
         self.saved_at_s = time.monotonic()
         self.told_step = self.saved_step = self.state.step
         measured = self.state.dev_loss is not None  # an older checkpoint says no more than that
@@ -153,14 +157,24 @@ class _Loop:
         return 0 < patience <= self.state.validations_without_best
 
     def _update(self) -> None:
+        started = time.perf_counter()
         with self.step.timer.phase("data_wait"):
             update = next(self.updates)
+        fed = time.perf_counter()
         assert update.update_index == self.state.step
         last_step = self.state.step + update.steps - 1
         result = self.step(update, learning_rate=self.learning_rate(last_step))
         if last_step + 1 >= self.config.max_steps:
             self.step.sync.finish()
         self.step.timer.step_done(steps=update.steps)
+        alert = self.guard.see(
+            step=last_step + 1,
+            steps=update.steps,
+            seconds_s=time.perf_counter() - started,
+            data_wait_s=fed - started,
+        )
+        if alert is not None and self.world.is_main:
+            self.events.write(alert, step=last_step + 1)
         self.interval.add(update, result)
         self.state = self.state.after_update(update.epoch, steps=update.steps)
         if self.state.untrained_loss is None:
