@@ -23,6 +23,8 @@ from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, merged
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.link_rate import measure_link
+from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, DragomanError
 from dragoman.evaluate.metrics import bleu, chrf
@@ -38,6 +40,7 @@ from dragoman.telemetry.events import Alert, EventWriter, RunStarted, TestScored
 from dragoman.telemetry.network import collective_interface
 from dragoman.telemetry.outside import subscribe_sinks
 from dragoman.telemetry.sampler import host_sampler
+from dragoman.telemetry.samples import LinkMeasured
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.checkpoint import CheckpointStore
@@ -222,7 +225,10 @@ def _strategy(
         return Chosen(recipe.distributed, None)
     checkpoint = store.latest_valid(lambda _error: None)
     if checkpoint is not None:
-        return Chosen(checkpoint.state.sync, checkpoint.state.planned_step_s)
+        state = checkpoint.state
+        # On other ranks the choice stays, but the plan is not theirs.
+        planned = state.planned_step_s if state.world_size == world.world_size else None
+        return Chosen(state.sync, planned)
     with _updates(recipe, prepared, 0, world) as updates:
         return choose_strategy(recipe, model, updates, world=world, events=events)
 
@@ -275,6 +281,27 @@ def _tell_start(
         resumed_from_step=state.step or None,
     )
     events.write(started, step=state.step)
+    if state.step == 0 and recipe.distributed.strategy != "auto":  # which has measured it itself
+        _tell_link(world, events)
+
+
+def _tell_link(world: World, events: EventWriter) -> None:
+    """Measure for a second or two what the links between hosts carry: a report needs to know."""
+    if world.world_size == 1:
+        return
+    topology = find_topology(world)
+    if topology.num_hosts == 1:
+        return
+    rate = measure_link(world, topology)
+    if topology.leads:
+        link = LinkMeasured(
+            interface=collective_interface() or "",
+            peer="the other hosts",
+            bytes_per_s=rate.bytes_per_s,
+            latency_s=rate.latency_s,
+            method="sums of zeros as training makes them, each way at once",
+        )
+        events.write(link, step=0)
 
 
 def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:

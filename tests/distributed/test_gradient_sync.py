@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.cluster import step_time
 from dragoman.distributed import all_reduce
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
@@ -107,3 +108,14 @@ def test_one_rank_sends_nothing() -> None:
     assert isinstance(weight.grad, torch.Tensor)
     assert alone["gradients"]["layers.0.weight"] == weight.grad.flatten().tolist()
     assert (alone["bytes_sent"], alone["exposed_s"]) == (0, 0.0)
+
+
+def test_buckets_are_those_that_the_planner_counts_on() -> None:
+    shapes = [(3000, 1500), (700,), (200, 900), (4000, 2000), (300, 1000), (10,)]
+    weights = [nn.Parameter(torch.empty(shape)) for shape in shapes]
+    sizes = [
+        sum(weight.numel() for weight in group) * step_time.FP32_BYTES
+        for group in all_reduce._groups(weights[::-1])
+    ]
+    assert sizes == step_time.bucket_bytes(shapes)
+    assert len(sizes) == 3
