@@ -47,6 +47,7 @@ class Recorded:
     peak_memory_bytes: Callable[[int], int] = lambda _step: 10**9
     reason: str | None = "max_steps"
     device: str = "cpu"
+    one_host: bool = False
     interval_changes: dict[str, Any] = field(default_factory=dict)
     extra: list[tuple[int, Payload]] = field(default_factory=list)
     """(rank, payload) of what is sampled, once after each interval of that rank."""
@@ -151,7 +152,8 @@ class _RankWriter:
 
     def _write(self, payload: Payload, step: int, **changes: Any) -> None:
         values = as_values(payload) | changes
-        host = f"host-{'ab'[self._rank] if self._rank < 2 else self._rank}"
+        number = 0 if self._run.one_host else self._rank
+        host = f"host-{'ab'[number] if number < 2 else number}"
         mono_s = self._now - _BOOT_S
         moment = self._now + self._run.clock_ahead_s[self._rank]
         event = Event(SCHEMA_VERSION, payload.kind, moment, mono_s, host, self._rank, step, values)

@@ -150,6 +150,10 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,)),
         {"network": "no", "network_fit": "measured", "straggler": "no"},
     ),
+    "two ranks of one host that wait for each other": (
+        Recorded(one_host=True, sync_s=(0.3, 0.3)),
+        {"network": "no", "network_fit": "measured", "processors": "no"},
+    ),
     "straggler, not the network": (
         Recorded(compute_s=(0.4, 0.8), sync_s=(0.41, 0.01)),
         {"straggler": "yes", "network": "no"},

@@ -16,6 +16,7 @@ from dragoman.report.payloads import from_payload, number
 from dragoman.report.sampling import Samples
 from dragoman.telemetry import events, samples
 from dragoman.telemetry.events import SCHEMA_VERSION, Event, read_events
+from dragoman.telemetry.planned import StrategyChosen
 
 _CLOCK_JUMP_S = 5.0
 
@@ -156,6 +157,16 @@ class RankFile:
     def _sample(self, event: Event, _moment: float) -> None:
         self.samples.see(event)
 
+    def _strategy_chosen(self, event: Event, _moment: float) -> None:
+        """What `auto` measured before it chose."""
+        rate = number(event.payload.get("link_bytes_per_s"))
+        if rate is not None:
+            method = "sums as training makes them, before the strategy was chosen"
+            link = facts.Link(
+                host=event.host, peer="the other ranks", bytes_per_s=rate, method=method
+            )
+            self.links.append(link)
+
     def _imported_run(self, event: Event, _moment: float) -> None:
         self.imported = event.payload
 
@@ -199,6 +210,7 @@ _READERS: dict[str, _Reader] = {
     samples.GpuSampled.kind: RankFile._sample,
     samples.NetworkSampled.kind: RankFile._sample,
     samples.HostSampled.kind: RankFile._sample,
+    StrategyChosen.kind: RankFile._strategy_chosen,
     ImportedRun.kind: RankFile._imported_run,
     ImportedScore.kind: RankFile._imported_score,
 }

@@ -77,8 +77,9 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
 
 
 def _what_waits(facts: Facts) -> str:
+    exchange = "sums between ranks" if _is_one_host(facts) else "the network (see question 5)"
     waits = {
-        "the network (see question 5)": measures.exposed_share(facts) or 0.0,
+        exchange: measures.exposed_share(facts) or 0.0,
         "data: raise data.prefetch_batches, look at the disk": (
             measures.share(facts.intervals, "data_wait_s") or 0.0
         ),
@@ -161,12 +162,20 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
     part = (
         f"{units.SHARE.text(mean)} of a step ({units.SHARE.text(low)} to {units.SHARE.text(high)})"
     )
+    if _is_one_host(facts):
+        say = f"All ranks share one host: no network was used. Summing between them took {part}."
+        return "no", say, ""
     if low >= NETWORK_BOUND:
         say = f"Waiting for the network took {part}."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     if high < NETWORK_BOUND:
         return "no", f"Waiting for the network took {part}.", ""
     return "cannot tell", f"Waiting for the network took {part}: too near the limit.", ""
+
+
+def _is_one_host(facts: Facts) -> bool:
+    """Whether every rank has told that it is on the same host as the others."""
+    return len(facts.hosts) == 1 and len(facts.ranks) == facts.world_size
 
 
 def _needed_rate(facts: Facts) -> str:
@@ -289,8 +298,9 @@ def network_fit(facts: Facts) -> Verdict:
         "Bytes over bandwidth, less what can be hidden behind 90% of the backward pass, against "
         "the exposed communication that was timed."
     )
-    if facts.world_size == 1:
-        says = "Not at all: one process trained alone."
+    if facts.world_size == 1 or _is_one_host(facts):
+        alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
+        says = f"Not at all: {alone}."
         return Verdict(key="network_fit", question=question, answer="measured", says=says)
     exposed_s = _exposed_s(facts)
     rows = tuple(_fit_evidence(facts, wire, capacity, exposed_s))

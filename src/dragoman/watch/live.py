@@ -109,9 +109,9 @@ class Now:
         return found
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
-        """The measured capacity of a host's link."""
+        """The measured capacity of a host's link; that of the slowest where its own was not."""
         known = [link.bytes_per_s for link in self.facts.links if link.host == host]
-        return min(known, default=None)
+        return min(known, default=measures.capacity_bytes_per_s(self.facts))
 
 
 class LiveRun:
