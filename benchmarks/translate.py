@@ -1,15 +1,15 @@
-"""Sentences per second of our PyTorch search and of Hugging Face `generate`, side by side.
+"""Sentences per second: ours over CTranslate2 and over PyTorch, CTranslate2 by hand, Hugging Face.
 
-Both translate the Multi30k test set (2016) from English to German with the same weights, beam
-size and length penalty on the same threads, interleaved round by round; the ratio is the median
-over the rounds. Hugging Face is given sentences sorted by length and the batch size that suits it
-best, and is timed twice in beam search: with early_stopping="never", which is the search that we
-do, and with early_stopping=True, its quickest.
+All translate the Multi30k test set (2016) from English to German with the same weights, beam size
+and length penalty on the same threads, interleaved round by round; ratios are medians over the
+rounds. CTranslate2 is driven by hand as its documentation does it: one sentence a call, and all in
+one call in batches of 64. Hugging Face is given sentences sorted by length and the batch size that
+suits it best (in beam search with early_stopping=True, its quickest).
 
-The model is trained here for a few minutes on first use and kept in --work: random weights do not
-end their sentences.
+The model is that of --run, or is trained here for a few minutes on first use and kept in --work:
+random weights do not end their sentences.
 
-    python benchmarks/translate.py --work /tmp/translate
+    python benchmarks/translate.py --work /tmp/translate [--run runs/multi30k-tiny-...]
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,15 +33,18 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.special_ids import EOS, PAD
 from dragoman.corpus.subword import Subword, train_subword
 from dragoman.data.batch import make_batch
+from dragoman.distributed.world import join_world
 from dragoman.evaluate.metrics import bleu
+from dragoman.export.ctranslate2 import write_ctranslate2
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.export.huggingface import to_huggingface
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
+from dragoman.run_directory import RunDirectory
+from dragoman.translation import TranslationModel
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "tests"))
-from hugging_face import to_m2m100  # noqa: E402
-
 VOCAB_SIZE = 8000
 SMALL = ModelConfig(d_model=256, num_heads=4, d_ffn=1024, encoder_layers=3, decoder_layers=3)
 HF_BATCHES = (16, 32, 64, 128)
@@ -128,6 +131,33 @@ def theirs(
     return results
 
 
+def over_ctranslate2(
+    engine: CTranslate2Engine, config: SearchConfig, sources: Sequence[list[int]]
+) -> list[list[int]]:
+    return [found[0].ids for found in engine.search(sources, config)]
+
+
+def by_hand(
+    directory: Path, subword: Subword, config: SearchConfig, threads: int, batch_size: int
+) -> Translate:
+    """CTranslate2 as somebody drives it who has only its documentation."""
+    translator = ctranslate2.Translator(str(directory), inter_threads=1, intra_threads=threads)
+    ids = {piece: number for number, piece in enumerate(subword.all_pieces())}
+
+    def translate(sources: Sequence[list[int]]) -> list[list[int]]:
+        rows = [subword.pieces(source) for source in sources]
+        options = {
+            "beam_size": config.beam_size,
+            "length_penalty": config.length_penalty_alpha,
+            "max_batch_size": batch_size,
+        }
+        calls = [rows] if batch_size > 1 else [[row] for row in rows]
+        results = [one for call in calls for one in translator.translate_batch(call, **options)]
+        return [[ids[piece] for piece in one.hypotheses[0]] for one in results]
+
+    return translate
+
+
 def timed(translate: Translate, sources: Sequence[list[int]]) -> tuple[float, list[list[int]]]:
     """(Sentences per second, translations)."""
     start = time.perf_counter()
@@ -136,21 +166,29 @@ def timed(translate: Translate, sources: Sequence[list[int]]) -> tuple[float, li
 
 
 def compare(
-    model: Transformer, sources: Sequence[list[int]], beam_size: int, rounds: int
+    model: Transformer,
+    subword: Subword,
+    sources: Sequence[list[int]],
+    *,
+    beam_size: int,
+    rounds: int,
+    threads: int,
+    directory: Path,
 ) -> list[list[int]]:
     """Time all sides round by round and print them; returns our translations."""
     config = SearchConfig(beam_size=beam_size, length_penalty="power", length_penalty_alpha=0.6)
-    hugging_face = partial(theirs, to_m2m100(model), config)
-    sample = sources[:: max(1, len(sources) // 200)]
-    rates = {
-        size: timed(partial(hugging_face, batch_size=size, early_stopping=True), sample)[0]
-        for size in HF_BATCHES
-    }
+    hugging_face = partial(theirs, to_huggingface(model), config, early_stopping=True)
+    sample = sources[:: -(-len(sources) // 200)]
+    rates = {size: timed(partial(hugging_face, batch_size=size), sample)[0] for size in HF_BATCHES}
     best = max(rates, key=lambda size: rates[size])
-    sides: dict[str, Translate] = {"dragoman": partial(ours, model, config)}
-    for stopping in ("never", True) if beam_size > 1 else (True,):
-        name = f"Hugging Face, batch {best}" + (f", {stopping}" if beam_size > 1 else "")
-        sides[name] = partial(hugging_face, batch_size=best, early_stopping=stopping)
+    engine = CTranslate2Engine(directory, (subword, subword), threads=threads)
+    sides: dict[str, Translate] = {
+        "dragoman": partial(over_ctranslate2, engine, config),
+        "CTranslate2 by hand, batch 64": by_hand(directory, subword, config, threads, 64),
+        "CTranslate2 by hand, batch 1": by_hand(directory, subword, config, threads, 1),
+        "dragoman, PyTorch search": partial(ours, model, config),
+        f"Hugging Face, batch {best}": partial(hugging_face, batch_size=best),
+    }
     for translate in sides.values():
         translate(sample[:50])
     measured: dict[str, list[float]] = {name: [] for name in sides}
@@ -175,6 +213,8 @@ def main() -> None:
     shared = os.environ.get("DRAGOMAN_SHARED", REPOSITORY.parent / "shared" / "data")
     parser.add_argument("--data", type=Path, default=shared, help="folder that holds multi30k/")
     parser.add_argument("--work", type=Path, required=True, help="where the model is kept")
+    parser.add_argument("--run", type=Path, help="a run whose model is taken")
+    parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--train-steps", type=int, default=600)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -183,15 +223,33 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    subword = subword_model(arguments.data, arguments.work)
-    model = trained_model(arguments.data, arguments.work, subword, arguments.train_steps)
+    lowercase = False
+    if arguments.run is not None:
+        with join_world() as world:
+            run = RunDirectory.open(arguments.run)
+            trained = TranslationModel.load(run, [arguments.checkpoint], world)
+        model, subword, lowercase = trained.models[0], trained.subwords[0], trained.lowercase
+    else:
+        subword = subword_model(arguments.data, arguments.work)
+        model = trained_model(arguments.data, arguments.work, subword, arguments.train_steps)
+    directory = arguments.work / "ctranslate2"
+    directory.mkdir(exist_ok=True)
+    write_ctranslate2(model, (subword, subword), directory, quantization="float32")
     lines = read(arguments.data, "test2016", "en")[: arguments.sentences]
     references = read(arguments.data, "test2016", "de")[: arguments.sentences]
-    sources = subword.encode(lines)
+    sources = subword.encode([normalize(line, lowercase=lowercase) for line in lines])
     print(f"{len(lines)} sentences, {arguments.threads} threads, {arguments.rounds} rounds")
     for beam_size in arguments.beams:
-        found = compare(model, sources, beam_size, arguments.rounds)
-        print(f"  ours: {bleu(subword.decode(found), references)}")
+        found = compare(
+            model,
+            subword,
+            sources,
+            beam_size=beam_size,
+            rounds=arguments.rounds,
+            threads=arguments.threads,
+            directory=directory,
+        )
+        print(f"  ours: {bleu(subword.decode(found), references, lowercase=lowercase)}")
 
 
 if __name__ == "__main__":

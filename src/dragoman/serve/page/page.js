@@ -60,6 +60,9 @@ async function translate(event) {
   } catch (error) {
     if (number !== latest) return;
     element("time").textContent = "";
+    element("result").textContent = ""; // an older translation beside new text would mislead
+    element("copy").disabled = true;
+    showAlternatives([]);
     showError(error.message);
   } finally {
     if (number === latest) element("result").classList.remove("waiting");

@@ -1,0 +1,88 @@
+"""Whether every export translates as our own search does: Multi30k test2016, whole.
+
+For each format: lines identical to those of our search, BLEU and its distance from ours.
+
+    python benchmarks/exports.py --run runs/multi30k-tiny-...
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from dragoman.corpus.normalize import normalize
+from dragoman.distributed.world import join_world
+from dragoman.evaluate.metrics import bleu
+from dragoman.evaluate.validate import read_lines
+from dragoman.export.bundle import Bundle
+from dragoman.export.export import Request, export
+from dragoman.export.huggingface import power_search, translate_with_huggingface
+from dragoman.export.load import load_translation_model
+from dragoman.model.config import SearchConfig
+from dragoman.run_directory import RunDirectory
+from dragoman.serve.engines import translator_of
+from dragoman.translation import TranslationModel
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+QUANTIZATIONS = ("float32", "float16", "int8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    shared = os.environ.get("DRAGOMAN_SHARED", REPOSITORY.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=shared, help="folder that holds multi30k/")
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--checkpoint", default="best")
+    arguments = parser.parse_args()
+    run = RunDirectory.open(arguments.run)
+    recipe = run.recipe()
+    lowercase = recipe.corpus.lowercase
+    texts, references = (
+        read_lines(arguments.data / f"multi30k/test2016.{language}") for language in ("en", "de")
+    )
+    references = [normalize(line) for line in references]
+
+    def report(name: str, found: list[str], own: list[str], size_bytes: int) -> None:
+        same = sum(a == b for a, b in zip(found, own, strict=True))
+        score = bleu(found, references, lowercase=lowercase).value
+        away = score - bleu(own, references, lowercase=lowercase).value
+        print(
+            f"{name:24} {same / len(own):7.1%} identical   BLEU {score:6.2f} ({away:+.2f})"
+            f"   {size_bytes / 1e6:7.1f} MB",
+            flush=True,
+        )
+
+    with join_world() as world, tempfile.TemporaryDirectory() as name:
+        model = TranslationModel.load(run, [arguments.checkpoint], world)
+
+        def written(request: Request) -> tuple[Path, int]:
+            done = export(run, request, world)
+            return done.path, done.size_bytes
+
+        def own(search: SearchConfig) -> list[str]:
+            return model.translate(texts, search)
+
+        ours = own(recipe.search)
+        print(f"{run.path.name}, {arguments.checkpoint}: {len(texts)} sentences, {recipe.search}")
+        print(f"our search: {bleu(ours, references, lowercase=lowercase)}")
+        common = {"checkpoint": arguments.checkpoint}
+        path, size = written(Request(to="bundle", output=Path(name, "bundle"), **common))
+        bundle = load_translation_model(path, ["best"], world)
+        report("bundle", bundle.translate(texts, recipe.search), ours, size)
+        for bits in QUANTIZATIONS:
+            output = Path(name, bits)
+            request = Request(to="ctranslate2", output=output, quantization=bits, **common)  # type: ignore[arg-type]
+            path, size = written(request)
+            translator = translator_of(Bundle.open(path), threads=None)
+            found = translator.translate(texts, recipe.search, layout="line")
+            report(f"CTranslate2 {bits}", [best.text for best, *_ in found], ours, size)
+        path, size = written(Request(to="huggingface", output=Path(name, "hf"), **common))
+        search = power_search(recipe.search)
+        found_there = translate_with_huggingface(path, texts, search)
+        report("Hugging Face", found_there, ours if search == recipe.search else own(search), size)
+
+
+if __name__ == "__main__":
+    main()
