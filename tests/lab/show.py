@@ -33,7 +33,7 @@ STRATEGIES: Final = {
     ),
     "powersgd": ("distributed.strategy=powersgd",),
 }
-TABLE_STEPS: Final = 16
+TABLE_STEPS: Final = 12
 LOG_EVERY: Final = 4
 """The first so many steps warm up and are not counted."""
 
@@ -125,7 +125,7 @@ def _plan(rate: str) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make lab", description=__doc__)
-    parser.add_argument("--steps", type=int, default=100, help="of the demo's 1,600 (default: 100)")
+    parser.add_argument("--steps", type=int, default=60, help="of the demo's 1,600 (default: 60)")
     parser.add_argument("--rates", nargs="+", default=["50mbit", "200mbit"], help="in tc's words")
     return parser
 

@@ -6,6 +6,8 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from dragoman.telemetry.events import Event, read_events
 from dragoman.train.durable import verify
 from lab.conftest import OpenLab
 from lab.laboratory import Lab, LabHost
-from processes import wait_until
+from processes import wait_until as wait_in_time
 
 PROGRAM = Path(sys.executable).with_name("dragoman")
 RECIPE = """
@@ -48,6 +50,15 @@ every_steps = 20
 bootstrap_samples = 0
 """
 ENDLESS = ("--set", "train.max_steps=100000", "--set", "checkpoint.every_steps=100000")
+OFTEN_SAVED = ("--set", "train.max_steps=100000", "--set", "checkpoint.every_steps=20")
+
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def wait_until(reached: Callable[[], bool], *, limit_s: float = 300.0) -> None:
+    """Starting on several hosts takes long where they share one busy core."""
+    wait_in_time(reached, limit_s=limit_s)
 
 
 @dataclass
@@ -64,7 +75,7 @@ class Desk:
         return [PROGRAM, *words]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.lab.desk.run(self.command(*words), check=False, timeout_s=200)
+        return self.lab.desk.run(self.command(*words), check=False, timeout_s=400)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return self.lab.desk.start(
@@ -141,7 +152,7 @@ def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
     assert "is being trained by" in second.stderr
     told = desk.run("stop", str(desk.run_directory()))
     assert told.returncode == 0, told.stderr
-    shown, complaint = training.communicate(timeout=60)
+    shown, complaint = training.communicate(timeout=200)
     assert training.returncode == 130, complaint
     assert "everything is saved" in complaint
     assert "3 ranks on cpu" in shown
@@ -157,7 +168,7 @@ def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
     wait_until(lambda: (desk.events("train_interval")[-1].step or 0) > stopped_at)
     assert [event.host for event in desk.events("run_started", rank=2)] == ["beta", "beta"]
     desk.signal("KILL")
-    resumed.communicate(timeout=60)
+    resumed.communicate(timeout=200)
     nothing_left(desk)
     assert desk.status()["state"] == "gone"
 
@@ -165,7 +176,7 @@ def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
 @pytest.mark.slow
 def test_a_run_on_hosts_learns_what_a_run_on_one_machine_does(desk: Desk) -> None:
     training = desk.train("--set", "distributed.wire=fp32")
-    _, complaint = training.communicate(timeout=200)
+    _, complaint = training.communicate(timeout=400)
     assert training.returncode == 0, complaint
     on_hosts = desk.events("train_interval")[-1]
     run = desk.run_directory()
@@ -189,35 +200,72 @@ def test_the_first_ctrl_c_saves(desk: Desk) -> None:
     training = desk.train(*ENDLESS)
     wait_until(desk.trains)
     desk.signal("INT")
-    _, complaint = training.communicate(timeout=90)
+    _, complaint = training.communicate(timeout=200)
     assert training.returncode == 130, complaint
     assert complaint.count("\n") == 1
     assert list((desk.run_directory() / "checkpoints").iterdir())
     nothing_left(desk)
 
 
+def goes_on(desk: Desk, *, ranks: int) -> float:
+    """Wait until it trains again, on so many ranks, from a checkpoint; seconds since the alert."""
+    wait_until(lambda: len(desk.events("run_started")) == 2)
+    (alert,) = desk.events("alert")
+    again = desk.events("run_started")[1]
+    assert again.payload["world_size"] == ranks
+    assert again.payload["resumed_from_step"] > 0
+    wait_until(lambda: desk.events("train_interval")[-1].time > again.time)
+    seen = [event for event in desk.events("train_interval") if event.time > again.time]
+    assert alert.payload["remedy"].startswith("training goes on from step-")
+    return seen[0].time - alert.time
+
+
+def stop(desk: Desk, training: subprocess.Popen[str]) -> None:
+    desk.signal("INT")
+    _, complaint = training.communicate(timeout=200)
+    assert training.returncode == 130, complaint
+
+
 @pytest.mark.slow
-def test_a_killed_worker_is_named_with_its_host(desk: Desk) -> None:
-    training = desk.train(*ENDLESS)
-    wait_until(desk.trains)
+def test_training_goes_on_when_a_worker_is_killed(desk: Desk) -> None:
+    training = desk.train(*OFTEN_SAVED)
+    wait_until(lambda: bool(desk.events("checkpoint_written")))
     (pid,) = beta_workers(desk)
     desk.lab.host("beta").run(["kill", "-9", str(pid)])
-    _, complaint = training.communicate(timeout=90)
-    assert training.returncode == 1
-    assert complaint.startswith("dragoman: beta: "), complaint
-    assert complaint.count("\n") == 1
+    print(f"training again after {goes_on(desk, ranks=3):.0f} s")
+    (alert,) = desk.events("alert")
+    assert alert.payload["cause"].startswith("beta: ")
+    stop(desk, training)
     nothing_left(desk)
 
 
 @pytest.mark.slow
-def test_a_dead_host_is_named_and_the_others_end(desk: Desk) -> None:
-    training = desk.train(*ENDLESS)
+@pytest.mark.parametrize(("dead", "left", "ranks"), [("beta", "alpha", 2), ("alpha", "beta", 1)])
+def test_training_goes_on_without_a_dead_host(desk: Desk, dead: str, left: str, ranks: int) -> None:
+    training = desk.train(*OFTEN_SAVED)
+    wait_until(lambda: any(desk.folder.glob("runs/*/checkpoints/step-*/digests.json")))
+    desk.lab.host(dead).power_off()
+    print(f"training again after {goes_on(desk, ranks=ranks):.0f} s")
+    (alert,) = desk.events("alert")
+    assert alert.payload["cause"].startswith(f"{dead}: ")
+    assert desk.events("run_started")[1].host == left
+    stop(desk, training)
+    nothing_left(desk, [desk.lab.host(left)])
+
+
+@pytest.mark.slow
+def test_a_cut_of_ten_seconds_is_waited_out(desk: Desk) -> None:
+    training = desk.train(*OFTEN_SAVED)
     wait_until(desk.trains)
-    desk.lab.host("beta").power_off()
-    _, complaint = training.communicate(timeout=120)
-    assert training.returncode == 1
-    assert complaint.startswith("dragoman: beta: "), complaint
-    nothing_left(desk, [desk.lab.host("alpha")])
+    beta = desk.lab.host("beta")
+    beta.plug(plugged=False)
+    time.sleep(10)
+    cut_at = desk.events("train_interval")[-1].step
+    beta.plug(plugged=True)
+    wait_until(lambda: (desk.events("train_interval")[-1].step or 0) > (cut_at or 0), limit_s=60)
+    assert desk.events("alert") == []
+    assert len(desk.events("run_started")) == 1
+    stop(desk, training)
 
 
 @pytest.mark.slow
@@ -230,7 +278,7 @@ def test_a_hung_rank_is_ended_when_the_user_gives_up(desk: Desk) -> None:
         desk.signal("INT")
         with contextlib.suppress(subprocess.TimeoutExpired):
             training.wait(5)
-    training.communicate(timeout=90)
+    training.communicate(timeout=200)
     nothing_left(desk)
 
 
@@ -240,7 +288,7 @@ def test_hosts_end_when_the_line_to_the_desk_is_cut(desk: Desk) -> None:
     wait_until(desk.trains)
     desk.lab.desk.plug(plugged=False)
     nothing_left(desk)
-    _, complaint = training.communicate(timeout=120)
+    _, complaint = training.communicate(timeout=200)
     assert training.returncode == 1
     assert "ssh" in complaint
 
@@ -249,7 +297,7 @@ def test_hosts_end_when_the_line_to_the_desk_is_cut(desk: Desk) -> None:
 def test_files_that_differ_are_refused(desk: Desk) -> None:
     assert desk.run("prepare", "small.toml").returncode == 0
     training = desk.train()
-    training.communicate(timeout=200)
+    training.communicate(timeout=400)
     assert training.returncode == 0
     beta = desk.lab.host("beta")
     (model,) = beta.home.glob(".dragoman/data/*/source.model")

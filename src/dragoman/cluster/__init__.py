@@ -21,6 +21,7 @@ team          the desk's end of the agents
 job           what all hosts do together: meet, begin
 examine       the facts, from all hosts at once
 checkpoints   a run's checkpoints between its hosts and here
+watch         who failed first, and when the others must end
 training      a run over several hosts, seen from where the user sits
 scheduled     the same where a scheduler starts the machines
 launchers     files for such schedulers

@@ -27,6 +27,14 @@ from dragoman.train.durable import discard, remove_drafts, verify
 CHECKPOINTS: Final = "checkpoints"
 
 
+def newest_checkpoint(run: Path) -> str:
+    """The newest intact checkpoint in a run's directory, by name; "" where there is none."""
+    for path in reversed(_steps(run / CHECKPOINTS)):
+        if _is_intact(path):
+            return path.name
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOnHosts:
     """A run's directory here and its copies on hosts. code: the digest of what runs there."""
@@ -44,13 +52,6 @@ class RunOnHosts:
         """Those that a host runs."""
         first = sum(one.ranks for one in self.hosts.host[: self.hosts.host.index(host)])
         return range(first, first + host.ranks)
-
-    def newest(self) -> str:
-        """The newest intact checkpoint that is here, by name; "" where there is none."""
-        for path in reversed(_steps(self.path / CHECKPOINTS)):
-            if _is_intact(path):
-                return path.name
-        return ""
 
     def on_host(self, host: Host) -> list[str]:
         """Names of the checkpoints on a host that it has written itself."""
@@ -114,7 +115,7 @@ class RunOnHosts:
 
     def spread(self, host: Host) -> None:
         """Give a host the newest checkpoint that is here, and its ranks' own parts of it."""
-        name = self.newest()
+        name = newest_checkpoint(self.path)
         if not name:
             return
         names = [name, *(f"rank-{rank:04d}/{name}" for rank in self.ranks_of(host))]

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dragoman.cluster import ssh
 from dragoman.cluster.agent.facts import FactsRequest
 from dragoman.cluster.copying import code_digest, code_parcel, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
@@ -41,7 +42,11 @@ def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, M
             troubles[host.name] = error
 
     with ThreadPoolExecutor(len(hosts)) as pool:
-        list(pool.map(one, hosts))
+        try:
+            list(pool.map(one, hosts))
+        except BaseException:
+            ssh.hang_up()  # the pool waits for what its threads do
+            raise
     return troubles
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import weakref
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ CONNECT_S: Final = 10
 LOST_AFTER_S: Final = 15
 """A host that has not answered ssh for so long is lost."""
 _ALIVE_EVERY_S: Final = 5
+_started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _NO_LOGIN: Final = 255
 _NO_PROGRAM: Final = 127
 _OPTIONS: Final = {
@@ -43,29 +45,36 @@ def ssh_command(host: Host, arguments: Sequence[str]) -> list[str]:
 
 def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
     """Start a program on the host; its standard input and output are pipes."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         ssh_command(host, arguments),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
     )
+    _started.add(process)
+    return process
+
+
+def hang_up() -> None:
+    """End every ssh that was started here, and with it what it runs on its host."""
+    for process in list(_started):
+        process.kill()
 
 
 def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: float = 60.0) -> str:
     """What a program on the host prints; raises MachineError where it fails or takes too long."""
-    command = ssh_command(host, arguments)
-    try:
-        done = subprocess.run(
-            command, input=text.encode(), capture_output=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MachineError(
-            f"no answer within {timeout_s:.0f} s", place=host.name, remedy="look at its load"
-        ) from error
-    if done.returncode:
-        raise failure(host, done.returncode, done.stderr)
-    return done.stdout.decode(errors="replace")
+    with start(host, arguments, stderr=subprocess.PIPE) as process:
+        try:
+            printed, said = process.communicate(text.encode(), timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise MachineError(
+                f"no answer within {timeout_s:.0f} s", place=host.name, remedy="look at its load"
+            ) from error
+    if process.returncode:
+        raise failure(host, process.returncode, said)
+    return printed.decode(errors="replace")
 
 
 def failure(host: Host, exit_code: int, said: bytes) -> MachineError:

@@ -8,38 +8,39 @@ and when the connection to a host ends, what was started there ends too.
 from __future__ import annotations
 
 import json
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from dragoman import units
+from dragoman.cluster import ssh
 from dragoman.cluster.agent.spool import prefix_digest
-from dragoman.cluster.checkpoints import Courier, RunOnHosts
+from dragoman.cluster.checkpoints import Courier, RunOnHosts, newest_checkpoint
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
 from dragoman.cluster.examine import compare_files, examine_hosts, on_each
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
-from dragoman.cluster.team import DONE, GONE, Message, Team
+from dragoman.cluster.team import Team
+from dragoman.cluster.watch import BrokenOffError, Record, StopRequests, Watch, stop_requests
 from dragoman.corpus.manifest import Manifest
 from dragoman.errors import DragomanError, MachineError
-from dragoman.launch import InterruptedRunError, WorkerError
-from dragoman.telemetry.events import CheckpointWritten, Event, EventListener, read_line
+from dragoman.telemetry.events import (
+    Alert,
+    Event,
+    EventListener,
+    EventWriter,
+)
 
-_SAVE_S: Final = 60.0
-"""How long workers may save and end after they were asked to, before they are killed."""
-_MOURN_S: Final = 5.0
-"""How long after one host's failure those of the others are waited for, to name the cause."""
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_INTERRUPTED: Final = InterruptedRunError.exit_code
-_WEIGHTS: Final = {"own": 0, "lost": 1, "signal": 2, "other": 3}
+_MOST_TRIES: Final = 3
+"""How often training may break off in a row without a new checkpoint."""
+_BREATH_S: Final = 3.0
+"""A machine that has just lost its processes may not have noticed yet."""
 
 Tell = Callable[[str], None]
 
@@ -71,23 +72,61 @@ class NotFitError(MachineError):
 def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Tell) -> None:
     """Train until the recipe says stop, from the newest checkpoint that any of the hosts has.
 
+    Where a host or a worker is lost, the hosts that answer go on from the last checkpoint: another
+    number of ranks reads the same batches. A host that has come back is with them again.
+
     listeners: they see the events of rank 0. tell: what is being done, for people.
-    Raises NotFitError, MachineError where a host is lost, InterruptedRunError where the user
-    stopped it, and what the workers raise.
+    Raises NotFitError, BrokenOffError where it breaks off again and again without a checkpoint in
+    between, InterruptedRunError where the user stopped it, and what the workers raise.
     """
+    with stop_requests() as requests:
+        code = _examined(run, tell=tell)
+        hosts, tries, reached = run.hosts, 0, ""
+        while True:
+            remote = RunOnHosts(run.path, hosts, code)
+            try:
+                _train_once(replace(run, hosts=hosts), remote, requests, listeners, tell=tell)
+            except BrokenOffError as error:
+                newest = newest_checkpoint(run.path)
+                tries = 1 if newest > reached else tries + 1
+                if tries > _MOST_TRIES:
+                    raise
+                reached = max(newest, reached)
+                goes_on = f"training goes on from {newest or 'the beginning'}"
+                _write_alert(run.path, listeners, cause=str(error), remedy=goes_on)
+                time.sleep(_BREATH_S)
+                hosts = _answering(run.hosts, tell=tell) or run.hosts
+            else:
+                return
+
+
+def _examined(run: HostRun, *, tell: Tell) -> str:
+    """The digest of the code that all hosts have, once they are all fit; else NotFitError."""
     examined = examine_hosts(run.hosts)
-    findings = examine(examined.facts, Wanted(run.hosts, run.needed_bytes))
+    _require_fit(examined.facts, Wanted(run.hosts, run.needed_bytes))
     tell(_network_line(examined.facts))
+    return examined.code
+
+
+def _require_fit(facts: ClusterFacts, wanted: Wanted) -> None:
+    findings = examine(facts, wanted)
     if not is_fit(findings):
-        raise NotFitError(findings, examined.facts)
-    remote = RunOnHosts(run.path, run.hosts, examined.code)
+        raise NotFitError(findings, facts)
+
+
+def _train_once(
+    run: HostRun,
+    remote: RunOnHosts,
+    requests: StopRequests,
+    listeners: Sequence[EventListener],
+    *,
+    tell: Tell,
+) -> None:
     _bring(run, remote, tell=tell)
-    compared = compare_files(run.hosts, code=examined.code, run=remote.place)
-    findings = examine(compared, Wanted(run.hosts, needed_bytes=0))
-    if not is_fit(findings):
-        raise NotFitError(findings, compared)
+    facts = compare_files(run.hosts, code=remote.code, run=remote.place)
+    _require_fit(facts, Wanted(run.hosts, needed_bytes=0))
     try:
-        _work(run, remote, examined.facts, listeners)
+        _work(run, remote, facts, listeners, requests)
     finally:
         tell("bringing checkpoints and logs here")
         _bring_back(remote, tell)
@@ -127,13 +166,14 @@ def _work(
     remote: RunOnHosts,
     facts: ClusterFacts,
     listeners: Sequence[EventListener],
+    requests: StopRequests,
 ) -> None:
-    requests = {
+    work = {
         name: request.model_copy(
             update={
                 "events": _had(run.path / "events", remote.ranks_of(host)),
                 "run": remote.place,
-                "checkpoint": remote.newest(),
+                "checkpoint": newest_checkpoint(run.path),
             }
         )
         for host, (name, request) in zip(
@@ -141,94 +181,12 @@ def _work(
         )
     }
     with ExitStack() as stack:
-        requested = stack.enter_context(_stop_requests())
+        stack.enter_context(requests.deferred())
         courier = stack.enter_context(Courier(remote))
-        record = _Record(run.path / "events", listeners, courier)
+        record = Record(run.path / "events", listeners, courier)
         team = stack.enter_context(Team(run.hosts.host, code=remote.code, verb="work"))
-        job = Job.gather(team, requests)
-        job.begin()
-        _Watch(team, requested, record).until_over(run.path)
-
-
-@dataclass(slots=True)
-class _Watch:
-    """Listens until every host is done, and decides when the others must end."""
-
-    team: Team
-    requested: list[int]
-    record: _Record
-    failures: list[tuple[int, int, DragomanError]] = field(default_factory=list)
-    interrupted: bool = False
-    _told: int = 0
-    _kill_at: float = float("inf")
-
-    def until_over(self, path: Path) -> None:
-        """Return when all hosts came to the end; raise the likeliest cause where not."""
-        for message in self.team.until_done(tick_s=0.2):
-            if message is not None:
-                self._see(message)
-            self._heed_user()
-            if time.monotonic() > self._kill_at:
-                self._kill_at = float("inf")
-                self.team.tell_all("kill")
-        if self.failures:
-            raise min(self.failures, key=lambda failure: failure[:2])[2]
-        if self.interrupted:
-            raise InterruptedRunError(
-                "stopped; everything is saved", place=path, remedy=f"dragoman resume {path} goes on"
-            )
-
-    def _see(self, message: Message) -> None:
-        if message.what == "events":
-            self.record.append(message.values["file"], message.values["text"])
-        elif message.what == GONE:
-            self._fail("lost", self.team.agents[message.host].failure())
-        elif message.what == DONE and message.values["exit_code"] == _INTERRUPTED:
-            self.interrupted = True
-        elif message.what == DONE and message.values["exit_code"]:
-            problem = f"{message.host}: {message.values['problem']}"
-            weight = message.values["weight"]
-            self._fail(weight, WorkerError(problem, message.values["exit_code"]))
-
-    def _fail(self, weight: str, error: DragomanError) -> None:
-        if not self.failures:
-            # Those that wait for the failed one in a collective will not heed a request to stop.
-            self.team.tell_all("stop")
-            self._kill_at = time.monotonic() + _MOURN_S
-        self.failures.append((_WEIGHTS[weight], len(self.failures), error))
-
-    def _heed_user(self) -> None:
-        if len(self.requested) > self._told:
-            self.team.tell_all("kill" if self._told else "stop")
-            self._told = len(self.requested)
-            self._kill_at = min(self._kill_at, time.monotonic() + _SAVE_S)
-
-
-class _Record:
-    """Events as they come: into the run's own files, and rank 0's to who listens."""
-
-    def __init__(
-        self, directory: Path, listeners: Sequence[EventListener], courier: Courier
-    ) -> None:
-        directory.mkdir(exist_ok=True)
-        self._directory = directory
-        self._listeners = listeners
-        self._courier = courier
-
-    def append(self, name: str, text: str) -> None:
-        """Take over whole lines of one file."""
-        lines = text.encode()
-        with (self._directory / Path(name).name).open("ab") as file:
-            file.write(lines)
-        for event in filter(None, map(read_line, lines.splitlines())):
-            if event.rank == 0:
-                self._see(event)
-
-    def _see(self, event: Event) -> None:
-        for listener in self._listeners:
-            listener(event)
-        if event.kind == CheckpointWritten.kind:
-            self._courier.want(Path(event.payload["path"]).name)
+        Job.gather(team, work).begin()
+        Watch(team, requests, record).until_over(run.path)
 
 
 def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
@@ -251,20 +209,37 @@ def _bring_back(remote: RunOnHosts, tell: Tell) -> None:
         tell(f"not everything came back: {error}")
 
 
-@contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """The SIGINT and SIGTERM that came, which do nothing else inside the block."""
-    received: list[int] = []
+def _answering(hosts: Hosts, *, tell: Tell) -> Hosts | None:
+    """The hosts that can be logged in to now; None where none can."""
+    troubles = on_each(hosts.host, lambda host: ssh.run(host, ["true"]))
+    for name, error in troubles.items():
+        tell(f"{name} is left out: {error.problem}")
+    left = tuple(host for host in hosts.host if host.name not in troubles)
+    return hosts.model_copy(update={"host": left}) if left else None
 
-    def receive(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
 
-    before = {number: signal.signal(number, receive) for number in _STOP_SIGNALS}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _write_alert(
+    path: Path, listeners: Sequence[EventListener], *, cause: str, remedy: str
+) -> None:
+    """Keep what happened in the record of rank 0, and tell who listens."""
+    with EventWriter(path / "events") as events:
+        for listener in listeners:
+            events.subscribe(_Unclosed(listener))
+        events.write(Alert(severity="error", cause=cause, remedy=remedy))
+
+
+class _Unclosed(EventListener):
+    """A listener that outlives the writer it listens to."""
+
+    def __init__(self, listener: EventListener) -> None:
+        self._listener = listener
+
+    def __call__(self, event: Event) -> None:
+        """Pass it on."""
+        self._listener(event)
+
+    def close(self) -> None:
+        """It is closed by whoever made it."""
 
 
 def _raise_first(troubles: dict[str, MachineError]) -> None:

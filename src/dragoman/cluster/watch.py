@@ -1,0 +1,150 @@
+"""Listening to hosts that train: what is recorded, who failed first, when the others must end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from dragoman.cluster.checkpoints import Courier
+from dragoman.cluster.team import DONE, GONE, Message, Team
+from dragoman.errors import DragomanError, MachineError
+from dragoman.launch import InterruptedRunError, WorkerError
+from dragoman.telemetry.events import CheckpointWritten, Event, EventListener, read_line
+
+_SAVE_S: Final = 60.0
+"""How long workers may save and end after they were asked to, before they are killed."""
+_MOURN_S: Final = 5.0
+"""How long after one host's failure those of the others are waited for, to name the cause."""
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED: Final = InterruptedRunError.exit_code
+_WEIGHTS: Final = {"own": 0, "lost": 1, "signal": 2, "other": 3}
+
+
+class BrokenOffError(MachineError):
+    """A host or a worker was lost: nothing is wrong with the run itself."""
+
+
+class Record:
+    """Events as they come: into the run's own files, and rank 0's to who listens."""
+
+    def __init__(
+        self, directory: Path, listeners: Sequence[EventListener], courier: Courier
+    ) -> None:
+        directory.mkdir(exist_ok=True)
+        self._directory = directory
+        self._listeners = listeners
+        self._courier = courier
+
+    def append(self, name: str, text: str) -> None:
+        """Take over whole lines of one file."""
+        lines = text.encode()
+        with (self._directory / Path(name).name).open("ab") as file:
+            file.write(lines)
+        for event in filter(None, map(read_line, lines.splitlines())):
+            if event.rank == 0:
+                self._see(event)
+
+    def _see(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+        if event.kind == CheckpointWritten.kind:
+            self._courier.want(Path(event.payload["path"]).name)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Listens until every host is done, and decides when the others must end."""
+
+    team: Team
+    requests: StopRequests
+    record: Record
+    failures: list[tuple[int, int, DragomanError]] = field(default_factory=list)
+    interrupted: bool = False
+    _told: int = 0
+    _kill_at: float = float("inf")
+
+    def until_over(self, path: Path) -> None:
+        """Return when all hosts came to the end; raise the likeliest cause where not."""
+        self._told = self.requests.count
+        for message in self.team.until_done(tick_s=0.2):
+            if message is not None:
+                self._see(message)
+            self._heed_user()
+            if time.monotonic() > self._kill_at:
+                self._kill_at = float("inf")
+                self.team.tell_all("kill")
+        if self.failures:
+            raise min(self.failures, key=lambda failure: failure[:2])[2]
+        if self.interrupted:
+            raise InterruptedRunError(
+                "stopped; everything is saved", place=path, remedy=f"dragoman resume {path} goes on"
+            )
+
+    def _see(self, message: Message) -> None:
+        if message.what == "events":
+            self.record.append(message.values["file"], message.values["text"])
+        elif message.what == GONE:
+            self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
+        elif message.what == DONE and message.values["exit_code"] == _INTERRUPTED:
+            self.interrupted = True
+        elif message.what == DONE and message.values["exit_code"]:
+            problem = f"{message.host}: {message.values['problem']}"
+            weight = message.values["weight"]
+            own = WorkerError(problem, message.values["exit_code"])
+            self._fail(weight, own if weight == "own" else BrokenOffError(problem))
+
+    def _fail(self, weight: str, error: DragomanError) -> None:
+        if not self.failures:
+            # Those that wait for the failed one in a collective will not heed a request to stop.
+            self.team.tell_all("stop")
+            self._kill_at = time.monotonic() + _MOURN_S
+        self.failures.append((_WEIGHTS[weight], len(self.failures), error))
+
+    def _heed_user(self) -> None:
+        if self.requests.count > self._told:
+            self.team.tell_all("kill" if self._told else "stop")
+            self._told = self.requests.count
+            self._kill_at = min(self._kill_at, time.monotonic() + _SAVE_S)
+
+
+class StopRequests:
+    """The SIGINT and SIGTERM of the user: counted while they are deferred, else an end at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._deferred = False
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Inside the block they are only counted."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def receive(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler of the signals."""
+        self.count += 1
+        if not self._deferred:
+            raise InterruptedRunError(
+                "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+            )
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequests]:
+    """Inside the block the user's signals go to what is yielded."""
+    requests = StopRequests()
+    before = {number: signal.signal(number, requests.receive) for number in _STOP_SIGNALS}
+    try:
+        yield requests
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
