@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,13 @@ from dragoman.cluster.checkpoints import Courier
 from dragoman.cluster.team import DONE, GONE, Message, Team
 from dragoman.errors import DragomanError, MachineError
 from dragoman.launch import InterruptedRunError, WorkerError
-from dragoman.telemetry.events import CheckpointWritten, Event, EventListener, read_line
+from dragoman.telemetry.events import (
+    CheckpointWritten,
+    Environment,
+    Event,
+    EventListener,
+    read_line,
+)
 
 _SAVE_S: Final = 60.0
 """How long workers may save and end after they were asked to, before they are killed."""
@@ -53,6 +60,9 @@ class Record:
     def _see(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
+        if event.kind == Environment.kind:
+            text = json.dumps(event.payload, indent=1) + "\n"
+            (self._directory.parent / "environment.json").write_text(text, encoding="utf-8")
         if event.kind == CheckpointWritten.kind:
             self._courier.want(Path(event.payload["path"]).name)
 

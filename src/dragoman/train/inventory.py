@@ -45,6 +45,8 @@ _PURPOSES: Final = tuple(
         ("*corpus.json", "record", "where the shards lie, and their digest"),
         ("*manifest.json", "record", "what the shards were made of: sources, counts, digests"),
         ("*environment.json", "record", "versions and hardware of the last start"),
+        ("*session.*", "record", "who trains the run now, or how the last training ended"),
+        ("*hosts.json", "record", "the hosts it was last trained on: what resume reads"),
         ("*rank-*.jsonl", "record", "what happened, one event a line"),
         ("*prepare.jsonl", "record", "what happened while the corpus was prepared"),
         ("*tfevents*", "record", "the same for TensorBoard"),
