@@ -1,0 +1,31 @@
+"""What `dragoman setup` would run on a host."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.cluster.hosts import Host
+from dragoman.cluster.setup import commands, environment_of, requirements
+from dragoman.errors import ConfigError
+
+
+def test_packages_have_the_versions_of_this_machine_however_they_were_built() -> None:
+    wanted = list(requirements())
+    assert [one for one in wanted if one.startswith("torch==")]
+    assert not [one for one in wanted if "+" in one]
+    assert not [one for one in wanted if one.startswith(("pytest", "mypy"))]
+
+
+def test_packages_go_into_an_environment_of_their_own() -> None:
+    host = Host(address="a", name="a", slots=1)
+    assert environment_of(host) == ".dragoman/venv"
+    probe, make, install = commands(host)
+    assert probe[0] == make[0] == "python3"
+    assert make[1:] == ["-m", "venv", ".dragoman/venv"]
+    assert install[:4] == [".dragoman/venv/bin/python", "-m", "pip", "install"]
+
+
+@pytest.mark.parametrize("python", ["python3", "bin/python"])
+def test_the_system_s_own_python_is_left_alone(python: str) -> None:
+    with pytest.raises(ConfigError, match="not in a virtual environment"):
+        environment_of(Host(address="a", name="a", slots=1, python=python))
