@@ -114,15 +114,20 @@ class RunOnHosts:
                         discard(path)
 
     def spread(self, host: Host) -> None:
-        """Give a host the newest checkpoint that is here, and its ranks' own parts of it."""
-        name = newest_checkpoint(self.path)
-        if not name:
+        """Give a host the newest checkpoint that is here, and its ranks' own parts of it.
+
+        The first host gets all of them: it decides which to keep, the best ones too.
+        """
+        newest = newest_checkpoint(self.path)
+        if not newest:
             return
-        names = [name, *(f"rank-{rank:04d}/{name}" for rank in self.ranks_of(host))]
-        for one in names:
-            source = self.path / CHECKPOINTS / one
+        names = [newest, *(f"rank-{rank:04d}/{newest}" for rank in self.ranks_of(host))]
+        if host == self.hosts.host[0]:
+            names += [path.name for path in _steps(self.path / CHECKPOINTS) if path.name < newest]
+        for name in names:
+            source = self.path / CHECKPOINTS / name
             if source.is_dir():
-                directory_parcel(f"{self.place}/{CHECKPOINTS}/{one}", source).send(host)
+                directory_parcel(f"{self.place}/{CHECKPOINTS}/{name}", source).send(host)
 
 
 @dataclass(slots=True)

@@ -81,7 +81,6 @@ class Watch:
 
     def until_over(self, path: Path) -> None:
         """Return when all hosts came to the end; raise the likeliest cause where not."""
-        self._told = self.requests.count
         for message in self.team.until_done(tick_s=0.2):
             if message is not None:
                 self._see(message)
@@ -89,11 +88,12 @@ class Watch:
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
                 self.team.tell_all("kill")
-        if self.failures:
+        if self.failures and not self.requests.count:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
-        if self.interrupted:
+        if self.interrupted or self.failures:
+            saved = "the last checkpoint stands" if self.failures else "everything is saved"
             raise InterruptedRunError(
-                "stopped; everything is saved", place=path, remedy=f"dragoman resume {path} goes on"
+                f"stopped; {saved}", place=path, remedy=f"dragoman resume {path} goes on"
             )
 
     def _see(self, message: Message) -> None:
