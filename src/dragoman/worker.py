@@ -44,6 +44,7 @@ from dragoman.telemetry.samples import LinkMeasured
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.checkpoint import CheckpointStore
+from dragoman.train.matrix_rate import measure_device
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.schedule import learning_rate
 from dragoman.train.snapshot import resume
@@ -281,7 +282,10 @@ def _tell_start(
         resumed_from_step=state.step or None,
     )
     events.write(started, step=state.step)
-    if state.step == 0 and recipe.distributed.strategy != "auto":  # which has measured it itself
+    if state.step:
+        return
+    events.write(measure_device(world.device, recipe.train), step=0)
+    if recipe.distributed.strategy != "auto":  # which has measured the link itself
         _tell_link(world, events)
 
 

@@ -1,0 +1,46 @@
+"""What the matrix products of one device reach, beside which useful FLOPs are judged."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Final
+
+import torch
+
+from dragoman.telemetry.samples import DeviceMeasured
+from dragoman.train.config import TrainConfig
+
+_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_SIZES: Final = {"cuda": 8192, "cpu": 1024}
+"""Square matrices that fill the device and are made in an instant."""
+_TRIES: Final = 7
+
+
+def measure_device(device: torch.device, config: TrainConfig) -> DeviceMeasured:
+    """Multiply matrices for some tenths of a second in the precision of training.
+
+    Where several ranks share a host, each calls this at the same time and finds its own part.
+    """
+    size = _SIZES.get(device.type, _SIZES["cpu"])
+    matrix = torch.randn(size, size, device=device, dtype=_DTYPES[config.precision])
+    seconds = [_product_s(matrix) for _ in range(_TRIES + 1)][1:]
+    return DeviceMeasured(
+        device=str(device),
+        matrix_flop_per_s=2.0 * size**3 / statistics.median(seconds),
+        alone_tokens_per_s=None,
+        method=f"products of {size} x {size} matrices in {config.precision}, before the first step",
+    )
+
+
+def _product_s(matrix: torch.Tensor) -> float:
+    _wait(matrix.device)
+    began = time.perf_counter()
+    matrix @ matrix
+    _wait(matrix.device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,34 @@
+"""The rate of matrix products is that of real ones, and makes the useful share measurable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.recipe import dump_toml, load_recipe
+from dragoman.report import measures
+from dragoman.report.reading import read_facts
+from dragoman.train.config import TrainConfig
+from dragoman.train.matrix_rate import measure_device
+from recorded_runs import Recorded
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_device_has_a_rate(precision: str) -> None:
+    found = measure_device(
+        torch.device("cpu"), TrainConfig.model_validate({"precision": precision})
+    )
+    assert found.device == "cpu"
+    assert 1e8 < found.matrix_flop_per_s < 1e14
+    assert precision in found.method
+
+
+def test_useful_flops_are_told_once_the_device_is_measured(tmp_path: Path) -> None:
+    device = measure_device(torch.device("cpu"), TrainConfig())
+    run = Recorded(extra=[(0, device), (1, device)]).write(tmp_path / "run")
+    (run / "recipe.toml").write_text(dump_toml(load_recipe("demo")))
+    share = measures.useful_flop_share(read_facts(run))
+    assert share is not None
+    assert 0 < share < 10
