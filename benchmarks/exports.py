@@ -16,17 +16,17 @@ from dragoman.corpus.normalize import normalize
 from dragoman.distributed.world import join_world
 from dragoman.evaluate.metrics import bleu
 from dragoman.evaluate.validate import read_lines
-from dragoman.export.bundle import Bundle
+from dragoman.export.bundle import Bundle, Quantization
 from dragoman.export.export import Request, export
 from dragoman.export.huggingface import power_search, translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.model.config import SearchConfig
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
-from dragoman.translation import TranslationModel
+from dragoman.translation import TranslationModel, checkpoint_path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-QUANTIZATIONS = ("float32", "float16", "int8")
+QUANTIZATIONS: tuple[Quantization, ...] = ("float32", "float16", "int8")
 
 
 def main() -> None:
@@ -55,7 +55,9 @@ def main() -> None:
         )
 
     with join_world() as world, tempfile.TemporaryDirectory() as name:
-        model = TranslationModel.load(run, [arguments.checkpoint], world)
+        # Fixed here: the run may be training, and its best checkpoint another one in a minute.
+        checkpoint = str(checkpoint_path(run, arguments.checkpoint, recipe))
+        model = TranslationModel.load(run, [checkpoint], world)
 
         def written(request: Request) -> tuple[Path, int]:
             done = export(run, request, world)
@@ -65,20 +67,25 @@ def main() -> None:
             return model.translate(texts, search)
 
         ours = own(recipe.search)
-        print(f"{run.path.name}, {arguments.checkpoint}: {len(texts)} sentences, {recipe.search}")
+        print(f"{run.path.name}, {Path(checkpoint).name}: {len(texts)} sentences, {recipe.search}")
         print(f"our search: {bleu(ours, references, lowercase=lowercase)}")
-        common = {"checkpoint": arguments.checkpoint}
-        path, size = written(Request(to="bundle", output=Path(name, "bundle"), **common))
+        path, size = written(
+            Request(to="bundle", output=Path(name, "bundle"), checkpoint=checkpoint)
+        )
         bundle = load_translation_model(path, ["best"], world)
         report("bundle", bundle.translate(texts, recipe.search), ours, size)
         for bits in QUANTIZATIONS:
             output = Path(name, bits)
-            request = Request(to="ctranslate2", output=output, quantization=bits, **common)  # type: ignore[arg-type]
+            request = Request(
+                to="ctranslate2", output=output, quantization=bits, checkpoint=checkpoint
+            )
             path, size = written(request)
             translator = translator_of(Bundle.open(path), threads=None)
             found = translator.translate(texts, recipe.search, layout="line")
             report(f"CTranslate2 {bits}", [best.text for best, *_ in found], ours, size)
-        path, size = written(Request(to="huggingface", output=Path(name, "hf"), **common))
+        path, size = written(
+            Request(to="huggingface", output=Path(name, "hf"), checkpoint=checkpoint)
+        )
         search = power_search(recipe.search)
         found_there = translate_with_huggingface(path, texts, search)
         report("Hugging Face", found_there, ours if search == recipe.search else own(search), size)

@@ -116,9 +116,8 @@ def main() -> None:
     arguments = parser.parse_args()
     texts = read_lines(arguments.data / "multi30k/test2016.en")
     process, port = start(arguments.bundle)
-    load_of = {"texts": texts, "beam": arguments.beam}
     try:
-        run_clients(port, clients=8, seconds=2, **load_of)  # type: ignore[arg-type]
+        run_clients(port, texts, clients=8, seconds=2, beam=arguments.beam)
         ratios = []
         for _ in range(arguments.rounds):
             alone = offline(arguments.bundle, texts, arguments.beam, arguments.seconds)

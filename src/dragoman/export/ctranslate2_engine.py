@@ -21,6 +21,7 @@ from dragoman.model.config import SearchConfig, length_limit, length_penalty
 BATCH_CELLS: Final = 8192
 """Rows x longest source x beam of one batch, at most; more is slower for want of cache."""
 _ANY_EXPONENT: Final = 1.0
+_SCORED_TOGETHER: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,18 @@ class CTranslate2Engine:
     ) -> list[list[Candidate]]:
         """`submit`, and wait: the best translations of each source, best first."""
         return self.submit(sources, search, num_hypotheses=num_hypotheses).results()
+
+    def log_probabilities(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """Of each piece of given translations and of their end, in nats."""
+        results = self._translator.score_batch(
+            [[self._source_pieces[piece] for piece in source] for source in sources],
+            [[self._target_pieces[piece] for piece in target] for target in targets],
+            max_batch_size=_SCORED_TOGETHER,
+            max_input_length=0,
+        )
+        return [list(result.log_probs) for result in results]
 
     def align(self, source: list[int], target: list[int]) -> Alignment:
         """Where the model looks when it is made to write this translation."""

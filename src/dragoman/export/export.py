@@ -37,9 +37,9 @@ from dragoman.export.huggingface import (
 )
 from dragoman.export.load import fill_from
 from dragoman.export.scores import scores_of
-from dragoman.export.verify import NUM_SENTENCES, compare
+from dragoman.export.verify import NUM_SENTENCES, check_equal, check_near, compare
 from dragoman.model.config import SearchConfig
-from dragoman.model.search import translate_batch
+from dragoman.model.search import Hypothesis, translate_batch
 from dragoman.recipe import Recipe, dump_toml
 from dragoman.run_directory import RunDirectory
 from dragoman.train.durable import DIGESTS_FILE, publish
@@ -84,12 +84,21 @@ class _Job:
     model: TranslationModel
     request: Request
 
+    def ids(self, texts: list[str]) -> list[list[int]]:
+        """Their pieces."""
+        return self.model.subwords[0].encode([self.normalized(text) for text in texts])
+
+    def hypotheses(self, texts: list[str], search: SearchConfig) -> list[Hypothesis]:
+        """The best of our own search."""
+        return [best for best, *_ in translate_batch(self.model.models, self.ids(texts), search)]
+
     def ours(self, texts: list[str], search: SearchConfig) -> list[str]:
         """Translations by our own search."""
-        source, target = self.model.subwords
-        ids = source.encode([self.normalized(text) for text in texts])
-        found = translate_batch(self.model.models, ids, search)
-        return target.decode([hypotheses[0].ids for hypotheses in found])
+        return self.decoded([found.ids for found in self.hypotheses(texts, search)])
+
+    def decoded(self, ids: list[list[int]]) -> list[str]:
+        """The text of translations."""
+        return self.model.subwords[1].decode(ids)
 
     def normalized(self, text: str) -> str:
         """As training text was."""
@@ -140,12 +149,9 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     search = job.recipe.search
     if job.request.to == "huggingface":
         search = power_search(search)
-    verified = compare(
-        job.ours(texts, search),
-        translate(job, texts, draft),
-        quantization=job.request.quantization,
-        place=job.checkpoint,
-    )
+    verified = compare(job.ours(texts, search), translate(job, texts, draft))
+    if job.request.quantization == "float32":
+        check_equal(verified, place=job.checkpoint)
     _describe(job, verified, draft)
     return verified
 
@@ -203,11 +209,12 @@ def _write_ctranslate2(job: _Job, draft: Path) -> None:
 
 
 def _translate_ctranslate2(job: _Job, texts: list[str], draft: Path) -> list[str]:
-    source, target = job.model.subwords
-    engine = CTranslate2Engine(draft, job.model.subwords)
-    ids = source.encode([job.normalized(text) for text in texts])
-    found = engine.search(ids, job.recipe.search)
-    return target.decode([candidates[0].ids for candidates in found])
+    engine, ids = CTranslate2Engine(draft, job.model.subwords), job.ids(texts)
+    if job.request.quantization != "float32":
+        hypotheses = job.hypotheses(texts, job.recipe.search)
+        scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])
+        check_near(hypotheses, scored, place=job.checkpoint)
+    return job.decoded([best.ids for best, *_ in engine.search(ids, job.recipe.search)])
 
 
 def _write_huggingface(job: _Job, draft: Path) -> None:

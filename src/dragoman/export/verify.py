@@ -8,34 +8,63 @@ from typing import Final
 
 from dragoman.errors import CheckpointError
 from dragoman.evaluate.metrics import chrf
-from dragoman.export.bundle import Quantization, Verified
+from dragoman.export.bundle import Verified
+from dragoman.model.search import Hypothesis
 
 NUM_SENTENCES: Final = 100
-_LEAST_CHRF: Final[dict[Quantization, float]] = {"float32": 98.0, "float16": 90.0, "int8": 70.0}
-_LEAST_IDENTICAL: Final[dict[Quantization, float]] = {"float32": 0.9, "float16": 0.0, "int8": 0.0}
+_LEAST_IDENTICAL: Final = 0.9
+_LEAST_CHRF: Final = 98.0
+_MOST_NATS: Final = 0.2
 
 
-def compare(
-    ours: Sequence[str], theirs: Sequence[str], *, quantization: Quantization, place: Path
-) -> Verified:
-    """How near the export comes to our own translations of the same sentences.
-
-    In fp32 a line may differ where rounding decides a tie: one in a hundred of a trained model,
-    more of one that has hardly learned. With fewer bits translations must stay near ours. A wrong
-    export (another norm, other positions) is far off.
-
-    Raises CheckpointError where they are further apart than that.
-    """
-    if not ours:
-        return Verified(sentences=0, identical=0, chrf=100.0)
+def compare(ours: Sequence[str], theirs: Sequence[str]) -> Verified:
+    """How near an export's translations come to our own of the same sentences."""
     identical = sum(a == b for a, b in zip(ours, theirs, strict=True))
     nearness = 100.0 if identical == len(ours) else chrf(theirs, ours).value
-    wrong = identical < _LEAST_IDENTICAL[quantization] * len(ours)
-    if wrong or nearness < _LEAST_CHRF[quantization]:
-        raise CheckpointError(
-            f"the export translates {len(ours) - identical} of {len(ours)} sentences otherwise "
-            f"than our own search does (chrF against it: {nearness:.1f}); nothing was written",
-            place=place,
-            remedy="export it to another format, and report this",
-        )
     return Verified(sentences=len(ours), identical=identical, chrf=round(nearness, 2))
+
+
+def check_equal(verified: Verified, *, place: Path) -> None:
+    """Of an export that has all bits of the weights.
+
+    A line may differ where rounding decides a tie: one in a hundred of a trained model, more of one
+    that has hardly learned. A wrong export (another norm, other positions) is far off.
+
+    Raises CheckpointError where the translations are further apart than that.
+    """
+    few = verified.identical < _LEAST_IDENTICAL * verified.sentences
+    if few or verified.chrf < _LEAST_CHRF:
+        raise _wrong(
+            f"translates {verified.sentences - verified.identical} of {verified.sentences} "
+            f"sentences otherwise than our own search (chrF against it: {verified.chrf:.1f})",
+            place,
+        )
+
+
+def check_near(
+    hypotheses: Sequence[Hypothesis], log_probabilities: Sequence[Sequence[float]], *, place: Path
+) -> None:
+    """Of an export with fewer bits: how probable it finds our own translations.
+
+    That holds for a model that has hardly learned too, whose translations turn on a hair.
+    log_probabilities: the export's, of each piece of the hypotheses and of their end.
+
+    Raises CheckpointError where it is over 0.2 nats a token away from what we find.
+    """
+    distances = []
+    for hypothesis, theirs in zip(hypotheses, log_probabilities, strict=True):
+        # A translation that was cut off has no end: then one of the two sums is what was meant.
+        whole, cut = sum(theirs), sum(theirs[:-1])
+        distance = min(abs(total - hypothesis.log_probability) for total in (whole, cut))
+        distances.append(distance / len(theirs))
+    mean = sum(distances) / max(1, len(distances))
+    if not mean <= _MOST_NATS:
+        raise _wrong(f"is {mean:.2f} nats a token away from the model", place)
+
+
+def _wrong(problem: str, place: Path) -> CheckpointError:
+    return CheckpointError(
+        f"the export {problem}; nothing was written",
+        place=place,
+        remedy="export it to another format, and report this",
+    )
