@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.report import measures
 from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
@@ -46,6 +47,21 @@ RUNS: dict[str, dict[str, str]] = {
         "throttled": "cannot tell",
         "evaluation": "yes",
     },
+    "two_hosts_starved": {
+        "network": "yes",
+        "network_fit": "measured",
+        "processors": "no",
+        "starved": "no",
+        "straggler": "no",
+        "network_faults": "no",
+        "trained": "cannot tell",
+    },
+    "two_hosts_free": {
+        "network": "cannot tell",  # its machine was overloaded: 1.3% to 23.4% of a step
+        "network_fit": "measured",
+        "network_faults": "no",
+        "trained": "cannot tell",
+    },
 }
 
 
@@ -54,9 +70,20 @@ def test_every_verdict_is_right(name: str) -> None:
     facts = read_facts(RECORDED / name, now=LONG_AFTER)
     verdicts = {one.key: one for one in [*judge(facts), *examine(facts)]}
     assert {key: verdicts[key].answer for key in RUNS[name]} == RUNS[name]
-    assert facts.prepare_s is not None
+    assert (facts.prepare_s is None) == name.startswith("two_hosts")
     assert facts.is_silent == (name == "killed")
     assert facts.problems == ()
+
+
+def test_exposed_communication_is_what_a_starved_step_takes_longer() -> None:
+    starved, free = (read_facts(RECORDED / f"two_hosts_{kind}") for kind in ("starved", "free"))
+    slow_s, free_s = measures.step_s(starved), measures.step_s(free)
+    share, free_share = measures.exposed_share(starved), measures.exposed_share(free)
+    assert slow_s is not None
+    assert free_s is not None
+    assert share is not None
+    assert free_share is not None
+    assert share * slow_s - free_share * free_s == pytest.approx(slow_s - free_s, rel=0.1)
 
 
 @pytest.mark.parametrize("name", RUNS)
