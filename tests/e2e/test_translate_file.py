@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,33 @@ def test_killed_it_goes_on_without_repeating_or_losing_a_line(
     assert not list(tmp_path.glob(".broken*"))
     if not options:
         assert broken.read_bytes().count(b"\n") == count
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_a_million_lines_in_constant_memory(
+    bundle: Path, shared_data: Path, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    some_lines(shared_data, source, 1_000_000)
+    largest_kb = 0
+    for part in range(1, 6):
+        process = start(bundle, source, output)
+        while process.poll() is None and (
+            part == 5 or size_of(tmp_path / ".out.partial") < part * 6_000_000
+        ):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            if "VmHWM:" in status:
+                largest_kb = max(largest_kb, int(status.split("VmHWM:")[1].split()[0]))
+            time.sleep(0.5)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert output.read_bytes().count(b"\n") == 1_000_000
+    assert largest_kb < 500_000
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def test_other_options_start_anew(bundle: Path, shared_data: Path, tmp_path: Path) -> None:
