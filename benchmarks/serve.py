@@ -86,17 +86,24 @@ def memory_mb(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1000
 
 
-def offline(bundle: Path, texts: list[str], beam: int, seconds: float) -> float:
-    """Sentences a second, all at once, as often as fits."""
+def processor_s(pid: int) -> float:
+    """What a process has used so far, which other load on the machine does not change much."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def offline(bundle: Path, texts: list[str], beam: int, seconds: float) -> tuple[float, float]:
+    """(Sentences a second, processor seconds of one), all at once, as often as fits."""
     opened = Bundle.open(bundle)
     translator = translator_of(opened, threads=None)
     search = opened.recipe.search.model_copy(update={"beam_size": beam})
     translator.translate(texts[:100], search, layout="document")
-    started, done = time.perf_counter(), 0
+    started, used_s, done = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - started < seconds:
         translator.translate(texts, search, layout="document")
         done += len(texts)
-    return done / (time.perf_counter() - started)
+    used_s = time.process_time() - used_s
+    return done / (time.perf_counter() - started), used_s / done
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -120,7 +127,8 @@ def main() -> None:
         run_clients(port, texts, clients=8, seconds=2, beam=arguments.beam)
         ratios = []
         for _ in range(arguments.rounds):
-            alone = offline(arguments.bundle, texts, arguments.beam, arguments.seconds)
+            alone, alone_s = offline(arguments.bundle, texts, arguments.beam, arguments.seconds)
+            before_s = processor_s(process.pid)
             load, wall_s = run_clients(
                 port, texts, clients=arguments.clients, seconds=arguments.seconds,
                 beam=arguments.beam,
@@ -128,11 +136,13 @@ def main() -> None:
             answered = load.seconds.get(200, [0.0])
             rate = len(answered) / wall_s
             ratios.append(rate / alone)
+            each_s = (processor_s(process.pid) - before_s) / len(answered)
             print(
                 f"offline {alone:7.1f}/s   {arguments.clients} clients {rate:7.1f}/s"
                 f" ({ratios[-1]:.0%})   p50 {percentile(answered, 0.5) * 1e3:.0f} ms"
                 f"   p95 {percentile(answered, 0.95) * 1e3:.0f} ms   {dict(load.counts())}"
-                f"   {memory_mb(process.pid):.0f} MB",
+                f"   {memory_mb(process.pid):.0f} MB   processor a sentence: offline "
+                f"{alone_s * 1e3:.2f} ms, server {each_s * 1e3:.2f} ms ({alone_s / each_s:.0%})",
                 flush=True,
             )
         print(f"median share of the offline rate: {statistics.median(ratios):.0%}")
