@@ -7,6 +7,7 @@ below is one that a user of two real machines types. All of it is gone at the en
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ LOG_EVERY: Final = 4
 def main() -> int:
     """Show the lab; the exit code is that of the first command that fails."""
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     if why := why_no_lab():
         print(f"make lab needs a machine that can hold a lab: {why}", file=sys.stderr)
         return 1
