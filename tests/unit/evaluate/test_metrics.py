@@ -91,4 +91,5 @@ def test_resamples_without_any_match_still_have_an_interval() -> None:
     # Two lines, one of them wrong: a quarter of the resamples draws the wrong one twice.
     score = chrf(["abc", "qqq"], ["abc", "xyz"], bootstrap_samples=100)
     assert score.low is not None
+    assert score.high is not None
     assert score.low < score.value < score.high

@@ -14,11 +14,10 @@ from torch import nn
 from dragoman.corpus.special_ids import EOS
 from dragoman.data.batch import make_batch
 from dragoman.errors import ConfigError
-from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.config import ModelConfig, SearchConfig, length_penalty
 from dragoman.model.search import (
     Hypothesis,
     best_continuations,
-    length_penalty,
     plan_batches,
     translate_batch,
 )
