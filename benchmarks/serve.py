@@ -110,7 +110,7 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[int(share * (len(values) - 1))]
 
 
-def main() -> None:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     shared = os.environ.get("DRAGOMAN_SHARED", REPOSITORY.parent / "shared" / "data")
     parser.add_argument("--data", type=Path, default=shared, help="folder that holds multi30k/")
@@ -120,7 +120,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--soak", type=float, default=0, help="minutes of load, memory watched")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _options()
     texts = read_lines(arguments.data / "multi30k/test2016.en")
     process, port = start(arguments.bundle)
     try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+# Each run of marks or spaces is looked at once, from its start: hostile text stays linear.
 _END = re.compile(
-    r"""[.!?…]+["'»”’)\]]*\s+   # a mark, what closes with it, and space
-      | [。！？]+[」』”’）]*\s*   # marks that no space follows
-      | \s*\n\s*                # a line ends what stands on it
+    r"""(?<![.!?…])[.!?…]++["'»”’)\]]*+\s++   # marks, what closes with them, and space
+      | [。！？]++[」』”’）]*+\s*+               # marks that no space follows
+      | (?<![^\S\n])[^\S\n]*+\n\s*+            # a line ends what stands on it
     """,
     re.VERBOSE,
 )

@@ -45,3 +45,10 @@ def test_tags_are_kept_and_text_between_them_is_translated() -> None:
     assert [part.source() for part in parts if part.translated] == ["One.", "Two & three"]
     assert "".join(part.text for part in parts) == text
     assert parts[1].written("<1 & 2>") == "&lt;1 &amp; 2&gt;"
+
+
+@pytest.mark.parametrize("run", ["!", " ", '!"', ".) ", "\n ", "。"])
+def test_ten_megabytes_of_the_same_lose_nothing(run: str) -> None:
+    # With a pattern that looks at each mark anew this would take hours.
+    text = run * (10_000_000 // len(run))
+    assert "".join(part for pair in split_sentences(text) for part in pair) == text
