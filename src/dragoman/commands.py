@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from dragoman import console
 from dragoman.corpus.manifest import Manifest
+from dragoman.errors import CheckpointError
 from dragoman.recipe import list_recipes, load_recipe
 from dragoman.run_directory import RunDirectory
 
@@ -92,10 +93,17 @@ def average(options: Namespace) -> int:
 
     run = RunDirectory.open(options.run)
     store = CheckpointStore(run.checkpoints, run.recipe().checkpoint)
-    if options.best:
-        paths = store.best(options.best)
-    else:
-        paths = store.last(options.last or _DEFAULT_AVERAGE)
+    paths = (
+        store.best(options.best) if options.best else store.last(options.last or _DEFAULT_AVERAGE)
+    )
+    wanted = options.best or options.last
+    if wanted and len(paths) < wanted:
+        kept, key = ("measured and kept", "best") if options.best else ("kept", "last")
+        raise CheckpointError(
+            f"only {len(paths)} of the {wanted} checkpoints to average were {kept}",
+            place=run.checkpoints,
+            remedy=f"average fewer; a run with checkpoint.keep_{key} = {wanted} keeps enough",
+        )
     output = options.output or run.checkpoints / "average"
     average_checkpoints(paths, output)
     print(f"average of {', '.join(path.name for path in paths)}: {output}")

@@ -66,14 +66,23 @@ class RunDirectory:
     def prepared(self) -> Path:
         """The shards this run trains on, checked to be the ones it started with.
 
-        Raises CheckpointError where they are gone or were prepared again from other text.
+        Raises CheckpointError where they are gone or were prepared again from other text, or where
+        the run does not say which they are.
         """
-        record = json.loads((self.path / "corpus.json").read_text(encoding="utf-8"))
-        directory = Path(record["prepared"])
+        file = self.path / "corpus.json"
+        try:
+            record = json.loads(file.read_bytes())
+            directory, known = Path(record["prepared"]), record["digest"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                "does not say where the prepared corpus lies",
+                place=file,
+                remedy="restore it from a backup, or start a new run with --fresh",
+            ) from error
         remedy = f"prepare the corpus again with: dragoman prepare {self.recipe_file}"
         if not (directory / "manifest.json").is_file():
             raise CheckpointError("the prepared corpus is gone", place=directory, remedy=remedy)
-        if Manifest.load(directory).digest != record["digest"]:
+        if Manifest.load(directory).digest != known:
             raise CheckpointError(
                 "the prepared corpus is not the one this run was started with",
                 place=directory,

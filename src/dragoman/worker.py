@@ -26,7 +26,7 @@ from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
-from dragoman.errors import CheckpointError, DragomanError
+from dragoman.errors import CheckpointError, CorpusError, DragomanError
 from dragoman.evaluate.metrics import bleu, chrf
 from dragoman.evaluate.validate import Validation, ValidationData, read_lines, validate
 from dragoman.launch import InterruptedRunError, introduce_worker, report_failure
@@ -132,17 +132,24 @@ def evaluate(
         source, reference, name = test / "source.txt", test / "target.txt", "test"
     else:
         name = source.stem
+    sources, references = read_lines(source), read_lines(reference)
+    if len(sources) != len(references):  # before hours of search, not after them
+        raise CorpusError(
+            f"{len(sources)} lines against {len(references)}",
+            place=f"{source}, {reference}",
+            remedy="give files in which line N of one belongs to line N of the other",
+        )
     with join_world() as world, _events(run, world, SinksConfig()) as events:
         model = TranslationModel.load(run, [checkpoint], world)
         started = time.perf_counter()
-        hypotheses = model.translate(read_lines(source), recipe.search)
+        hypotheses = model.translate(sources, recipe.search)
         decode_s = time.perf_counter() - started
         if not world.is_main:
             return
         run.samples.mkdir(exist_ok=True)
         text = "".join(f"{line}\n" for line in hypotheses)
         (run.samples / f"{name}.{recipe.corpus.target_language}").write_text(text, encoding="utf-8")
-        events.write(_scored(name, hypotheses, read_lines(reference), recipe, decode_s))
+        events.write(_scored(name, hypotheses, references, recipe, decode_s))
 
 
 def work(arguments: Sequence[str]) -> None:

@@ -279,6 +279,42 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         ["--reference"],
     ),
     (
+        "a run that does not say where its corpus is",
+        lambda run: (run / "corpus.json").write_text('{"prepared"'),
+        lambda run: ["train", str(run)],
+        ["corpus.json", "--fresh"],
+    ),
+    (
+        "a source that is missing",
+        lambda run: None,
+        lambda run: ["evaluate", str(run), "--source", "gone.en", "--reference", "train.de"],
+        ["gone.en"],
+    ),
+    (
+        "a reference that is not UTF-8",
+        lambda run: Path("latin1").write_bytes(b"fine\n\xe4\n"),
+        lambda run: ["evaluate", str(run), "--source", "train.en", "--reference", "latin1"],
+        ["latin1, line 2", "UTF-8"],
+    ),
+    (
+        "a reference of another text",
+        lambda run: Path("short").write_text("Eins.\n"),
+        lambda run: ["evaluate", str(run), "--source", "train.en", "--reference", "short"],
+        ["train.en", "60 lines against 1"],
+    ),
+    (
+        "more checkpoints than were kept",
+        lambda run: None,
+        lambda run: ["average", str(run), "--last", "9"],
+        ["only 2 of the 9", "checkpoint.keep_last"],
+    ),
+    (
+        "an average in place of a run",
+        lambda run: None,
+        lambda run: ["average", str(run), "--output", str(run)],
+        ["is no average", "--output"],
+    ),
+    (
         "overrides on a run",
         lambda run: None,
         lambda run: ["train", str(run), "--set", "train.max_steps=9"],
@@ -321,6 +357,7 @@ def test_a_run_that_is_damaged_or_asked_too_much(
     line = complaint(capsys)
     assert all(word in line for word in words), line
     assert not Path("out").exists()
+    assert not any(path.name.startswith(".") for path in Path("runs").rglob("*"))
 
 
 def test_errors_have_exit_codes_of_their_class() -> None:

@@ -16,10 +16,12 @@ from typing import Any
 
 from dragoman.corpus.files import remove_tree, write_whole
 from dragoman.corpus.manifest import FILE_NAME
-from dragoman.errors import MachineError
+from dragoman.errors import ConfigError, MachineError
 
 _FOLDER = ".unfinished"
 _RETIRED = "retired"
+_REPLACED = ("train", "valid", "test", "rejected")
+"""Folders of a corpus, which a new one replaces."""
 
 
 class Workplace:
@@ -40,7 +42,17 @@ class Workplace:
         return self.root / f"{split}.rejected"
 
     def begin(self, plan: str) -> None:
-        """Keep what belongs to the plan, a digest; remove what belongs to another one."""
+        """Keep what belongs to the plan, a digest; remove what belongs to another one.
+
+        Raises ConfigError where folders lie there that a corpus would replace and no corpus made.
+        """
+        taken = [name for name in _REPLACED if (self.directory / name).exists()]
+        if taken and not (self.directory / FILE_NAME).exists() and not self.root.exists():
+            raise ConfigError(
+                f"{taken[0]} is there already and of no prepared corpus",
+                place=self.directory,
+                remedy="choose another directory with --prepared",
+            )
         marker = self.root / "plan"
         if not marker.exists() or marker.read_text() != plan:
             remove_tree(self.root)
@@ -79,7 +91,7 @@ class Workplace:
 
     def _retire(self) -> None:
         (self.directory / FILE_NAME).unlink(missing_ok=True)
-        for name in ("train", "valid", "test", "rejected"):
+        for name in _REPLACED:
             remove_tree(self.directory / name)
 
 

@@ -218,8 +218,26 @@ def translate_corpus(
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines of a text file, ended by newlines alone."""
-    return path.read_text("utf-8").removesuffix("\n").split("\n")
+    """Lines of a text file, ended by newlines alone; a carriage return before one belongs to it.
+
+    Raises CorpusError where the file cannot be read, is not UTF-8 or holds nothing.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")  # passes over a byte order mark
+    except OSError as error:
+        raise CorpusError(
+            f"cannot be read: {error.strerror}", place=path, remedy="check the name"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise CorpusError(
+            "is not UTF-8",
+            place=f"{path}, line {line}",
+            remedy="convert it, for example with: iconv -f latin1 -t utf-8",
+        ) from error
+    if not text:
+        raise CorpusError("holds no text", place=path, remedy="give one sentence a line")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def _batches_of_like_length(

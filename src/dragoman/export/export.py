@@ -269,7 +269,9 @@ def _default_name(request: Request) -> str:
 
 def _check_free(output: Path) -> None:
     """An older export may be replaced; nothing else is ever removed."""
-    taken = output.exists() and not (output / DIGESTS_FILE).is_file()
+    # Checkpoints and averages have digests too, but no card.
+    ours = all((output / name).is_file() for name in (DIGESTS_FILE, CARD_FILE))
+    taken = output.exists() and not ours
     if taken and not (output.is_dir() and not any(output.iterdir())):
         raise CheckpointError(
             "is there already and is no export",

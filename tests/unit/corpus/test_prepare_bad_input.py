@@ -110,3 +110,12 @@ def test_bad_input_is_one_line_and_changes_nothing(tmp_path: Path, name: str, wo
     with pytest.raises(DragomanError, match=message):
         prepare(config, tmp_path / "new", workers=workers)
     assert not (tmp_path / "new").exists()
+
+
+def test_folders_of_somebody_else_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "data/train").mkdir(parents=True)
+    precious = tmp_path / "data/train/text.en"
+    precious.write_text("collected over years")
+    with pytest.raises(ConfigError, match="train is there already and of no prepared corpus"):
+        prepare(small_corpus(tmp_path), tmp_path / "data", workers=1)
+    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [precious]

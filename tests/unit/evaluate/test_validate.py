@@ -21,6 +21,7 @@ from dragoman.evaluate.config import EvaluateConfig
 from dragoman.evaluate.validate import (
     ValidationData,
     mean_loss,
+    read_lines,
     translate_corpus,
     validate,
 )
@@ -219,3 +220,12 @@ def test_one_rank_and_two_agree_to_the_last_digit(corpus: Path) -> None:
     assert first == second
     del alone["times_s"], first["times_s"]
     assert first == alone
+
+
+def test_only_newlines_end_lines(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_bytes("\ufeffone\rand a half\r\n\u2028two\n\nlast".encode())
+    assert read_lines(file) == ["one\rand a half", "\u2028two", "", "last"]
+    file.write_bytes(b"")
+    with pytest.raises(CorpusError, match="holds no text"):
+        read_lines(file)

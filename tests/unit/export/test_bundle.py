@@ -22,6 +22,7 @@ from dragoman.export.verify import check_equal, check_near, compare
 from dragoman.model.search import Hypothesis
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
+from dragoman.train.durable import verify
 from dragoman.translation import TranslationModel
 from small_run import small_run
 
@@ -222,6 +223,13 @@ def test_an_older_export_is_replaced(bundle: Path, run: RunDirectory) -> None:
     shutil.copyfile(bundle / "README.md", bundle / "extra")
     exported(run, "bundle", bundle)
     assert not (bundle / "extra").exists()
+
+
+def test_a_checkpoint_is_not_taken_for_an_older_export(run: RunDirectory) -> None:
+    (checkpoint,) = run.checkpoints.glob("step-*")
+    with pytest.raises(CheckpointError, match="is no export"):
+        exported(run, "bundle", checkpoint)
+    verify(checkpoint)
 
 
 def test_another_model_is_not_called_done(run: RunDirectory) -> None:

@@ -66,3 +66,20 @@ def test_what_cannot_be_averaged_is_named(store: CheckpointStore) -> None:
     with pytest.raises(CheckpointError, match=r"step-0000002.*has 0 bytes"):
         average_checkpoints(paths, output)
     assert not output.exists()
+
+
+def test_nothing_but_an_older_average_is_replaced(store: CheckpointStore) -> None:
+    paths = [save(store, step, torch.full((2, 2), float(step))) for step in (1, 2, 3)]
+    output = store.directory / "average"
+    for chosen in (paths[:2], paths[1:]):
+        average_checkpoints(chosen, output)
+    model = nn.Linear(2, 2, bias=False)
+    load_weights(output, model)
+    assert torch.equal(model.weight, torch.full((2, 2), 2.5))
+    file = store.directory / "recipe.toml"
+    file.write_text("precious")
+    for other in (paths[0], store.directory, file):
+        with pytest.raises(CheckpointError, match="is no average"):
+            average_checkpoints(paths, other)
+    assert file.read_text() == "precious"
+    verify(paths[0])
