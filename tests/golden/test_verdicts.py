@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.report import measures
 from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.verdicts import judge
@@ -52,7 +53,7 @@ def _turned(step: int) -> float:
 
 
 def _noise(step: int) -> float:
-    return 1.5 + 0.05 * math.sin(step * 1.7)
+    return 1.5 + 0.05 * math.sin(step * 1.7) if step else 9.4
 
 
 # name -> (the run, what must be answered)
@@ -122,9 +123,17 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         Recorded(dev_loss=lambda step: 9.4 - step / 10_000, train_loss=lambda _s: 9.3),
         {"rate_too_low": "yes", "trained": "no"},
     ),
+    "nothing learnt, and flat": (
+        Recorded(dev_loss=lambda _step: 9.4, train_loss=lambda _s: 9.4),
+        {"rate_too_low": "yes", "trained": "no", "plateau": "no"},
+    ),
     "loss spikes": (
         Recorded(train_loss=lambda step: 3.0 if step % 1000 == 0 else 2.0),
         {"rate_too_high": "yes", "diverged": "no"},
+    ),
+    "noisy training loss": (
+        Recorded(train_loss=lambda step: 2.0 + 0.35 * math.sin(step**2)),
+        {"rate_too_high": "no", "diverged": "no"},
     ),
     "network-bound at 100 Mbit/s": (
         Recorded(sync_s=(_wire_s(12e6),) * 2, extra=[(0, _link(12e6))]),
@@ -255,8 +264,17 @@ def test_useful_flops_and_scaling_need_a_measured_device(tmp_path: Path) -> None
     processors = next(one for one in judge(facts) if one.key == "processors")
     rows = {row.name: row.text for row in processors.evidence}
     # 410,000 tokens in 100 steps of 0.411 s on two ranks, 6,000 alone
-    assert rows["scaling efficiency"] == "83.1%"
-    assert rows["useful FLOPs (MFU)"] == "not measured"
+    said = "83.1%: 2 ranks did the work of 1.66 that need not wait for each other"
+    assert rows["scaling efficiency"] == said
+    assert rows["useful FLOPs, of what matrix products reach (MFU)"] == "not measured"
+
+
+def test_without_a_device_alone_scaling_is_what_a_rank_does_not_wait(tmp_path: Path) -> None:
+    facts = read_facts(Recorded(sync_s=(1.1, 1.1)).write(tmp_path / "run"))
+    # 0.401 of 1.501 s: four GPUs of the reference run did the work of 1.33 for the same reason
+    assert measures.scaling_efficiency(facts) == pytest.approx(0.401 / 1.501)
+    alone = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,))
+    assert measures.scaling_efficiency(read_facts(alone.write(tmp_path / "alone"))) is None
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if "MB/s" in name or "Mbit/s" in name])

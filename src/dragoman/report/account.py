@@ -11,6 +11,8 @@ from dragoman.report.cost import HOUR_S, cost_text, machine_hours
 from dragoman.report.facts import Facts, summed
 from dragoman.report.verdict import Evidence, Verdict, evidence, in_words
 
+_KIB = 1024
+
 
 def duration(facts: Facts) -> Verdict:
     """Question 1."""
@@ -21,6 +23,8 @@ def duration(facts: Facts) -> Verdict:
         says = f"{_so_far(facts)} {_long(wall_s)} for {steps} steps"
         train_s = facts.train_s
         says += "." if train_s is None else f", {_long(train_s)} of it in training."
+        if facts.left_s is not None:
+            says += f" At this speed {_long(facts.left_s)} are left."
     return Verdict(
         key="duration",
         question="How long does it take?",
@@ -28,13 +32,16 @@ def duration(facts: Facts) -> Verdict:
         says=says,
         evidence=tuple(_duration_evidence(facts)),
         method="The clock of rank 0 from each start of the run to its end, or its last event. "
-        "Idle is what none of the others explains: start-up, compilation, work that was lost.",
+        "Idle is what none of the others explains: start-up, compilation, the end. What is left is "
+        "the steps to come at the speed of the last 20 intervals, with their share of all else.",
     )
 
 
 def _so_far(facts: Facts) -> str:
     if facts.is_finished:
         return "It took"
+    if facts.segments[-1].reason == "signal":
+        return "Until a signal stopped it, it took"
     return "Its record ends without saying why, after" if facts.is_silent else "So far it took"
 
 
@@ -46,6 +53,8 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
         yield evidence(f"translate {score.name}, afterwards", units.DURATION, score.decode_s)
     yield evidence("save checkpoints", units.DURATION, measures.save_s(facts))
     yield evidence("idle", units.DURATION, idle_s(facts))
+    if facts.untold_s:
+        yield evidence("since the last interval, not told yet", units.DURATION, facts.untold_s)
     yield evidence("steps", units.COUNT, facts.last_step)
     if facts.repeated_steps:
         text = f"{units.COUNT.text(facts.repeated_steps)} in {_long(facts.repeated_s)}"
@@ -61,7 +70,7 @@ def idle_s(facts: Facts) -> float | None:
     if facts.wall_s is None or facts.train_s is None:
         return None
     known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)
-    return max(facts.wall_s - known_s, 0.0)
+    return max(facts.wall_s - facts.untold_s - known_s, 0.0)
 
 
 def corpus(facts: Facts) -> Verdict:
@@ -163,9 +172,14 @@ def cost(facts: Facts) -> Verdict:
     says, remedy = "Nothing was timed.", ""
     if hours is not None and wall_s is not None:
         text = _machine_time(hours * HOUR_S)
-        rows.append(Evidence("machine-hours", hours, text))
+        rows.append(Evidence("machine time", hours, text))
         price = cost_text(facts, wall_s)
-        says = f"{text} of machines, {price}." if price else f"{text} of machines; no price given."
+        says = f"{text} of machine time; no price given."
+        if price:
+            says = f"{text} of machine time, {price}."
+        if price and facts.left_s is not None:
+            whole = cost_text(facts, wall_s + facts.left_s)
+            says = f"{text} of machine time, {price} so far; {whole} when it is done."
         remedy = "" if price else "Give the price of a machine for an hour: --price '3.06 USD'."
     if facts.price is not None:
         text = units.money(facts.price.amount, currency=facts.price.currency)
@@ -187,6 +201,8 @@ def _machine_time(seconds_s: float) -> str:
 
 
 def _both_sizes(num_bytes: int) -> str:
+    if num_bytes < _KIB:
+        return units.SIZE.text(num_bytes)
     return f"{units.SIZE.text(num_bytes)} (= {units.BINARY_SIZE.text(num_bytes)})"
 
 

@@ -23,6 +23,8 @@ FEWEST = 4
 """Validations after the start below which no trend is told."""
 OVERFIT_RISE = 0.01
 """A dev loss this share above its best, twice in a row and rising, has turned."""
+NOT_LEARNT = 0.9
+"""A lowest dev loss of at least this share of the untrained model's: next to nothing is learnt."""
 _LOOK_AHEAD = 0.25
 _STRETCH_WORDS = "10% more steps "
 _DECAYS = ("cosine", "linear", "wsd")
@@ -75,6 +77,13 @@ def decay_left(facts: Facts) -> float:
     return now / end if end > 0 else 1.0 if now == end else float("inf")
 
 
+def left_of_untrained(facts: Facts) -> float | None:
+    """The lowest dev loss over that of the untrained model."""
+    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
+    seen = [loss for _, loss in losses(facts)]
+    return min(seen) / start if start and seen else None
+
+
 def has_turned(facts: Facts) -> bool:
     """Whether the dev loss rises: the last two clearly above the best, and not by chance.
 
@@ -107,6 +116,8 @@ def trained(facts: Facts) -> Verdict:
             f"yes: 10% more steps lower the dev loss by less than {units.SHARE.text(LEAST_FALL)} "
             "of it, with 95% confidence, and the learning rate has no decay before it",
             "no: by more, with 95% confidence",
+            f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of the "
+            "untrained model, or the run diverged",
             f"cannot tell: under {FEWEST} validations after the start, or the interval holds both",
         ),
         method="A straight line through the dev loss over the logarithm of the step, at the later "
@@ -138,9 +149,12 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
     if has_diverged(facts):
         return "no", "It diverged.", "Go on from the last good checkpoint, with a lower peak rate."
     if found is None:
-        count = len(losses(facts))
-        say = f"{count} validations after the start are too few to tell a trend."
+        say = f"{_validations(facts)} too few to tell a trend."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
+    left = left_of_untrained(facts)
+    if left is not None and left >= NOT_LEARNT:
+        say = f"It has learnt next to nothing: the dev loss is {units.SHARE.text(left)} of the "
+        return "no", f"{say}untrained model's.", "Look at the learning rate, and at the text."
     if has_turned(facts):
         best = min(losses(facts), key=lambda pair: pair[1])[0].step
         say = f"The dev loss was lowest at step {units.COUNT.text(best)} and has risen since."
@@ -165,7 +179,7 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
     seen = losses(facts)
     sliced = [one for one, _ in seen if one.train_slice_loss is not None]
     if len(seen) < FEWEST:
-        say = f"{len(seen)} validations after the start are too few."
+        say = f"{_validations(facts)} too few."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
     if not sliced:
         say = "The loss without dropout on training text was not measured."
@@ -235,7 +249,7 @@ def _ahead(facts: Facts) -> Iterator[Evidence]:
         f"{f' for {price}' if price else ''} (curve {units.LOSS.text(curve.floor)} + "
         f"{curve.height:.3g} / step^{curve.power:.2f})"
     )
-    yield Evidence(f"{units.COUNT.text(more)} more steps", fall, text)
+    yield Evidence(f"{units.COUNT.text(more)} more steps, by the fitted curve", fall, text)
 
 
 def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
@@ -250,6 +264,12 @@ def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
     best, lowest = min(seen, key=lambda pair: pair[1])
     yield evidence("dev loss above its best", units.SHARE, loss / lowest - 1 if lowest else None)
     yield in_words("step of the best", units.COUNT.text(best.step))
+
+
+def _validations(facts: Facts) -> str:
+    count = len(losses(facts))
+    counted = "1 validation" if count == 1 else f"{count} validations"
+    return f"{counted} after the start {'is' if count == 1 else 'are'}"
 
 
 def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:

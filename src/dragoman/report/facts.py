@@ -16,6 +16,7 @@ from dragoman.recipe import Recipe
 _SILENCE_S = 600.0
 _SILENT_GAPS = 5
 """A run that says nothing for this many times its longest pause does not run any more."""
+_RECENT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class Segment:
     last_step: int
     reason: str | None
     """Why it ended; None where it does not say (it runs, crashed or was killed)."""
+    accounted: float
+    """Up to when its events say what it did; samples of the host come on after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +213,7 @@ class Link:
 class Device:
     """What one device does alone."""
 
+    host: str
     device: str
     matrix_flop_per_s: float
     alone_tokens_per_s: float | None
@@ -309,6 +313,11 @@ class Facts:
         return tuple(dict.fromkeys(rank.host for rank in self.ranks))
 
     @property
+    def is_one_host(self) -> bool:
+        """Whether every rank has told that it is on the same host as the others."""
+        return len(self.hosts) == 1 and len(self.ranks) == self.world_size
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run said itself that it ended, and not by a signal."""
         return bool(self.segments) and self.segments[-1].reason in (
@@ -327,6 +336,12 @@ class Facts:
         return self.read_at - self.segments[-1].ended > patience_s
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has begun, did not end and gave a sign of life lately."""
+        began = bool(self.segments) and self.segments[-1].reason is None
+        return began and not self.is_silent
+
+    @property
     def train_s(self) -> float | None:
         """Seconds inside updates, those that were lost included."""
         seconds_s = summed(interval.interval_s for interval in self.intervals)
@@ -336,6 +351,29 @@ class Facts:
     def wall_s(self) -> float | None:
         """From each start to each end; the time between two lives is not counted."""
         return summed(segment.ended - segment.started for segment in self.segments)
+
+    @property
+    def untold_s(self) -> float:
+        """Seconds at the end of lives that no event says anything of: the steps under way there."""
+        open_ended = (one for one in self.segments if one.reason is None)
+        return sum(one.ended - one.accounted for one in open_ended)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the last step; None where the run does not go on, or nothing was timed.
+
+        At the speed of the last intervals, each step with its part of all else so far.
+        """
+        if not self.is_running or self.imported or not self.max_steps:
+            return None
+        timed = [one for one in self.intervals[-_RECENT:] if one.interval_s is not None]
+        recent, made = (sum(one.steps for one in some) for some in (timed, self.intervals))
+        if not recent or self.wall_s is None or self.train_s is None:
+            return None
+        step_s = sum(one.interval_s or 0.0 for one in timed) / recent
+        other_s = max(self.wall_s - self.untold_s - self.train_s, 0.0)
+        made += self.repeated_steps
+        return max(self.max_steps - self.last_step, 0) * (step_s + other_s / made)
 
 
 def total(*values: float | None) -> float | None:

@@ -5,16 +5,30 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dragoman import units
 from dragoman.report import measures
-from dragoman.report.convergence import LEAST_FALL, decay_left, has_diverged, has_turned, loss_trend
+from dragoman.report.convergence import (
+    LEAST_FALL,
+    NOT_LEARNT,
+    decay_left,
+    has_diverged,
+    has_turned,
+    left_of_untrained,
+    loss_trend,
+)
 from dragoman.report.facts import Facts, total
 from dragoman.report.verdict import Answer, Verdict, evidence
 from dragoman.units import Quantity
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
 _SPIKE = 1.2
+_SMOOTHED = 9
+"""Losses whose median is compared: one batch that was easy by chance is no lowest loss."""
+_BY_CHANCE = 5
+_OF_NEIGHBOURS = 1.048
+"""A normal distribution's standard deviation over the median distance of two draws from it."""
 _FIRST_QUARTER = 4
 _EARLY = 5
 """A fifth of the schedule is enough to have learnt something."""
@@ -36,7 +50,7 @@ class Ailment:
         """The answer for one run."""
         value = self.measure(facts)
         answer: Answer = "cannot tell"
-        says = f"{self.what[0].upper()}{self.what[1:]}: not measured."
+        says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
         if value is not None:
             answer = "yes" if value >= self.limit else "no"
             says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}."
@@ -60,35 +74,40 @@ def _flat_share_left(facts: Facts) -> float | None:
     found = loss_trend(facts)
     if found is None or not facts.max_steps:
         return None
-    if -found.low >= LEAST_FALL or has_turned(facts) or decay_left(facts) > 1:
+    left = left_of_untrained(facts)
+    has_not_learnt = left is not None and left >= NOT_LEARNT
+    if -found.low >= LEAST_FALL or has_turned(facts) or has_not_learnt or decay_left(facts) > 1:
         return 0.0
     return max(facts.max_steps - facts.last_step, 0) / facts.max_steps
 
 
 def _spikes(facts: Facts) -> float | None:
-    """Training losses over 1.2 x the lowest before them, after the warmup."""
+    """Training losses far over the lowest median of nine before them, after the warmup.
+
+    Far is 1.2 x it and five standard deviations, told from what neighbours differ: a loss may be
+    that of a single batch, and such losses differ by chance.
+    """
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
     losses = [
         one.train_loss
         for one in facts.intervals
         if one.train_loss is not None and one.step > warmup
     ]
-    if len(losses) < _EARLY:
+    if len(losses) <= _SMOOTHED:
         return None
-    lowest, count = losses[0], 0
-    for loss in losses[1:]:
-        count += loss > _SPIKE * lowest
-        lowest = min(lowest, loss)
+    deviation = _OF_NEIGHBOURS * statistics.median(abs(b - a) for a, b in pairwise(losses))
+    lowest, count = float("inf"), 0
+    for number in range(_SMOOTHED, len(losses)):
+        lowest = min(lowest, statistics.median(losses[number - _SMOOTHED : number]))
+        count += losses[number] > max(_SPIKE * lowest, lowest + _BY_CHANCE * deviation)
     return float(count)
 
 
 def _not_learnt(facts: Facts) -> float | None:
-    """What is left of the untrained loss after a fifth of the schedule or more."""
-    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
-    seen = [one.dev_loss for one in facts.validations if one.step > 0 and one.dev_loss is not None]
-    if not start or not seen or not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
+    """The lowest dev loss over the untrained one, after a fifth of the schedule or more."""
+    if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
-    return min(seen) / start
+    return left_of_untrained(facts)
 
 
 def _data_wait(facts: Facts) -> float | None:
@@ -166,7 +185,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="rate_too_high",
         question="Is the learning rate too high?",
-        what="training losses of 1.2 x the lowest before them",
+        what="training losses over 1.2 x the lowest median before them, beyond chance",
         measure=_spikes,
         quantity=units.COUNT,
         limit=3,
@@ -175,10 +194,10 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="rate_too_low",
         question="Is the learning rate too low?",
-        what="left of the untrained loss, a fifth of the schedule gone",
+        what="lowest dev loss, of that of the untrained model",
         measure=_not_learnt,
         quantity=units.SHARE,
-        limit=0.9,
+        limit=NOT_LEARNT,
         remedy="Raise the peak learning rate, or shorten the warmup.",
     ),
     Ailment(

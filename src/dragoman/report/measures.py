@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from dragoman.estimate import training_flop
-from dragoman.report.facts import Facts, Interval, Rank, summed
+from dragoman.report.facts import Facts, Interval, Rank, summed, total
 
 FP32_BYTES = 4
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
@@ -126,9 +126,13 @@ def capacity_bytes_per_s(facts: Facts) -> float | None:
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
 
 
-def useful_flop_share(facts: Facts) -> float | None:
-    """Useful FLOPs over those of matrix products in the same time (MFU); padding is not useful."""
-    if facts.recipe is None or not facts.devices or not facts.world_size:
+def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
+    """Useful FLOPs over those of matrix products in the same time (MFU); padding is not useful.
+
+    host: of its devices alone. Every rank does an equal part of the useful FLOPs.
+    """
+    devices = [one for one in facts.devices if host in (None, one.host)]
+    if facts.recipe is None or not devices or not facts.world_size:
         return None
     timed = [one for one in steady(facts.intervals) if one.interval_s and one.pairs]
     pairs = sum(one.pairs or 0 for one in timed)
@@ -142,17 +146,30 @@ def useful_flop_share(facts: Facts) -> float | None:
         source_length=round(lengths["source_tokens"]),
         target_length=round(lengths["target_tokens"]),
     )
-    possible = sum(device.matrix_flop_per_s for device in facts.devices) / len(facts.devices)
+    possible = sum(device.matrix_flop_per_s for device in devices) / len(devices)
     return flop * pairs / (seconds_s * possible * facts.world_size)
 
 
 def scaling_efficiency(facts: Facts) -> float | None:
-    """Tokens a second over those of as many devices that work alone."""
+    """Tokens a second over those of as many devices that work alone.
+
+    Where a device alone was not measured: of a step, the data wait and compute of a rank, which are
+    all that it would do alone. None for a single rank.
+    """
+    if facts.world_size is None or facts.world_size < 2:
+        return None
     alone = [one.alone_tokens_per_s for one in facts.devices if one.alone_tokens_per_s]
     rate = tokens_per_s(facts)
-    if not alone or rate is None or not facts.world_size:
-        return None
-    return rate / (sum(alone) / len(alone) * facts.world_size)
+    if alone and rate is not None:
+        return rate / (sum(alone) / len(alone) * facts.world_size)
+    own = [mean_share(rank.intervals, (*COMPUTE_FIELDS, "data_wait_s")) for rank in facts.ranks]
+    known = [one for one in own if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+def mean_share(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
+    """The part of the time of steps that some fields took together; None where one is missing."""
+    return total(*(share(intervals, name) for name in names))
 
 
 _SIDES = ("source_tokens", "target_tokens")

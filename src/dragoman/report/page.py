@@ -88,6 +88,8 @@ def state_text(facts: Facts) -> str:
     """Whether it runs, or how it ended."""
     if not facts.segments:
         return "not started"
+    if facts.imported is not None:
+        return "read from its log"
     reason = facts.segments[-1].reason
     if reason is None:
         return "silent: crashed, killed or cut off" if facts.is_silent else "running"

@@ -24,6 +24,7 @@ def duration(facts: Facts, width: int) -> str:
         "evaluate": measures.validate_s(facts),
         "save": measures.save_s(facts),
         "idle": idle_s(facts),
+        "not told yet": facts.untold_s or None,
     }
     return _seconds_bar(parts, "wall clock", width)
 
@@ -81,7 +82,9 @@ def step_parts(facts: Facts, width: int) -> str:
 
 
 def exposed(facts: Facts, width: int) -> str:
-    """The exposed communication of each rank over time."""
+    """The exposed communication of each rank over time; nothing where there is one rank."""
+    if facts.world_size == 1:
+        return ""
     series = [
         Series(
             f"rank {rank.rank} on {rank.host}",

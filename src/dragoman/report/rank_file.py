@@ -19,6 +19,13 @@ from dragoman.telemetry.events import SCHEMA_VERSION, Event, read_events
 from dragoman.telemetry.planned import StrategyChosen
 
 _CLOCK_JUMP_S = 5.0
+_ACCOUNTS = {
+    events.TrainInterval.kind,
+    events.Validated.kind,
+    events.CheckpointWritten.kind,
+    events.RunFinished.kind,
+}
+"""Kinds that say what the time before them went to."""
 
 T = TypeVar("T")
 
@@ -89,7 +96,7 @@ class RankFile:
         if reader is not None:
             reader(self, event, moment)
         if self._alive:
-            self._extend(moment, event.step)
+            self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
 
     def _moment(self, event: Event) -> float:
         """The time of an event by the monotonic clock, which nobody sets."""
@@ -112,13 +119,17 @@ class RankFile:
                 first_step=first_step,
                 last_step=first_step,
                 reason=None,
+                accounted=moment,
             )
         )
 
-    def _extend(self, moment: float, step: int | None) -> None:
+    def _extend(self, moment: float, step: int | None, *, is_account: bool) -> None:
         last = self.segments[-1]
         self.segments[-1] = replace(
-            last, ended=max(last.ended, moment), last_step=max(last.last_step, step or 0)
+            last,
+            ended=max(last.ended, moment),
+            last_step=max(last.last_step, step or 0),
+            accounted=max(last.accounted, moment) if is_account else last.accounted,
         )
 
     def _run_started(self, event: Event, moment: float) -> None:
@@ -132,7 +143,7 @@ class RankFile:
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:
-            self._extend(moment, event.step)
+            self._extend(moment, event.step, is_account=True)
             reason = str(event.payload.get("reason"))
             self.segments[-1] = replace(self.segments[-1], reason=reason)
             self._alive = False

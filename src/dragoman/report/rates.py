@@ -123,4 +123,5 @@ def _evidence(facts: Facts, found: Rates, deviation: float | None) -> Iterator[E
         text = f"{units.LEARNING_RATE.text(now)} at step {units.COUNT.text(facts.last_step)}"
         yield Evidence("last", now, text)
     text = "no rate was logged" if deviation is None else f"{deviation:.1e} of the value"
+    text = "none" if deviation == 0 else text
     yield Evidence("largest deviation of the log", deviation, text)

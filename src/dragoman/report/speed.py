@@ -77,7 +77,7 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
 
 
 def _what_waits(facts: Facts) -> str:
-    exchange = "sums between ranks" if _is_one_host(facts) else "the network (see question 5)"
+    exchange = "sums between ranks" if facts.is_one_host else "the network (see question 5)"
     waits = {
         exchange: measures.exposed_share(facts) or 0.0,
         "data: raise data.prefetch_batches, look at the disk": (
@@ -95,12 +95,22 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("waiting for data", units.SHARE, measures.share(intervals, "data_wait_s"))
     yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
-    yield evidence("useful FLOPs (MFU)", units.SHARE, measures.useful_flop_share(facts))
-    yield evidence("scaling efficiency", units.SHARE, measures.scaling_efficiency(facts))
+    flops = measures.useful_flop_share(facts)
+    yield evidence("useful FLOPs, of what matrix products reach (MFU)", units.SHARE, flops)
+    yield _scaling(facts)
     for gpu in facts.gpus:
         yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, _gpu_text(gpu))
     for machine in facts.machines:
         yield Evidence(machine.host, machine.cpu_share, _machine_text(machine))
+
+
+def _scaling(facts: Facts) -> Evidence:
+    """How many devices that work alone would have done the same."""
+    name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
+    if found is None or not ranks:
+        return evidence(name, units.SHARE, found)
+    worth = f"{ranks} ranks did the work of {found * ranks:.3g} that need not wait for each other"
+    return Evidence(name, found, f"{units.SHARE.text(found)}: {worth}")
 
 
 def _machine_text(machine: Machine) -> str:
@@ -162,7 +172,7 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
     part = (
         f"{units.SHARE.text(mean)} of a step ({units.SHARE.text(low)} to {units.SHARE.text(high)})"
     )
-    if _is_one_host(facts):
+    if facts.is_one_host:
         say = f"All ranks share one host: no network was used. Summing between them took {part}."
         return "no", say, ""
     if low >= NETWORK_BOUND:
@@ -171,11 +181,6 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
     if high < NETWORK_BOUND:
         return "no", f"Waiting for the network took {part}.", ""
     return "cannot tell", f"Waiting for the network took {part}: too near the limit.", ""
-
-
-def _is_one_host(facts: Facts) -> bool:
-    """Whether every rank has told that it is on the same host as the others."""
-    return len(facts.hosts) == 1 and len(facts.ranks) == facts.world_size
 
 
 def _needed_rate(facts: Facts) -> str:
@@ -190,6 +195,8 @@ def _needed_rate(facts: Facts) -> str:
 
 
 def _network_evidence(facts: Facts) -> Iterator[Evidence]:
+    if facts.world_size == 1:
+        return
     wire, seconds_s = _wire_bytes(facts), measures.step_s(facts)
     yield evidence("exposed communication, of a step", units.SHARE, measures.exposed_share(facts))
     for rank in facts.ranks:
@@ -298,7 +305,7 @@ def network_fit(facts: Facts) -> Verdict:
         "Bytes over bandwidth, less what can be hidden behind 90% of the backward pass, against "
         "the exposed communication that was timed."
     )
-    if facts.world_size == 1 or _is_one_host(facts):
+    if facts.world_size == 1 or facts.is_one_host:
         alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
         says = f"Not at all: {alone}."
         return Verdict(key="network_fit", question=question, answer="measured", says=says)
@@ -363,11 +370,8 @@ def _wire_bytes(facts: Facts) -> float | None:
 
 def compute_share(facts: Facts) -> float | None:
     """Of a step in forward, backward and optimizer: the mean over ranks."""
-    found = []
-    for rank in facts.ranks:
-        parts = [measures.share(rank.intervals, name) for name in measures.COMPUTE_FIELDS]
-        if None not in parts:
-            found.append(sum(part or 0.0 for part in parts))
+    shares = (measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS) for rank in facts.ranks)
+    found = [share for share in shares if share is not None]
     return sum(found) / len(found) if found else None
 
 

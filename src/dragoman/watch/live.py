@@ -32,6 +32,12 @@ _NUMBERS: Final = {
     Validated.kind: (),
 }
 """What telemetry.progress reads of an event; one of an older version may lack it."""
+_WORTH_TELLING: Final = 0.005
+_PHASES: Final = {
+    "data": ("data_wait_s",),
+    "compute": ("forward_s", "backward_s"),
+    "optimizer": ("optimizer_s",),
+}
 _KEYS: Final = {RunStarted.kind: ("resumed_from_step",), Validated.kind: ("dev_loss", "bleu")}
 
 
@@ -91,22 +97,32 @@ class Now:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Shares of a step over the last intervals, the mean over ranks; empty if not measured."""
-        names = {
-            "compute": measures.COMPUTE_FIELDS,
-            "network": ("sync_s",),
-            "data": ("data_wait_s",),
-        }
+        """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
+
+        What the rank that waits least spends in sums is the network's; the others wait for ranks.
+        """
         found = {}
-        for phase, fields in names.items():
-            known = [
-                share
-                for rank in self.facts.ranks
-                if (share := _share(rank.intervals[-_RECENT_INTERVALS:], fields)) is not None
-            ]
-            if known:
+        for phase, fields in _PHASES.items():
+            if known := self._shares(fields):
                 found[phase] = sum(known) / len(known)
+        if self.facts.world_size == 1:
+            return found
+        if waits := self._shares(("sync_s",)):
+            network = 0.0 if self.facts.is_one_host else min(waits)
+            ranks = sum(waits) / len(waits) - network
+            if not self.facts.is_one_host:
+                found["network"] = network
+            if self.facts.is_one_host or ranks >= _WORTH_TELLING:
+                found["ranks"] = ranks
         return found
+
+    def _shares(self, fields: tuple[str, ...]) -> list[float]:
+        """Of a step, what some fields took lately: of each rank that tells."""
+        shares = (
+            measures.mean_share(rank.intervals[-_RECENT_INTERVALS:], fields)
+            for rank in self.facts.ranks
+        )
+        return [share for share in shares if share is not None]
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link; that of the slowest where its own was not."""
@@ -216,9 +232,3 @@ def _alerts(facts: Facts) -> Iterator[str]:
         if verdict.answer == "yes":
             yield f"{verdict.question} {verdict.says} {verdict.remedy}".strip()
     yield from facts.problems
-
-
-def _share(intervals: Any, fields: tuple[str, ...]) -> float | None:
-    parts = [measures.share(intervals, name) for name in fields]
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None

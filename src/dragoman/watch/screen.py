@@ -18,12 +18,19 @@ from dragoman.units import Quantity
 from dragoman.watch.charts import Curve, bar, chart, spark
 from dragoman.watch.live import HostNow, Now
 
-PHASE_STYLES: Final = {"compute": "cyan", "network": "red", "data": "yellow"}
+PHASE_STYLES: Final = {
+    "data": "yellow",
+    "compute": "cyan",
+    "optimizer": "blue",
+    "network": "red",
+    "ranks": "magenta",
+}
 _STATE_STYLES: Final = {"running": "green", "finished": "cyan", "not started": "dim"}
 _LEAST_CHART, _MOST_CHART = 4, 14
 _MOST_ALERTS: Final = 3
 _GAP: Final = 2
 _SPARK: Final = 10
+_LEAST_BAR: Final = 5
 _UNKNOWN: Final = "-"
 
 
@@ -104,9 +111,6 @@ def how_fast(now: Now) -> Iterator[tuple[str, str]]:
         yield "a step", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
     yield "source + target", told(units.TOKEN_RATE, now.progress.tokens_per_s)
     yield "padding", told(units.SHARE, recent[0].padding_share)
-    flops = measures.useful_flop_share(facts)
-    if flops is not None:
-        yield "useful FLOPs", units.SHARE.text(flops)
 
 
 def _charts(facts: Facts, width: int, height: int) -> list[Text]:
@@ -163,7 +167,9 @@ def _phases(now: Now, width: int) -> Iterator[Text]:
     label = "a step "
     line = Text.assemble((label, "dim"), no_wrap=True)
     parts = [(share, PHASE_STYLES[name]) for name, share in phases.items()]
-    line.append_text(bar(parts, width=max(width - len(label) - length, 8)))
+    room = width - len(label) - length
+    if room >= _LEAST_BAR:
+        line.append_text(bar(parts, width=room))
     for text, name in said:
         line.append(" " * _GAP).append(text, style=PHASE_STYLES[name])
     yield line
@@ -192,6 +198,8 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     gpus = list(host.gpus.values())
     cells["GPU"] = _mean(units.SHARE, gpus, "utilisation_share")
     cells["power"] = _sum(units.POWER, gpus, "power_w")
+    flops = measures.useful_flop_share(now.facts, host=host.name)
+    cells["useful FLOPs"] = _told_or(units.SHARE, flops)
     cells["CPU"] = _mean(units.SHARE, [host.machine], "cpu_share")
     cells["out"] = _told_or(units.BYTE_RATE, host.rates[-1].sent if host.rates else None)
     cells["in"] = _told_or(units.BYTE_RATE, host.rates[-1].received if host.rates else None)

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.errors import CheckpointError
 from dragoman.recipe import dump_toml, load_recipe
-from dragoman.report.facts import Facts
+from dragoman.report.facts import Facts, Price
 from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
@@ -224,6 +224,42 @@ def test_a_broken_record_is_told_and_left_out(name: str, tmp_path: Path) -> None
     assert any(name in problem for problem in facts.problems)
     assert facts.recipe is None
     assert facts.manifest is None
+
+
+def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    whole = read_facts(run)
+    later = {
+        "v": 1,
+        "kind": "host_sampled",
+        "time": whole.segments[-1].ended + 77,
+        "mono_s": whole.segments[-1].ended + 77 - 1.6e9,
+        "host": "host-a",
+        "rank": 0,
+        "step": None,
+        "seconds_s": 1.0,
+    }
+    with (run / "events" / "rank-0000.jsonl").open("a") as events:
+        events.write(json.dumps(later) + "\n")
+    facts = read_facts(run, now=whole.segments[-1].ended + 80)
+    assert facts.untold_s == pytest.approx(77)
+    rows = {row.name: row.value for row in judge(facts)[0].evidence}
+    assert rows["idle"] == pytest.approx(0, abs=1e-6)
+    assert rows["since the last interval, not told yet"] == pytest.approx(77)
+    assert rows["train"] == pytest.approx(411)
+
+
+def test_what_is_left_is_told_while_it_runs(tmp_path: Path) -> None:
+    run = replace(SHORT, max_steps=3000, reason=None).write(tmp_path / "run")
+    ended = read_facts(run).segments[-1].ended
+    facts = read_facts(run, price=Price(amount=3.6, currency="USD"), now=ended + 5)
+    # 2,000 steps of 0.411 s, each with its part of six validations with their checkpoints
+    assert facts.left_s == pytest.approx(2000 * (0.411 + 6 * 10.5 / 1000))
+    duration, *_, cost = judge(facts)
+    assert "At this speed 15 min 48 s are left." in duration.says
+    # two machines at 3.6 USD an hour
+    assert cost.says.endswith("0.95 USD so far; 2.84 USD when it is done.")
+    assert read_facts(run, now=ended + 3600).left_s is None
 
 
 def test_whether_it_still_runs(tmp_path: Path) -> None:

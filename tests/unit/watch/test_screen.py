@@ -15,10 +15,16 @@ from dragoman.errors import CheckpointError
 from dragoman.recipe import dump_toml, load_recipe
 from dragoman.report.facts import Price
 from dragoman.telemetry.events import Alert
-from dragoman.telemetry.samples import GpuSampled, HostSampled, LinkMeasured, NetworkSampled
+from dragoman.telemetry.samples import (
+    DeviceMeasured,
+    GpuSampled,
+    HostSampled,
+    LinkMeasured,
+    NetworkSampled,
+)
 from dragoman.watch.charts import Curve, bar, chart, spark
 from dragoman.watch.live import Now, newest_run, open_run
-from dragoman.watch.screen import screen
+from dragoman.watch.screen import host_cells, screen
 from recorded_runs import Recorded
 
 PRICE = Price(amount=3.0, currency="USD")
@@ -100,7 +106,9 @@ def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
         "loss  training  dev",
         "BLEU",
         "learning rate",
-        "compute 66.6%",
+        "data 0.2%",
+        "compute 63.2%",
+        "optimizer 3.3%",
         "network 33.3%",
         "host-a",
         "host-b",
@@ -134,6 +142,33 @@ def test_a_running_run_says_what_is_left(tmp_path: Path) -> None:
     # 3,700 steps of 0.601 s, each with its part of the four validations of 10.5 s so far
     assert "37 min 40 s left" in text
     assert "USD of" in text
+
+
+def test_waiting_for_ranks_is_not_called_the_network(tmp_path: Path) -> None:
+    straggler = _recorded(compute_s=(0.4, 0.6), sync_s=(0.25, 0.05))
+    phases = _now(straggler.write(tmp_path / "straggler")).phases
+    assert phases["network"] == pytest.approx(0.05 / 0.651)
+    assert phases["ranks"] == pytest.approx(0.10 / 0.651)
+    assert sum(phases.values()) == pytest.approx(1.0)
+    one_host = _now(_recorded(one_host=True).write(tmp_path / "one_host"))
+    assert "network" not in one_host.phases
+    assert "ranks 33.3%" in _plain(screen(one_host, width=80, height=24))
+    alone = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,))
+    assert set(_now(alone.write(tmp_path / "alone")).phases) == {"data", "compute", "optimizer"}
+
+
+def test_each_host_has_its_own_share_of_useful_flops(tmp_path: Path) -> None:
+    fast, slow = (
+        DeviceMeasured(device="cpu", matrix_flop_per_s=rate, alone_tokens_per_s=None, method="test")
+        for rate in (4e12, 2e12)
+    )
+    run = _recorded()
+    directory = replace(run, extra=[*run.extra, (0, fast), (1, slow)]).write(tmp_path / "run")
+    (directory / "recipe.toml").write_text(dump_toml(load_recipe("demo")))
+    now = _now(directory)
+    one, two = (float(host_cells(now, host)["useful FLOPs"].rstrip("%")) for host in now.hosts)
+    assert two == pytest.approx(2 * one, abs=0.2)
+    assert "useful FLOPs" in _plain(screen(now, width=120, height=30))
 
 
 def test_a_run_that_has_not_started(tmp_path: Path) -> None:
