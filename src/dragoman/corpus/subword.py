@@ -27,6 +27,9 @@ _KNOWN_WORDS = 300_000
 _LONGEST_WORD_BYTES = 1 << 20
 # The result of training depends on how the work is split, so the number is not the machine's.
 _TRAINING_THREADS = 8
+_ONE_BY_ONE = 16
+"""SentencePiece starts a thread for a list, which costs as much as a dozen sentences and waits for
+a free core: so few texts are taken singly."""
 
 
 class Subword:
@@ -63,13 +66,17 @@ class Subword:
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each normalised text, without special ids."""
+        if len(texts) <= _ONE_BY_ONE:
+            return [self._processor.encode(text) for text in texts]
         ids: list[list[int]] = self._processor.encode(texts, num_threads=1)
         return ids
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """Text of each row of ids; special ids are passed over."""
         kept = [[piece for piece in row if piece > EOS] for row in ids]
-        texts: list[str] = self._processor.decode(kept, num_threads=1) if kept else []
+        if len(kept) <= _ONE_BY_ONE:
+            return [self._processor.decode(row) for row in kept]
+        texts: list[str] = self._processor.decode(kept, num_threads=1)
         return texts
 
     def pieces(self, ids: list[int]) -> list[str]:

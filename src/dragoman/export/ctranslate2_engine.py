@@ -145,15 +145,18 @@ class CTranslate2Engine:
         self, result: Any, search: SearchConfig, num_hypotheses: int, limit: int
     ) -> list[Candidate]:
         """Hypotheses of CTranslate2 with our scores, best first."""
-        found = []
+        scored = []
         for tokens, score in zip(result.hypotheses, result.scores, strict=True):
-            ids = [self._target_ids[token] for token in tokens]
             if search.length_penalty == "gnmt":
-                length = min(len(ids) + 1, limit)
+                length = min(len(tokens) + 1, limit)
                 score = score * length**_ANY_EXPONENT / length_penalty(length, search)
-            found.append(Candidate(ids, score))
-        found.sort(key=lambda candidate: -candidate.score)
-        return found[:num_hypotheses]
+            scored.append((score, tokens))
+        scored.sort(key=lambda one: -one[0])
+        known = self._target_ids
+        return [
+            Candidate([known[token] for token in tokens], score)
+            for score, tokens in scored[:num_hypotheses]
+        ]
 
 
 class PendingSearch:

@@ -11,6 +11,7 @@ batcher            requests of many clients -> batches
 limits             what a request may take: size, time, token
 metrics            what the server counts
 schemas            requests and answers
+json_route         bytes -> request, answer -> bytes
 app                the HTTP interface
 libretranslate     the same for clients of LibreTranslate
 page/              the page where people translate

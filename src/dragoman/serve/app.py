@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from dragoman import __version__
 from dragoman.serve import libretranslate
 from dragoman.serve.batcher import OverloadedError
+from dragoman.serve.json_route import JsonRoute
 from dragoman.serve.layout import Layout
 from dragoman.serve.limits import Guard, Limits
 from dragoman.serve.metrics import Metrics
@@ -48,7 +49,6 @@ _POLICY: Final = (
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": ErrorResponse, "description": "No JSON"},
     401: {"model": ErrorResponse, "description": "The token is missing or wrong"},
     404: {"model": ErrorResponse, "description": "No model for these languages"},
     408: {"model": ErrorResponse, "description": "The body did not arrive in time"},
@@ -78,6 +78,7 @@ def create_app(served: Sequence[ServedModel], limits: Limits) -> ASGIApp:
         redoc_url=None,
         lifespan=lifespan,
     )
+    app.router.route_class = JsonRoute
     _add_translation(app, models, limits)
     _add_facts(app, models, metrics)
     _add_page(app)

@@ -1,7 +1,10 @@
 """Requests of many clients -> batches, as soon as a worker is free.
 
-While workers are busy, what comes in waits; a free worker takes of it what makes a good batch, a
-few rows of each request in turn, so that a long document does not hold up a sentence.
+While workers are busy, what comes in waits; a free worker takes its share of it, a few rows of
+each request in turn, so that a long document does not hold up a sentence. Few rows make a dear
+batch: clients that were answered tend to ask again at once, so a worker whose neighbour is still
+busy waits for as many rows as it has just answered, though no longer than a tenth of the time that
+batch took.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from dragoman.model.config import SearchConfig
 _ROWS_IN_TURN: Final = 16
 _MEMORY: Final = 0.8
 """Share of the past in the measured speed."""
+_PAUSE_SHARE: Final = 0.1
+_LONGEST_PAUSE_S: Final = 0.02
 
 
 class OverloadedError(DragomanError):
@@ -59,7 +64,11 @@ class Batcher:
     num_batches: int = 0
     num_rows: int = 0
     _jobs: deque[_Job] = field(default_factory=deque)
+    _waiting_rows: int = 0
     _running: int = 0
+    _running_rows: int = 0
+    _expected_rows: int = 0
+    _pause: asyncio.TimerHandle | None = None
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,12 +84,14 @@ class Batcher:
         if not rows:
             return []
         pieces = sum(len(row) + 1 for row in rows)
-        self._admit(pieces)
+        self.admit(pieces)
         loop = asyncio.get_running_loop()
         job = _Job(rows, search, num_hypotheses, loop.create_future(), deque(range(len(rows))))
         self.waiting_pieces += pieces
+        self._waiting_rows += len(rows)
         self._jobs.append(job)
-        loop.call_soon(self._pump)
+        if self._waiting_rows >= self._expected_rows:
+            loop.call_soon(self._pump)
         try:
             await job.done
         finally:
@@ -91,7 +102,11 @@ class Batcher:
         """Let what runs end."""
         self._pool.shutdown(wait=True)
 
-    def _admit(self, pieces: int) -> None:
+    def admit(self, pieces: int = 1) -> None:
+        """Raises OverloadedError where so many more pieces would wait too long.
+
+        Asked with 1 before a text is cut into pieces, so that a refusal costs next to nothing.
+        """
         wait_s = self.waiting_pieces / self.pieces_per_s if self.pieces_per_s else 0.0
         if self.waiting_pieces and (
             self.waiting_pieces + pieces > self.max_waiting_pieces or wait_s > self.max_wait_s
@@ -101,28 +116,39 @@ class Batcher:
     def _forget(self, job: _Job) -> None:
         """Rows that were not begun wait no longer."""
         self.waiting_pieces -= sum(len(job.rows[row]) + 1 for row in job.waiting)
+        self._waiting_rows -= len(job.waiting)
         job.waiting.clear()
 
     def _pump(self) -> None:
         """Give every free worker a batch, the longer rows together."""
+        self._expected_rows = 0
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         free = self.engine.num_workers - self._running
         if free <= 0 or not self._jobs:
             return
         search, num_hypotheses = self._jobs[0].search, self._jobs[0].num_hypotheses
-        taken = self._take(search, num_hypotheses, BATCH_CELLS * free)
+        share = -(-(self._waiting_rows + self._running_rows) // self.engine.num_workers)
+        taken = self._take(search, num_hypotheses, free=free, most_rows=share * free)
         taken.sort(key=lambda entry: len(entry[0].rows[entry[1]]))
-        share = -(-len(taken) // free)
-        for start in range(0, len(taken), max(1, share)):
-            self._start(taken[start : start + share], search, num_hypotheses)
+        size = max(1, -(-len(taken) // free))
+        for start in range(0, len(taken), size):
+            self._start(taken[start : start + size], search, num_hypotheses)
+        if taken and self._jobs and self._running < self.engine.num_workers:
+            self._pump()  # rows with other settings
 
     def _take(
-        self, search: SearchConfig, num_hypotheses: int, capacity: int
+        self, search: SearchConfig, num_hypotheses: int, *, free: int, most_rows: int
     ) -> list[tuple[_Job, int]]:
         """Rows with these settings off the queue, a few of each job in turn."""
         taken: list[tuple[_Job, int]] = []
         longest = 0
         others: list[_Job] = []
-        while self._jobs and (len(taken) + 1) * longest * search.beam_size <= capacity:
+        capacity = BATCH_CELLS * free
+        while self._jobs and len(taken) < most_rows:
+            if (len(taken) + 1) * longest * search.beam_size > capacity:
+                break
             job = self._jobs.popleft()
             if (job.search, job.num_hypotheses) != (search, num_hypotheses):
                 others.append(job)
@@ -132,6 +158,7 @@ class Batcher:
                 taken.append((job, row))
                 longest = max(longest, len(job.rows[row]) + 1)
                 self.waiting_pieces -= len(job.rows[row]) + 1
+                self._waiting_rows -= 1
             if job.waiting:
                 self._jobs.append(job)
         self._jobs.extendleft(reversed(others))
@@ -141,6 +168,7 @@ class Batcher:
         self, taken: list[tuple[_Job, int]], search: SearchConfig, num_hypotheses: int
     ) -> None:
         self._running += 1
+        self._running_rows += len(taken)
         rows = [job.rows[row] for job, row in taken]
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._pool, self._run, rows, search, num_hypotheses)
@@ -156,7 +184,9 @@ class Batcher:
     def _finish(self, taken: list[tuple[_Job, int]], future: asyncio.Future[Any]) -> None:
         """Hand out what a batch has found, and begin the next."""
         self._running -= 1
+        self._running_rows -= len(taken)
         error = future.exception()
+        spent_s = 0.0
         if error is None:
             found, spent_s = future.result()
             self._measure(sum(len(job.rows[row]) + 1 for job, row in taken), spent_s)
@@ -171,7 +201,16 @@ class Batcher:
                 job.done.set_exception(error)
             elif len(job.found) == len(job.rows):
                 job.done.set_result(None)
-        self._pump()
+        self._pump_after(len(taken), spent_s)
+
+    def _pump_after(self, answered_rows: int, spent_s: float) -> None:
+        """Begin the next batch at once, unless waiting a little promises a better one."""
+        if not self._running or self._waiting_rows >= answered_rows:
+            self._pump()
+        elif self._pause is None:
+            self._expected_rows = answered_rows
+            pause_s = min(_LONGEST_PAUSE_S, _PAUSE_SHARE * spent_s)
+            self._pause = asyncio.get_running_loop().call_later(pause_s, self._pump)
 
     def _measure(self, pieces: int, spent_s: float) -> None:
         speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from dragoman.errors import ConfigError
@@ -56,15 +57,21 @@ class ServedModel:
         beam_size: int | None = None,
         num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
-        """The translations of each text, best first."""
-        width = max(beam_size or self.search.beam_size, num_hypotheses)
-        search = self.search.model_copy(update={"beam_size": width})
+        """The translations of each text, best first; raises OverloadedError."""
+        self.batcher.admit()
+        search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
         if sum(map(len, texts)) > _LONG:
             plan = await asyncio.to_thread(self.translator.plan, texts, layout)
         else:
             plan = self.translator.plan(texts, layout)
         found = await self.batcher.translate(plan.rows, search, num_hypotheses=num_hypotheses)
         return plan.assemble(found, num_hypotheses)
+
+
+@cache
+def _of_width(search: SearchConfig, beam_size: int) -> SearchConfig:
+    """The same object each time: rows of equal settings are put together, and compared for that."""
+    return search.model_copy(update={"beam_size": beam_size})
 
 
 class Models:

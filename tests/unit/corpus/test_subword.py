@@ -94,6 +94,16 @@ def test_words_beyond_the_memory_are_encoded_all_the_same(
         assert rows(encoder.encode(texts)) == subword.encode(texts)
 
 
+def test_few_texts_and_many_give_the_same_ids_and_texts(
+    captions: list[str], tmp_path: Path
+) -> None:
+    subword = load(tmp_path, train(captions[:2000], vocab_size=1000))
+    texts = ["", " ", *captions[:40], "日本 ☃"]
+    ids = subword.encode(texts)
+    assert [subword.encode([text])[0] for text in texts] == ids
+    assert [subword.decode([row])[0] for row in ids] == subword.decode(ids)
+
+
 def test_decoding_gives_the_text_back_without_special_ids(
     captions: list[str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,60 @@
+"""JSON in, JSON out, with one pass of pydantic each way.
+
+FastAPI parses a body, walks a tree of dependencies, and serialises an answer after validating it
+again: a third of a millisecond, which beside a small model is a tenth of the server's work. Its
+description of the interface is made of the same signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class JsonRoute(APIRoute):
+    """A route whose endpoint takes one model, the body, and answers with a model or a Response."""
+
+    def get_route_handler(self) -> Handler:
+        """The handler of requests; that of FastAPI where there is no body."""
+        if self.body_field is None:
+            return super().get_route_handler()
+        wanted = self.body_field.field_info.annotation
+        assert isinstance(wanted, type)
+        assert issubclass(wanted, BaseModel)
+        endpoint = self.endpoint
+
+        async def handle(request: Request) -> Response:
+            if not _is_json(request):
+                raise _invalid("header", "content-type", "must be application/json")
+            try:
+                asked = wanted.model_validate_json(await request.body())
+            except ValidationError as error:
+                found = error.errors(include_url=False, include_context=False, include_input=False)
+                raise RequestValidationError(
+                    [{**one, "loc": ("body", *one["loc"])} for one in found]
+                ) from error
+            answer = await endpoint(asked)
+            if isinstance(answer, Response):
+                return answer
+            return Response(answer.model_dump_json(), media_type="application/json")
+
+        return handle
+
+
+def _is_json(request: Request) -> bool:
+    """A page elsewhere can make a browser post other types without asking us first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
+
+
+def _invalid(where: str, name: str, problem: str) -> RequestValidationError:
+    return RequestValidationError([{"loc": (where, name), "msg": problem}])

@@ -1,0 +1,171 @@
+"""What goes into a batch, and when; over a real engine whose batches the test lets go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.export.bundle import Bundle
+from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
+from dragoman.model.config import SearchConfig
+from dragoman.serve.batcher import Batcher, OverloadedError
+from dragoman.serve.engines import translator_of
+from dragoman.serve.limits import Limits
+from dragoman.serve.models import ServedModel
+from served import served_bundle
+
+SEARCH = SearchConfig(beam_size=2)
+
+
+class HeldEngine(CTranslate2Engine):
+    """Each batch waits for its turn."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.turns = threading.Semaphore(0)
+        self.begun: list[int] = []
+
+    def search(
+        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+    ) -> list[list[Candidate]]:
+        self.begun.append(len(sources))
+        self.turns.acquire()
+        return super().search(sources, search, num_hypotheses=num_hypotheses)
+
+
+@pytest.fixture
+def bundle(shared_data: Path) -> Bundle:
+    return Bundle.open(served_bundle(shared_data))
+
+
+@pytest.fixture
+def engine(bundle: Bundle) -> HeldEngine:
+    return HeldEngine(bundle.path, bundle.subwords(), threads=2)
+
+
+@pytest.fixture
+def rows(bundle: Bundle, shared_data: Path) -> list[list[int]]:
+    lines = (shared_data / "multi30k/valid.en").read_text("utf-8").split("\n")[:40]
+    return bundle.subwords()[0].encode(lines)
+
+
+async def begun(engine: HeldEngine, count: int) -> None:
+    while len(engine.begun) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_a_free_worker_takes_its_share_and_leaves_the_rest(
+    engine: HeldEngine, rows: list[list[int]]
+) -> None:
+    async def scenario() -> list[Any]:
+        batcher = Batcher(engine, 10_000, 1000.0)
+        asked = []
+        for count, row in enumerate(rows[:2], 1):
+            asked.append(asyncio.create_task(batcher.translate([row], SEARCH)))
+            await begun(engine, count)
+        asked += [asyncio.create_task(batcher.translate([row], SEARCH)) for row in rows[2:11]]
+        await asyncio.sleep(0)
+        engine.turns.release()  # 9 wait and 1 runs: 5 are this worker's share
+        await begun(engine, 3)
+        assert engine.begun == [1, 1, 5]
+        for _ in range(20):
+            engine.turns.release()
+        found = await asyncio.gather(*asked)
+        batcher.close()
+        assert batcher.num_rows == 11
+        assert batcher.waiting_pieces == 0
+        return [one for (one,) in found]
+
+    together = asyncio.run(scenario())
+    for _ in range(20):
+        engine.turns.release()
+    alone = [CTranslate2Engine.search(engine, [row], SEARCH)[0] for row in rows[:11]]
+    assert [one[0].ids for one in together] == [one[0].ids for one in alone]
+
+
+def test_fewer_rows_than_were_answered_are_begun_after_a_pause(
+    engine: HeldEngine, rows: list[list[int]]
+) -> None:
+    async def scenario() -> None:
+        batcher = Batcher(engine, 10_000, 1000.0)
+        first = asyncio.create_task(batcher.translate(rows[:8], SEARCH))
+        await begun(engine, 2)
+        engine.turns.release()  # one half is done, the other goes on
+        while batcher.num_batches < 1:
+            await asyncio.sleep(0.001)
+        again = asyncio.create_task(batcher.translate(rows[8:9], SEARCH))
+        await begun(engine, 3)
+        assert engine.begun == [4, 4, 1]
+        for _ in range(2):
+            engine.turns.release()
+        await asyncio.gather(first, again)
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_other_settings_do_not_wait_for_a_worker_that_is_free(
+    engine: HeldEngine, rows: list[list[int]]
+) -> None:
+    async def scenario() -> None:
+        batcher = Batcher(engine, 10_000, 1000.0)
+        other = SearchConfig(beam_size=3)
+        asked = [batcher.translate(rows[:1], SEARCH), batcher.translate(rows[1:2], other)]
+        tasks = [asyncio.create_task(one) for one in asked]
+        await begun(engine, 2)
+        for _ in range(2):
+            engine.turns.release()
+        await asyncio.gather(*tasks)
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_refuses_and_those_who_leave_make_room(
+    engine: HeldEngine, rows: list[list[int]]
+) -> None:
+    async def scenario() -> None:
+        batcher = Batcher(engine, 60, 1000.0)
+        running = asyncio.create_task(batcher.translate(rows[:2], SEARCH))
+        await begun(engine, 2)
+        waiting = [asyncio.create_task(batcher.translate([row], SEARCH)) for row in rows[2:5]]
+        await asyncio.sleep(0)
+        room = 60 - batcher.waiting_pieces
+        assert room < 59
+        batcher.admit(room)
+        with pytest.raises(OverloadedError):
+            batcher.admit(room + 1)
+        with pytest.raises(OverloadedError):
+            await batcher.translate([rows[5] * 10], SEARCH)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert batcher.waiting_pieces == 0
+        batcher.admit(60)
+        for _ in range(2):
+            engine.turns.release()
+        await running
+        batcher.close()
+        assert engine.begun == [1, 1], "what was cancelled was not begun"
+
+    asyncio.run(scenario())
+
+
+class Untouched(list[str]):
+    """Texts that nobody may look at."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("a refused text was looked at")
+
+
+def test_a_refusal_costs_no_look_at_the_text(bundle: Bundle) -> None:
+    model = ServedModel.of(bundle, translator_of(bundle, threads=1), Limits(max_waiting_pieces=9))
+    model.batcher.waiting_pieces = 9
+    with pytest.raises(OverloadedError):
+        asyncio.run(model.translate(Untouched(["A man."]), layout="document"))
+    model.batcher.close()
