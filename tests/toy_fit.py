@@ -20,6 +20,7 @@ from dragoman.model.config import ModelConfig
 from dragoman.model.incremental import inference
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import EventWriter, SampleTranslation, Validated
+from dragoman.telemetry.scored import MetricScored
 from dragoman.train.checkpoint import CheckpointStore, read_state
 from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from dragoman.train.schedule import ScheduleConfig, learning_rate
@@ -39,6 +40,7 @@ class ToyValidation:
     dev_loss: float
     bleu: float | None = None
     samples: Sequence[SampleTranslation] = ()
+    further_scores: Sequence[MetricScored] = ()
 
     def event(self) -> Validated:
         """The event with what was measured, and None for all else."""

@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,15 @@ from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, CorpusError, DragomanError
-from dragoman.evaluate.metrics import bleu, chrf
-from dragoman.evaluate.validate import Validation, ValidationData, read_lines, validate
+from dragoman.evaluate.metrics import Score
+from dragoman.evaluate.validate import (
+    Validation,
+    ValidationData,
+    further_scores,
+    read_lines,
+    score_all,
+    validate,
+)
 from dragoman.launch import InterruptedRunError, introduce_worker, report_failure
 from dragoman.malloc import keep_freed_memory
 from dragoman.model.transformer import Transformer
@@ -149,7 +156,10 @@ def evaluate(
         run.samples.mkdir(exist_ok=True)
         text = "".join(f"{line}\n" for line in hypotheses)
         (run.samples / f"{name}.{recipe.corpus.target_language}").write_text(text, encoding="utf-8")
-        events.write(_scored(name, hypotheses, references, recipe, decode_s))
+        scores = score_all(hypotheses, references, recipe.evaluate)
+        events.write(_scored(name, scores, len(hypotheses), decode_s))
+        for further in further_scores(name, scores):
+            events.write(further)
 
 
 def work(arguments: Sequence[str]) -> None:
@@ -361,12 +371,8 @@ def _validation(
     return measure
 
 
-def _scored(
-    name: str, hypotheses: list[str], references: list[str], recipe: Recipe, decode_s: float
-) -> TestScored:
-    lowercase, samples = recipe.evaluate.lowercase, recipe.evaluate.bootstrap_samples
-    by_words = bleu(hypotheses, references, lowercase=lowercase, bootstrap_samples=samples)
-    by_characters = chrf(hypotheses, references, lowercase=lowercase, bootstrap_samples=samples)
+def _scored(name: str, scores: Mapping[str, Score], pairs: int, decode_s: float) -> TestScored:
+    by_words, by_characters = scores["bleu"], scores["chrf"]
     return TestScored(
         name=name,
         bleu=by_words.value,
@@ -377,7 +383,7 @@ def _scored(
         chrf_low=by_characters.low,
         chrf_high=by_characters.high,
         chrf_signature=by_characters.signature,
-        pairs=len(hypotheses),
+        pairs=pairs,
         decode_s=decode_s,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -30,6 +30,7 @@ from dragoman.model.incremental import inference
 from dragoman.model.search import plan_batches, translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import SampleTranslation, Validated
+from dragoman.telemetry.scored import MetricScored
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,13 @@ class Validation:
         """The exponential of dev_loss."""
         return math.exp(self.dev_loss) if self.dev_loss < 700 else math.inf
 
+    @property
+    def further_scores(self) -> list[MetricScored]:
+        """Events of the metrics for which `event` has no place."""
+        return further_scores("valid", self.scores)
+
     def event(self) -> Validated:
-        """As an event; the samples are events already."""
+        """As an event; the samples and further scores are events already."""
         bleu, chrf = self.scores.get("bleu"), self.scores.get("chrf")
         return Validated(
             dev_loss=self.dev_loss,
@@ -135,7 +141,7 @@ def validate(
     scores, times = _from_main(
         world,
         (
-            _scores(hypotheses, references, config) if world.is_main else {},
+            score_all(hypotheses, references, config) if world.is_main else {},
             (decode_started - started, decode_s),
         ),
     )
@@ -254,10 +260,10 @@ def _batches_of_like_length(
     return batches
 
 
-def _scores(
+def score_all(
     hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
 ) -> dict[str, Score]:
-    """Every metric, or none where nothing was decoded."""
+    """Every one of METRICS by name, or none where nothing was decoded."""
     if not hypotheses:
         return {}
     return {
@@ -269,6 +275,15 @@ def _scores(
         )
         for name, metric in METRICS.items()
     }
+
+
+def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]:
+    """Events of all scores but BLEU and chrF. text: what was translated, "valid" or a test set."""
+    return [
+        MetricScored(text=text, metric=name, **asdict(score))
+        for name, score in scores.items()
+        if name not in ("bleu", "chrf")
+    ]
 
 
 def _from_main(

@@ -13,6 +13,7 @@ from dragoman.telemetry import events
 from dragoman.telemetry.events import Event
 from dragoman.telemetry.planned import StrategyChosen
 from dragoman.telemetry.progress import Progress
+from dragoman.telemetry.scored import MetricScored
 from dragoman.units import Quantity
 
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
@@ -153,6 +154,14 @@ def _test_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
     return [scores, *(Text(text, style="dim") for text in signatures)]
 
 
+def _metric_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    line, doubt = Text(f"{seen['text']}   "), {f"of_{end}": seen[end] for end in ("low", "high")}
+    _measured(line, seen["metric"], units.SCORE.text(seen["value"]), interval_of(doubt, "of"))
+    line.append(seen["signature"], style="dim")
+    return [line]
+
+
 def _checkpoint(event: Event, _progress: Progress, _width: int) -> list[Text]:
     seen = event.payload
     name = str(seen["path"]).rstrip("/").rsplit("/", 1)[-1]
@@ -193,6 +202,7 @@ _TELLERS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     StrategyChosen.kind: _strategy_chosen,
     events.Validated.kind: _validated,
     events.TestScored.kind: _test_scored,
+    MetricScored.kind: _metric_scored,
     events.CheckpointWritten.kind: _checkpoint,
     events.Alert.kind: _alert,
     events.CorpusStage.kind: _corpus_stage,

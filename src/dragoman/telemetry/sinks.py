@@ -24,6 +24,7 @@ from dragoman.telemetry import events
 from dragoman.telemetry.events import Event, EventListener
 from dragoman.telemetry.lines import event_lines, learning, progress_line, speed, time_left
 from dragoman.telemetry.progress import Progress
+from dragoman.telemetry.scored import MetricScored
 
 _LOUD_KINDS = {events.TestScored.kind, events.RunFinished.kind}
 _TENSORBOARD_FLUSH_S = 10
@@ -176,6 +177,8 @@ def _scalars(event: Event) -> dict[str, float | None]:
     seen = event.payload
     if event.kind == events.Validated.kind:
         return {"eval_loss": seen["dev_loss"], "eval_bleu": seen["bleu"]}
+    if event.kind == MetricScored.kind and seen["text"] == "valid":
+        return {f"eval_{seen['metric']}": seen["value"]}
     if event.kind != events.TrainInterval.kind:
         return {}
     tokens = seen["source_tokens"] + seen["target_tokens"]

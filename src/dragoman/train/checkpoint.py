@@ -91,7 +91,7 @@ class CheckpointStore:
         Raises MachineError where the disk is full; the older checkpoints are untouched then.
         """
         start = time.perf_counter()
-        path = self.directory / f"step-{state.step:07d}"
+        path = self._path(state.step)
 
         def fill(draft: Path) -> None:
             for group, tensors in groups.items():
@@ -132,7 +132,7 @@ class CheckpointStore:
     def intact(self, step: int) -> Checkpoint | None:
         """The checkpoint of this step where there is one and nothing of it is damaged."""
         try:
-            return Checkpoint.open(self.directory / f"step-{step:07d}")
+            return Checkpoint.open(self._path(step))
         except CheckpointError:
             return None
 
@@ -143,6 +143,14 @@ class CheckpointStore:
     def best(self, count: int, *, by: Literal["dev_loss", "bleu"] = "dev_loss") -> list[Path]:
         """The directories of the best `count` of those that were measured, best first."""
         return _ranked(dict(self._states()), by)[:count]
+
+    def is_among_best(self, state: TrainState) -> bool:
+        """Whether a checkpoint of this state would be one of the best that are kept."""
+        path = self._path(state.step)
+        states = {other: found for other, found in self._states() if _step(other) < state.step}
+        states[path] = state
+        best = self.config.keep_best
+        return any(path in _ranked(states, by)[:best] for by in ("dev_loss", "bleu"))
 
     def choose(self, which: str) -> Path:
         """The directory of one checkpoint.
@@ -165,6 +173,9 @@ class CheckpointStore:
             place=self.directory,
             remedy=f"choose last, best, best-loss, best-bleu or a step (there are: {steps})",
         )
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"step-{step:07d}"
 
     def _not_kept(self, step: int) -> list[Path]:
         """All but the last ones and the best ones up to `step`.
@@ -234,10 +245,13 @@ def copy_named(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, pl
 
 
 def _ranked(states: Mapping[Path, TrainState], by: Literal["dev_loss", "bleu"]) -> list[Path]:
-    """Those that were measured, best first, the earlier of two equals first."""
+    """Those that were measured, best first, the earlier of two equals first.
+
+    A BLEU of 0 does not count: early on all have it, and the first of them is the worst.
+    """
     sign = 1 if by == "dev_loss" else -1
     values = {path: getattr(state, by) for path, state in states.items()}
-    measured = [path for path, value in values.items() if value is not None]
+    measured = [path for path, value in values.items() if value or (value == 0 and sign > 0)]
     return sorted(measured, key=lambda path: (sign * values[path], _step(path)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple, Self
@@ -15,10 +16,15 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """Inside the block SIGTERM and SIGINT only set `received`; the loop looks at it when it can."""
+    """Inside the block SIGTERM and SIGINT only set `received`; the loop looks at it when it can.
 
-    def __init__(self) -> None:
+    alone: whether a second signal does what it would have done outside the block, for somebody who
+        will not wait for a long validation. Where there are other ranks their launcher sees to it.
+    """
+
+    def __init__(self, *, alone: bool) -> None:
         self.received = False
+        self._alone = alone
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
@@ -33,7 +39,10 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.received and self._alone:
+            signal.signal(number, self._before[signal.Signals(number)])
+            os.kill(os.getpid(), number)
         self.received = True
 
 

@@ -44,6 +44,10 @@ class Validation(Protocol):
 
     def event(self) -> Validated:
         """The scores."""
+    @property
+    def further_scores(self) -> Sequence[MetricScored]:
+        """Of metrics for which `event` has no place."""
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +77,15 @@ def fit(
     validate: measures the model as it is; it is called with the number of updates made so far,
         with the averaged weights in the model where there are any, and else with those that all
         ranks share.
-    On SIGTERM and SIGINT the update under way is finished and saved.
+    On SIGTERM and SIGINT the update or validation under way is finished and saved. A second one
+    ends a rank that is alone at once; several ranks are ended by who launched them.
 
     Raises DivergenceError, MachineError where a checkpoint cannot be written, and what
     `updates` and `validate` raise.
     """
     started = time.monotonic()
     store.of_rank(step.world.rank).clean()
-    with StopSignals() as signals:
+    with StopSignals(alone=step.world.world_size == 1) as signals:
         loop = _Loop(step, updates, state, config, learning_rate, validate, store, events, signals)
         try:
             reason = loop.run()
@@ -244,8 +249,8 @@ class _Loop:
         )
         if self.world.is_main:
             self.events.write(event, step=self.state.step)
-            for sample in validation.samples:
-                self.events.write(sample, step=self.state.step)
+            for further in (*validation.further_scores, *validation.samples):
+                self.events.write(further, step=self.state.step)
 
     def _save_reason(self, agreed: Votes) -> str | None:
         if agreed.stop:
@@ -259,9 +264,9 @@ class _Loop:
     def _reason_after_validation(self) -> str | None:
         if self._lost_patience():
             return "end"
-        best_steps = (self.state.best_dev_loss_step, self.state.best_bleu_step)
-        kept = self.store.config.keep_best > 0 and self.state.step in best_steps
-        return "best" if kept else None
+        # Rank 0 has the other checkpoints to compare with, and all ranks must save or none.
+        among_best = self.world.is_main and self.store.is_among_best(self.state)
+        return "best" if any(self.world.gather_json(among_best)) else None
 
     def _save(self, reason: str | None) -> None:
         """Save where there is a reason to: rank 0 all, the others what is theirs alone."""

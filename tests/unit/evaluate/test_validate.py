@@ -18,10 +18,13 @@ from dragoman.corpus.shards import SideSize, write_side
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CorpusError
 from dragoman.evaluate.config import EvaluateConfig
+from dragoman.evaluate.metrics import METRICS, Score
 from dragoman.evaluate.validate import (
     ValidationData,
+    further_scores,
     mean_loss,
     read_lines,
+    score_all,
     translate_corpus,
     validate,
 )
@@ -220,6 +223,25 @@ def test_one_rank_and_two_agree_to_the_last_digit(corpus: Path) -> None:
     assert first == second
     del alone["times_s"], first["times_s"]
     assert first == alone
+
+
+def test_a_metric_that_is_added_is_measured_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def same_lines(hypotheses: list[str], references: list[str], **_: object) -> Score:
+        same = sum(h == r for h, r in zip(hypotheses, references, strict=True))
+        return Score(100 * same / len(references), None, None, "same|v1")
+
+    monkeypatch.setitem(METRICS, "same", same_lines)
+    scores = score_all(["a", "b", "c", "d"], ["a", "b", "c", "e"], EvaluateConfig())
+    assert list(scores) == ["bleu", "chrf", "same"]
+    (told,) = further_scores("valid", scores)
+    assert (told.text, told.metric, told.value, told.signature) == (
+        "valid",
+        "same",
+        75.0,
+        "same|v1",
+    )
 
 
 def test_only_newlines_end_lines(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dragoman.telemetry.events import Alert, CheckpointWritten, CorpusStage, Event
+from dragoman.telemetry.scored import MetricScored
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from example_events import (
     RUN_FINISHED,
@@ -75,6 +76,19 @@ def test_on_a_terminal_nothing_is_wider_than_it(width: int) -> None:
     assert max(map(len, lines)) <= width
     for what in ("demo", "100 of 8,000 steps", "left, done at", "BLEU", "version:2.6.0"):
         assert what in text
+
+
+def test_a_metric_of_your_own_is_shown(tmp_path: Path) -> None:
+    metric = MetricScored(
+        text="valid", metric="ter", value=41.25, low=40.0, high=42.5, signature="TER|version:2.6.0"
+    )
+    (line,) = _shown([event(metric, step=100)], terminal=False).splitlines()
+    assert line == "valid   ter 41.2 (40.0 to 42.5)   TER|version:2.6.0"
+    sink = TensorBoardSink(tmp_path)
+    sink(event(metric, step=100))
+    sink.close()
+    curves = EventAccumulator(str(tmp_path)).Reload()
+    assert [(point.step, point.value) for point in curves.Scalars("eval_ter")] == [(100, 41.25)]
 
 
 def test_validations_line_up_below_each_other() -> None:

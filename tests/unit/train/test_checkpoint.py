@@ -154,6 +154,31 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     ]
 
 
+def test_a_state_is_among_the_best_of_those_that_are_kept(tmp_path: Path) -> None:
+    store = make_store(tmp_path, keep_last=1, keep_best=2)
+
+    def is_among_best(step: int, dev_loss: float | None, bleu: float | None) -> bool:
+        update = {"step": step, "dev_loss": dev_loss, "bleu": bleu}
+        return store.is_among_best(START.model_copy(update=update))
+
+    assert is_among_best(1, 5.0, 0.0)
+    save_step(store, 1, dev_loss=5.0, bleu=0.0)
+    save_step(store, 2, dev_loss=4.0, bleu=2.0)
+    assert is_among_best(3, 4.5, 0.0)  # the second best
+    assert is_among_best(3, 9.0, 1.0)  # of two that are above 0
+    assert not is_among_best(3, 5.0, 0.0)
+    assert not is_among_best(3, None, None)
+    store = make_store(tmp_path, keep_best=0)
+    assert not is_among_best(3, 0.1, 99.0)
+
+
+def test_a_bleu_of_0_is_no_best(tmp_path: Path) -> None:
+    store = make_store(tmp_path, keep_last=9)
+    for step, dev_loss in ((1, 5.0), (2, 4.0), (3, 4.5)):
+        save_step(store, step, dev_loss=dev_loss, bleu=0.0)
+    assert store.choose("best").name == "step-0000002"
+
+
 def test_a_future_that_was_given_up_is_removed(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for step in (4, 8, 12):
