@@ -172,6 +172,36 @@ def test_training_stops_when_validations_no_longer_improve(tmp_path: Path, metri
     assert (again.reason, again.state.step) == ("early_stop", 6)
 
 
+def test_the_second_best_is_kept_too_between_checkpoints(tmp_path: Path) -> None:
+    losses = {0: 9.0, 2: 5.0, 4: 7.0, 6: 6.0, 8: 8.0, 10: 8.5}
+    run = ToyRun(
+        tmp_path,
+        TrainConfig(max_steps=10, validate_every_steps=2),
+        CheckpointConfig(every_steps=50, keep_last=1, keep_best=2),
+        validate=lambda step, _model: ToyValidation(losses[step]),
+    )
+    run.fit()
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step-0000002", "step-0000006", "step-0000010"]
+
+
+def test_a_second_signal_does_not_wait_for_a_validation(tmp_path: Path) -> None:
+    went_on = False
+
+    def validate(step: int, _model: Transformer) -> ToyValidation:
+        nonlocal went_on
+        if step:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            went_on = True
+        return ToyValidation(1.0)
+
+    run = ToyRun(tmp_path, TrainConfig(max_steps=9, validate_every_steps=4), validate=validate)
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert not went_on
+
+
 def test_the_clock_can_ask_for_checkpoints(tmp_path: Path) -> None:
     config = CheckpointConfig(every_steps=100, every_minutes=1e-9)
     run = ToyRun(tmp_path, TrainConfig(max_steps=3), config)
