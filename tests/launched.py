@@ -53,19 +53,30 @@ def hang() -> None:
     time.sleep(600)
 
 
+def stand_still() -> None:
+    """Rank 1 is stopped, as by a debugger; rank 0 waits for it in vain."""
+    Path(f"working-{os.environ['RANK']}").touch()
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
 def come_late() -> None:
     """Never get to the work."""
     time.sleep(600)
 
 
-TASKS = {task.__name__: task for task in (meet, fail, save_when_told, hang, come_late)}
+TASKS = {task.__name__: task for task in (meet, fail, save_when_told, hang, stand_still, come_late)}
 
 
 def main() -> int:
     """Returns the exit code."""
     try:
         if sys.argv[1] == "launch":
-            launch_workers(["launched", sys.argv[2]], ranks=2, run_directory=Path.cwd())
+            limit_s = 8.0 if sys.argv[2] == "stand_still" else 60.0
+            launch_workers(
+                ["launched", sys.argv[2]], ranks=2, run_directory=Path.cwd(), hung_after_s=limit_s
+            )
         else:
             introduce_worker()
             TASKS[sys.argv[1]]()

@@ -129,6 +129,7 @@ def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser.set_defaults(module="training_commands")
 
     resume = commands.add_parser("resume", help="go on with a run on the hosts it was on")
+    doctor.add_argument("--run", type=Path, help="compare also its files on the hosts")
     stop = commands.add_parser("stop", help="save and end a training, from another terminal")
     for parser in (resume, stop):
         parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")

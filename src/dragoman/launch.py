@@ -26,8 +26,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Self
 
+from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.errors import DragomanError, TrainingError
+from dragoman.telemetry.price import PRICE_VARIABLE
 
 _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
 """The process id of whoever started this process, if it was one of ours."""
@@ -37,6 +39,8 @@ _SECONDS_TO_SAVE: Final = 60.0
 """How long workers may go on when torchrun itself was killed."""
 _SECONDS_TO_MEET: Final = 300
 """How long torchrun waits for those of the other hosts."""
+_HUNG_AFTER_S: Final = 60.0
+"""A worker of which no thread has run for so long is stopped, or its machine thrashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +48,22 @@ class Share:
     """This host's part of a run over several: one of `num_hosts`, ranks counted in their order.
 
     interface: the one network interface that the collectives use.
+    price_per_hour: of all hosts, such as `6.12 USD`; "" where it is not known.
     """
 
     number: int
     num_hosts: int
     interface: str
     store: StoreAddress
+    price_per_hour: str = ""
 
     def environment(self) -> dict[str, str]:
-        """What tells a process of this share where to meet the others and over which interface."""
+        """What a process of this share must know: where to meet the others, and over what."""
         return {
             STORE_VARIABLE: str(self.store),
             "GLOO_SOCKET_IFNAME": self.interface,
             "NCCL_SOCKET_IFNAME": f"={self.interface}",
+            PRICE_VARIABLE: self.price_per_hour,
         }
 
 
@@ -66,6 +73,10 @@ class WorkerError(DragomanError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # that of the class it was raised as
+
+
+class HungWorkerError(TrainingError):
+    """A worker gave no sign of life and was killed."""
 
 
 class InterruptedRunError(DragomanError):
@@ -80,14 +91,15 @@ def launch_workers(
     ranks: int,
     run_directory: Path,
     share: Share | None = None,
+    hung_after_s: float = _HUNG_AFTER_S,
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
     share: where these are only a part of the run's ranks; None where they are all.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
-    Raises WorkerError with the error of the first worker that failed, InterruptedRunError where a
-    signal came before a worker could do anything about it, TrainingError where a worker died
-    without a word.
+    Raises WorkerError with the error of the first worker that failed, HungWorkerError where one
+    gave no sign of life for `hung_after_s` and was killed, InterruptedRunError where a signal came
+    before a worker could do anything about it, TrainingError where a worker died without a word.
     """
     log_path = run_directory / "logs" / "launch.log"
     log_path.parent.mkdir(exist_ok=True)
@@ -100,14 +112,22 @@ def launch_workers(
             start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
         )
         with _SignalRelay(torchrun, meeting) as relay:
-            exit_code = torchrun.wait()
+            hung = _wait(torchrun, meeting, hung_after_s)
             _end_workers(meeting)
-        if exit_code:
+        if hung is not None:
+            raise HungWorkerError(
+                f"rank {hung} gave no sign of life for {hung_after_s:.0f} s and was killed",
+                place=log_path,
+                remedy="look at that machine's memory and processes; the same command goes on "
+                "from the last checkpoint",
+            )
+        if torchrun.returncode:
             raise _failure(meeting, log_path, interrupted=relay.received > 0)
 
 
 def introduce_worker() -> None:
-    """Called first by a worker: end with torchrun, and say which process to send signals to."""
+    """Called first by a worker: end with torchrun, say which process to send signals to, and that
+    it lives."""
     end_with_parent()
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
@@ -115,6 +135,7 @@ def introduce_worker() -> None:
         draft = Path(meeting).with_name(f"new-{name}")
         draft.write_text(str(os.getpid()), encoding="utf-8")
         draft.rename(draft.with_name(name))
+        beat(draft.parent, rank=int(os.environ["RANK"]))
 
 
 def report_failure(error: DragomanError) -> None:
@@ -211,6 +232,19 @@ class _SignalRelay:
         number = signal.SIGTERM if self.received == 1 else signal.SIGKILL
         for pid in _worker_pids(self._meeting) or [self._torchrun.pid]:
             _send(number, pid)
+
+
+def _wait(torchrun: subprocess.Popen[bytes], meeting: Path, hung_after_s: float) -> int | None:
+    """Until torchrun has ended; returns the rank that was killed because it hung, if any."""
+    pulses, hung = Pulses(meeting), None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            torchrun.wait(PULSE_EVERY_S)
+            return hung
+        for rank, silent_s in pulses.look().items():
+            if hung is None and silent_s >= hung_after_s:
+                pid = int((meeting / f"pid-{rank}").read_text(encoding="utf-8"))
+                hung = rank if _send(signal.SIGKILL, pid) else None
 
 
 def _worker_pids(meeting: Path) -> list[int]:

@@ -35,10 +35,15 @@ def doctor(options: Namespace) -> int:
     from dragoman.cluster.doctor_view import findings_as_json, print_findings
     from dragoman.cluster.examine import examine_hosts
     from dragoman.cluster.hosts import load_hosts
+    from dragoman.cluster.measured import remember
+    from dragoman.cluster.training import digests_here
 
     hosts = load_hosts(options.hosts)
-    facts = examine_hosts(hosts).facts
-    findings = examine(facts, Wanted(hosts, needed_bytes=_NEEDED_BYTES))
+    run = None if options.run is None else RunDirectory.open(options.run)
+    facts = examine_hosts(hosts, run="" if run is None else f"runs/{run.path.name}").facts
+    remember(hosts, facts)
+    digests = {} if run is None else digests_here(run.path, run.prepared())
+    findings = examine(facts, Wanted(hosts, needed_bytes=_NEEDED_BYTES, digests=digests))
     if options.json:
         print(findings_as_json(findings, facts))
     else:

@@ -118,6 +118,16 @@ def test_a_second_signal_kills_workers_that_hang(tmp_path: Path, start: Start) -
     _nobody_left(tmp_path)
 
 
+def test_a_worker_that_stands_still_is_killed_and_named(tmp_path: Path, start: Start) -> None:
+    launcher = start("stand_still")
+    _, complaint = launcher.communicate(timeout=120)
+    assert launcher.returncode == 1
+    assert complaint.count("\n") == 1
+    assert "rank 1 gave no sign of life for 8 s" in complaint
+    assert _both_have(tmp_path, "working")
+    _nobody_left(tmp_path)
+
+
 def test_workers_save_and_end_when_torchrun_is_killed(tmp_path: Path, start: Start) -> None:
     launcher = start("save_when_told")
     wait_until(lambda: _both_have(tmp_path, "working"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.desk import Desk, set_up_desk
 from lab.laboratory import Lab, open_lab
 from lab.namespaces import why_no_lab
 
@@ -31,3 +32,9 @@ def make_lab(lab_machine: None, tmp_path: Path) -> Iterator[OpenLab]:
             return opened
 
         yield make
+
+
+@pytest.fixture
+def desk(make_lab: OpenLab) -> Desk:
+    """Two hosts of two ranks and of one, and a user who trains on them."""
+    return set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))

@@ -20,7 +20,9 @@ agent         what runs on each host
 team          the desk's end of the agents
 job           what all hosts do together: meet, begin
 examine       the facts, from all hosts at once
+measured      the last of them, for plans
 checkpoints   a run's checkpoints between its hosts and here
+crew          which hosts are there; lost ones are taken in again
 watch         who failed first, and when the others must end
 training      a run over several hosts, seen from where the user sits
 scheduled     the same where a scheduler starts the machines

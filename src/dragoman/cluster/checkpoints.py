@@ -100,7 +100,8 @@ class RunOnHosts:
     def collect(self) -> None:
         """Bring here what any host has written and this machine lacks.
 
-        Checkpoints that the first host no longer keeps go here too, once its own are here.
+        Checkpoints that the first host no longer keeps go here too, once its own are here. What is
+        newer than all of its own was trained while it was away, and stays.
         """
         remove_drafts(self.path / CHECKPOINTS)
         for host in self.hosts.host:
@@ -108,9 +109,10 @@ class RunOnHosts:
             for name in names:
                 if not _is_intact(self.path / CHECKPOINTS / name):
                     self.fetch(host, name)
-            if names and host == self.hosts.host[0]:
+            kept = [name for name in names if "/" not in name]
+            if kept and host == self.hosts.host[0]:
                 for path in _steps(self.path / CHECKPOINTS):
-                    if path.name not in names:
+                    if path.name not in kept and path.name < max(kept):
                         discard(path)
 
     def spread(self, host: Host) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dragoman import units
@@ -52,10 +52,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a run needs of its hosts. needed_bytes: on each host's disk, for what it keeps."""
+    """What a run needs of its hosts.
+
+    needed_bytes: on each host's disk, for what it keeps. digests: of what must be there, as it is
+    here; what is not named is compared with the first host's.
+    """
 
     hosts: Hosts
     needed_bytes: int
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
         """The host of this name."""
@@ -142,19 +147,24 @@ def versions(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
                 yield _fail("versions", host.host, found, f"install {name} {usual} there")
 
 
-def digests(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
-    """Code, recipe, data and vocabulary are equal everywhere, as the first host has them."""
+def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+    """Code, recipe, data and vocabulary are equal everywhere, and what they are here."""
     for name in _names(host.digests for host in facts.hosts):
-        first = facts.hosts[0].digests.get(name)
-        for host in facts.hosts:
-            own = host.digests.get(name)
+        having = [host for host in facts.hosts if name in host.digests]
+        right, where = having[0].digests[name], f"on {having[0].host}"
+        if name in wanted.digests:
+            right, where = wanted.digests[name], "here"
+        for host in having:
+            own = host.digests[name]
             if own is None:
                 found = f"the {name} is not there"
-            elif own != first:
-                found = f"the {name} differs: {own[:8]}, on {facts.hosts[0].host} {_short(first)}"
+            elif own != right:
+                found = f"the {name} differs: {own[:8]}, {where} {_short(right)}"
             else:
                 continue
-            remedy = f"copy the {name} from one host to all; train --hosts does it where it may"
+            folder = wanted.host(host.host).folder
+            place = {"code": "code", "recipe": "runs"}.get(name, "data")
+            remedy = f"delete {folder}/{place} there: train --hosts brings it again"
             yield _fail("same files", host.host, found, remedy)
 
 
@@ -292,8 +302,8 @@ def stragglers(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
     for host, step_s in measured:
         if step_s > STRAGGLER * usual:
             found = f"{units.STEP_TIME.text(step_s)}, elsewhere {units.STEP_TIME.text(usual)}"
-            remedy = "look for other programs, a throttled or a lesser device there"
-            yield _fail("speed", host, found, remedy)
+            remedy = "all will wait for it: look for other programs, a throttled or lesser device"
+            yield _warn("speed", host, found, remedy)
 
 
 CHECKS: Final[dict[str, tuple[Check, str]]] = {

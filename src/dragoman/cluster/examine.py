@@ -56,11 +56,14 @@ def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
     return code_digest(code), on_each(hosts, code_parcel(code).send)
 
 
-def examine_hosts(hosts: Hosts) -> Examined:
-    """Ask all hosts about themselves, then measure between them."""
+def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
+    """Ask all hosts about themselves, then measure between them.
+
+    run: as in `compare_files`, where there is one already.
+    """
     code, troubles = bring_code(hosts.host)
     answering = [host for host in hosts.host if host.name not in troubles]
-    found = _ask(answering, hosts, code=code) if answering else []
+    found = _ask(answering, hosts, code=code, run=run, measure=True) if answering else []
     facts = ClusterFacts(
         hosts=tuple(found),
         unreachable={name: error.problem for name, error in troubles.items()},
@@ -78,16 +81,24 @@ def compare_files(hosts: Hosts, *, code: str, run: str) -> ClusterFacts:
     return ClusterFacts(hosts=tuple(_ask(hosts.host, hosts, code=code, run=run)))
 
 
-def _ask(asked: Sequence[Host], hosts: Hosts, *, code: str, run: str = "") -> list[HostFacts]:
+def _ask(
+    asked: Sequence[Host], hosts: Hosts, *, code: str, run: str = "", measure: bool = False
+) -> list[HostFacts]:
     """What each host says of itself, and how far its clock is ahead of the first one's.
 
-    run: the run whose files are compared, "" where there is none yet.
+    run: the run whose files are compared, "" where there is none yet. measure: its steps, too.
     """
     with Team(asked, code=code, verb="facts") as team:
         for host in asked:
             peers = tuple(one.address for one in hosts.host if one.address != host.address)
             request = FactsRequest(
-                host=host.name, interface=host.interface, peers=peers, gpus=host.gpus, run=run
+                host=host.name,
+                interface=host.interface,
+                peers=peers,
+                gpus=host.gpus,
+                run=run,
+                ranks=host.ranks,
+                measure=measure,
             )
             team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
         said = team.each("facts", timeout_s=_FACTS_S)
@@ -105,8 +116,12 @@ def _ahead_s(team: Team, host: Host) -> float:
         team.agents[host.name].tell("time")
         message = team.next(_FACTS_S)
         answered = time.time()
-        if message is None or message.what != "time":
-            raise team.agents[host.name].failure()
+        if message is None:
+            raise MachineError(
+                f"no answer within {_FACTS_S:.0f} s", place=host.name, remedy="look at its load"
+            )
+        if message.what != "time":  # one of them has ended meanwhile
+            raise team.agents[message.host].failure()
         answers.append((answered - asked, message.values["time"] - (asked + answered) / 2))
     return float(min(answers)[1])
 

@@ -44,6 +44,8 @@ class HostFacts(Section):
     disk_write_bytes_per_s: float | None = None
     step_s: float | None = None
     """Median of real training steps without any network."""
+    flop_per_s: float | None = None
+    """Useful arithmetic in them."""
     closed_ports: tuple[str, ...] | None = None
     """address:port of peers that it could not reach."""
     exposed_ports: tuple[str, ...] | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dragoman import units
+from dragoman.cluster.checks import measured_link
 from dragoman.cluster.hosts import Hosts, load_hosts
 from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.measured import Measured, recall
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.strategies import Cluster, Compute
-from dragoman.cluster.throughput import Device, device
+from dragoman.cluster.throughput import LEAST_STEP_S, Device, device
 from dragoman.cluster.workload import Workload, workload_of
 from dragoman.errors import ConfigError
 from dragoman.recipe import Recipe
@@ -22,9 +25,10 @@ _EXAMPLE = "such as --link 100Mbit --ranks 4 --gpu v100"
 class PlanRequest:
     """The options of `dragoman plan`, as they were typed; None where they were not.
 
-    hosts: a file or the inline form, in place of ranks. link: a rate, bits for a port and bytes
-    for a measurement. ranks: 4 or 2+1. gpu: the kind of all ranks. compute: seconds of one rank's
-    share of a step without network, in place of gpu. price: of one host for an hour.
+    hosts: a file or the inline form, in place of ranks; what doctor measured on them last counts
+    where link and gpu are not given. link: a rate, bits for a port and bytes for a measurement.
+    ranks: 4 or 2+1. gpu: the kind of all ranks. compute: seconds of one rank's share of a step
+    without network, in place of gpu. price: of one host for an hour.
     """
 
     link: str | None = None
@@ -41,21 +45,16 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
         raise ConfigError(
             "either --hosts or --ranks says what to plan for", place="plan", remedy=_EXAMPLE
         )
-    if request.link is None:
-        raise ConfigError(
-            "the speed of the network is not known",
-            place="--link",
-            remedy="give what doctor measured (12 MB/s), or the speed of the port (1Gbit)",
-        )
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
+    measured = None if hosts is None else recall(hosts)
     layout = _layout(hosts, request.ranks)
-    cluster = Cluster(layout, Link.parse(request.link))
+    cluster = Cluster(layout, _link(request.link, measured))
     workload = workload_of(recipe)
     prices, currency = _prices(hosts, request.price, num_hosts=layout.num_hosts)
     return make_plan(
         workload,
         cluster,
-        _compute(workload, layout, hosts, request),
+        _compute(workload, layout, hosts, measured, request),
         prices_per_hour=prices,
         currency=currency,
     )
@@ -81,7 +80,11 @@ def _prices(
 
 
 def _compute(
-    workload: Workload, layout: Layout, hosts: Hosts | None, request: PlanRequest
+    workload: Workload,
+    layout: Layout,
+    hosts: Hosts | None,
+    measured: Measured | None,
+    request: PlanRequest,
 ) -> Compute:
     if request.compute is not None:
         step_s = units.DURATION.parse(request.compute)
@@ -90,7 +93,43 @@ def _compute(
                 f"{request.compute!r} is no time", place="--compute", remedy="write 0.25s"
             )
         return Compute(step_s * layout.num_ranks, "given as --compute")
+    if request.gpu is None and hosts is not None and (found := _measured_device(hosts, measured)):
+        return Compute.on(found, workload)
     return Compute.on(_slowest(hosts, request.gpu), workload)
+
+
+def _measured_device(hosts: Hosts, measured: Measured | None) -> Device | None:
+    """The slowest, as doctor found it; None where it has not looked."""
+    rates = [host.flop_per_s for host in measured.facts.hosts] if measured else []
+    known = [rate for rate in rates if rate is not None]
+    if not known or len(known) < len(hosts.host):
+        return None
+    on_cpu = any(host.slots for host in hosts.host)
+    return Device(
+        "cpu" if on_cpu else "gpu",
+        min(known),
+        f"measured by doctor {_when(measured)}",
+        least_step_s=0.0 if on_cpu else LEAST_STEP_S,
+    )
+
+
+def _link(said: str | None, measured: Measured | None) -> Link:
+    """As it was given, else as it was measured."""
+    if said is not None:
+        return Link.parse(said)
+    link = measured_link(measured.facts) if measured else None
+    if link is None:
+        raise ConfigError(
+            "the speed of the network is not known",
+            place="--link",
+            remedy="run dragoman doctor --hosts first, or give the speed of the port (1Gbit)",
+        )
+    return replace(link, source=f"{link.source} {_when(measured)}")
+
+
+def _when(measured: Measured | None) -> str:
+    assert measured is not None
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(measured.time))
 
 
 def _slowest(hosts: Hosts | None, gpu: str | None) -> Device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import subprocess
 import tempfile
 import threading
 import time
@@ -64,8 +65,12 @@ class Agent:
             self._process.stdin.flush()
 
     def failure(self) -> MachineError:
-        """Why the connection ended, as far as ssh said it."""
-        exit_code = self._process.wait()
+        """Why the connection ended, as far as ssh said it; it is ended where it has not."""
+        try:
+            exit_code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            exit_code = self._process.wait()
         self._errors.seek(0)
         return ssh.failure(self.host, exit_code, self._errors.read())
 

@@ -16,17 +16,27 @@ from pathlib import Path
 from typing import Final
 
 from dragoman import units
-from dragoman.cluster import ssh
+from dragoman.cluster.agent.facts import vocabulary_digest
 from dragoman.cluster.agent.spool import prefix_digest
 from dragoman.cluster.checkpoints import Courier, RunOnHosts, newest_checkpoint
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
+from dragoman.cluster.crew import Crew
 from dragoman.cluster.examine import compare_files, examine_hosts, on_each
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
+from dragoman.cluster.measured import remember
 from dragoman.cluster.team import Team
-from dragoman.cluster.watch import BrokenOffError, Record, StopRequests, Watch, stop_requests
+from dragoman.cluster.watch import (
+    BrokenOffError,
+    HostsReturnedError,
+    Record,
+    StopRequests,
+    Watch,
+    stop_requests,
+)
+from dragoman.corpus.files import file_sha256
 from dragoman.corpus.manifest import Manifest
 from dragoman.errors import DragomanError, MachineError
 from dragoman.telemetry.events import (
@@ -61,6 +71,7 @@ class NotFitError(MachineError):
     def __init__(self, findings: Sequence[Finding], facts: ClusterFacts) -> None:
         self.findings = list(findings)
         self.facts = facts
+        self.hosts = {finding.host for finding in findings if finding.status == "failure"}
         wrong = [finding for finding in findings if finding.status == "failure"]
         first = wrong[0]
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -73,7 +84,8 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     """Train until the recipe says stop, from the newest checkpoint that any of the hosts has.
 
     Where a host or a worker is lost, the hosts that answer go on from the last checkpoint: another
-    number of ranks reads the same batches. A host that has come back is with them again.
+    number of ranks reads the same batches. A lost host that answers again is taken in: the others
+    save, and all go on together.
 
     listeners: they see the events of rank 0. tell: what is being done, for people.
     Raises NotFitError, BrokenOffError where it breaks off again and again without a checkpoint in
@@ -81,28 +93,42 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     """
     with stop_requests() as requests:
         code = _examined(run, tell=tell)
-        hosts, tries, reached = run.hosts, 0, ""
+        crew, tries, reached, begun = Crew(run.hosts), 0, "", False
         while True:
-            remote = RunOnHosts(run.path, hosts, code)
+            remote = RunOnHosts(run.path, crew.present, code)
+            there = replace(run, hosts=crew.present)
+            severity: str = "error"
             try:
-                _train_once(replace(run, hosts=hosts), remote, requests, listeners, tell=tell)
-            except BrokenOffError as error:
-                newest = newest_checkpoint(run.path)
-                tries = 1 if newest > reached else tries + 1
+                _train_once(there, remote, crew, requests, listeners, tell=tell)
+                return
+            except HostsReturnedError as error:
+                cause, severity = str(error), "info"
+            except NotFitError as error:
+                if not begun or not crew.dismiss(error.hosts):
+                    raise
+                cause = f"{error}; left out from now on"
+            except MachineError as error:
+                # Before anything has been trained, what is wrong is for the user to put right.
+                if not begun and not isinstance(error, BrokenOffError):
+                    raise
+                tries = 1 if newest_checkpoint(run.path) > reached else tries + 1
                 if tries > _MOST_TRIES:
                     raise
-                reached = max(newest, reached)
-                goes_on = f"training goes on from {newest or 'the beginning'}"
-                _write_alert(run.path, listeners, cause=str(error), remedy=goes_on)
+                cause = str(error)
+            begun = True
+            newest = newest_checkpoint(run.path)
+            reached = max(newest, reached)
+            goes_on = f"training goes on from {newest or 'the beginning'}"
+            _write_alert(run.path, listeners, severity=severity, cause=cause, remedy=goes_on)
+            if severity == "error":
                 time.sleep(_BREATH_S)
-                hosts = _answering(run.hosts, tell=tell) or run.hosts
-            else:
-                return
+            crew.muster(tell=tell)
 
 
 def _examined(run: HostRun, *, tell: Tell) -> str:
     """The digest of the code that all hosts have, once they are all fit; else NotFitError."""
     examined = examine_hosts(run.hosts)
+    remember(run.hosts, examined.facts)
     _require_fit(examined.facts, Wanted(run.hosts, run.needed_bytes))
     tell(_network_line(examined.facts))
     return examined.code
@@ -117,6 +143,7 @@ def _require_fit(facts: ClusterFacts, wanted: Wanted) -> None:
 def _train_once(
     run: HostRun,
     remote: RunOnHosts,
+    crew: Crew,
     requests: StopRequests,
     listeners: Sequence[EventListener],
     *,
@@ -124,9 +151,10 @@ def _train_once(
 ) -> None:
     _bring(run, remote, tell=tell)
     facts = compare_files(run.hosts, code=remote.code, run=remote.place)
-    _require_fit(facts, Wanted(run.hosts, needed_bytes=0))
+    digests = digests_here(run.path, run.prepared) | {"code": remote.code}
+    _require_fit(facts, Wanted(run.hosts, needed_bytes=0, digests=digests))
     try:
-        _work(run, remote, facts, listeners, requests)
+        _work(run, remote, facts, crew, listeners, requests)
     finally:
         tell("bringing checkpoints and logs here")
         _bring_back(remote, tell)
@@ -149,6 +177,15 @@ def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
     _raise_first(on_each(run.hosts.host, remote.spread))
 
 
+def digests_here(run: Path, prepared: Path) -> dict[str, str]:
+    """Of what a run's hosts must have, as it is on this machine."""
+    return {
+        "recipe": file_sha256(run / "recipe.toml"),
+        "vocabulary": vocabulary_digest(run),
+        "data": Manifest.load(prepared).digest,
+    }
+
+
 def parcels_of(run: HostRun, remote: RunOnHosts) -> list[Parcel]:
     """Prepared data by its digest, and the files of the run."""
     data_place = f"data/{Manifest.load(run.prepared).digest[:16]}"
@@ -165,6 +202,7 @@ def _work(
     run: HostRun,
     remote: RunOnHosts,
     facts: ClusterFacts,
+    crew: Crew,
     listeners: Sequence[EventListener],
     requests: StopRequests,
 ) -> None:
@@ -174,6 +212,7 @@ def _work(
                 "events": _had(run.path / "events", remote.ranks_of(host)),
                 "run": remote.place,
                 "checkpoint": newest_checkpoint(run.path),
+                "price_per_hour": _price(run.hosts),
             }
         )
         for host, (name, request) in zip(
@@ -186,7 +225,13 @@ def _work(
         record = Record(run.path / "events", listeners, courier)
         team = stack.enter_context(Team(run.hosts.host, code=remote.code, verb="work"))
         Job.gather(team, work).begin()
-        Watch(team, requests, record).until_over(run.path)
+        returned = stack.enter_context(crew.looked_for())
+        Watch(team, requests, record, returned).until_over(run.path)
+
+
+def _price(hosts: Hosts) -> str:
+    price = hosts.price_per_hour
+    return "" if price is None else f"{price} {hosts.currency}"
 
 
 def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
@@ -209,23 +254,19 @@ def _bring_back(remote: RunOnHosts, tell: Tell) -> None:
         tell(f"not everything came back: {error}")
 
 
-def _answering(hosts: Hosts, *, tell: Tell) -> Hosts | None:
-    """The hosts that can be logged in to now; None where none can."""
-    troubles = on_each(hosts.host, lambda host: ssh.run(host, ["true"]))
-    for name, error in troubles.items():
-        tell(f"{name} is left out: {error.problem}")
-    left = tuple(host for host in hosts.host if host.name not in troubles)
-    return hosts.model_copy(update={"host": left}) if left else None
-
-
 def _write_alert(
-    path: Path, listeners: Sequence[EventListener], *, cause: str, remedy: str
+    path: Path,
+    listeners: Sequence[EventListener],
+    *,
+    severity: str,
+    cause: str,
+    remedy: str,
 ) -> None:
     """Keep what happened in the record of rank 0, and tell who listens."""
     with EventWriter(path / "events") as events:
         for listener in listeners:
             events.subscribe(_Unclosed(listener))
-        events.write(Alert(severity="error", cause=cause, remedy=remedy))
+        events.write(Alert(severity=severity, cause=cause, remedy=remedy))
 
 
 class _Unclosed(EventListener):

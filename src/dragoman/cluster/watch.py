@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from dragoman.cluster.team import DONE, GONE, Message, Team
 from dragoman.errors import DragomanError, MachineError
 from dragoman.launch import InterruptedRunError, WorkerError
 from dragoman.telemetry.events import (
+    Alert,
     CheckpointWritten,
     Environment,
     Event,
@@ -30,15 +31,19 @@ _MOURN_S: Final = 5.0
 """How long after one host's failure those of the others are waited for, to name the cause."""
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED: Final = InterruptedRunError.exit_code
-_WEIGHTS: Final = {"own": 0, "lost": 1, "signal": 2, "other": 3}
+_WEIGHTS: Final = {"own": 0, "hung": 1, "lost": 2, "signal": 3, "other": 4}
 
 
 class BrokenOffError(MachineError):
     """A host or a worker was lost: nothing is wrong with the run itself."""
 
 
+class HostsReturnedError(MachineError):
+    """Hosts that were lost answer again: all have saved, to go on together with them."""
+
+
 class Record:
-    """Events as they come: into the run's own files, and rank 0's to who listens."""
+    """Events as they come: into the run's own files; rank 0's and all alerts to who listens."""
 
     def __init__(
         self, directory: Path, listeners: Sequence[EventListener], courier: Courier
@@ -54,7 +59,7 @@ class Record:
         with (self._directory / Path(name).name).open("ab") as file:
             file.write(lines)
         for event in filter(None, map(read_line, lines.splitlines())):
-            if event.rank == 0:
+            if event.rank == 0 or event.kind == Alert.kind:
                 self._see(event)
 
     def _see(self, event: Event) -> None:
@@ -69,13 +74,18 @@ class Record:
 
 @dataclass(slots=True)
 class Watch:
-    """Listens until every host is done, and decides when the others must end."""
+    """Listens until every host is done, and decides when the others must end.
+
+    returned: names of absent hosts that answer again.
+    """
 
     team: Team
     requests: StopRequests
     record: Record
+    returned: Callable[[], Sequence[str]] = tuple
     failures: list[tuple[int, int, DragomanError]] = field(default_factory=list)
     interrupted: bool = False
+    _making_room: bool = False
     _told: int = 0
     _kill_at: float = float("inf")
 
@@ -85,16 +95,26 @@ class Watch:
             if message is not None:
                 self._see(message)
             self._heed_user()
+            self._heed_returned()
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
                 self.team.tell_all("kill")
-        if self.failures and not self.requests.count:
-            raise min(self.failures, key=lambda failure: failure[:2])[2]
+        if not self.requests.count:
+            self._raise_cause()
         if self.interrupted or self.failures:
             saved = "the last checkpoint stands" if self.failures else "everything is saved"
             raise InterruptedRunError(
                 f"stopped; {saved}", place=path, remedy=f"dragoman resume {path} goes on"
             )
+
+    def _raise_cause(self) -> None:
+        """Nothing where all came to the end of the training."""
+        if self.failures:
+            raise min(self.failures, key=lambda failure: failure[:2])[2]
+        if self.interrupted and self._making_room:
+            raise HostsReturnedError(f"{', '.join(self.returned())}: answers again")
+        if self.interrupted:
+            raise BrokenOffError("the workers were ended by a signal that did not come from here")
 
     def _see(self, message: Message) -> None:
         if message.what == "events":
@@ -118,9 +138,15 @@ class Watch:
 
     def _heed_user(self) -> None:
         if self.requests.count > self._told:
-            self.team.tell_all("kill" if self._told else "stop")
+            self.team.tell_all("kill" if self.requests.count > 1 else "stop")
             self._told = self.requests.count
             self._kill_at = min(self._kill_at, time.monotonic() + _SAVE_S)
+
+    def _heed_returned(self) -> None:
+        if not self._making_room and not self.failures and not self._told and self.returned():
+            self._making_room = True
+            self.team.tell_all("stop")
+            self._kill_at = time.monotonic() + _SAVE_S
 
 
 class StopRequests:

@@ -4,6 +4,7 @@ events        event types; JSON-lines writer and reader; schema version
 timers        the phases of a step
 host          what this machine is, and the most memory used
 planned       event types of what was planned
+price         what the machines cost in an hour, where it was said
 samples       event types of what is looked at once a second, and of measurements
 machine, network, gpu   what is looked at: processor, memory, disk, interface, GPUs
 sampler       the thread that looks

@@ -21,6 +21,7 @@ from dragoman.telemetry.events import (
     SampleTranslation,
     Validated,
 )
+from dragoman.telemetry.price import hourly_price
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import TrainConfig
 from dragoman.train.divergence import diverged, loss_problem, smoothed_loss
@@ -117,7 +118,12 @@ class _Loop:
         self.interval = Interval(world=self.world, sync=self.step.sync, timer=self.step.timer)
         self.agreement = Agreement(self.world)
         self.guard = StepGuard(
-            self.step.sync, self.config.max_steps, expected_s=self.state.planned_step_s
+            self.step.sync,
+            self.config.max_steps,
+            expected_s=self.state.planned_step_s,
+            judges_steps=self.world.is_main,
+            watches_card=self.world.local_rank == 0,
+            price=hourly_price(),
         )
         self.saved_at_s = time.monotonic()
         self.told_step = self.saved_step = self.state.step
@@ -178,7 +184,7 @@ class _Loop:
             seconds_s=time.perf_counter() - started,
             data_wait_s=fed - started,
         )
-        if alert is not None and self.world.is_main:
+        if alert is not None:
             self.events.write(alert, step=last_step + 1)
         self.interval.add(update, result)
         self.state = self.state.after_update(update.epoch, steps=update.steps)

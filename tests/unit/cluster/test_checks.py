@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_a_sound_cluster_is_green_once_for_each_check() -> None:
             "failure",
             "67.11 MB of shared memory",
         ),
-        ({"step_s": 0.5}, "speed", "failure", "500 ms/step, elsewhere 250 ms/step"),
+        ({"step_s": 0.5}, "speed", "warning", "500 ms/step, elsewhere 250 ms/step"),
     ],
 )
 def test_what_is_wrong_on_a_host_is_named(
@@ -183,6 +184,19 @@ def test_what_is_wrong_on_a_host_is_named(
     assert (finding.check, finding.status, finding.host) == (check, status, "gamma")
     assert words in finding.found
     assert finding.remedy or status == "unknown"
+
+
+def test_files_that_are_equal_but_not_those_of_the_run_are_named() -> None:
+    wanted = replace(WANTED, digests={"data": "9876543210", "code": "0123456789"})
+    findings = [one for one in examine(cluster(), wanted) if one.status != "ok"]
+    assert {finding.host for finding in findings} == {"alpha", "beta", "gamma"}
+    assert {finding.found for finding in findings} == {"the data differs: 01234567, here 98765432"}
+    assert all("delete .dragoman/data there" in finding.remedy for finding in findings)
+
+
+def test_a_host_that_has_no_files_of_the_run_yet_is_fit() -> None:
+    new = host("gamma", digests={"code": "0123456789"})
+    assert wrong(cluster(new)) == []
 
 
 def test_a_public_address_is_a_failure() -> None:

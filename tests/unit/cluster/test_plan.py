@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
+from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, choose, make_plan, predict_all
 from dragoman.cluster.plan_command import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan, recommendation
@@ -228,3 +232,41 @@ def test_planning_never_imports_torch() -> None:
     program = "import sys, dragoman.cluster.plan_command, dragoman.cluster.plan_view as _; "
     program += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_what_doctor_measured_is_planned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = "10.0.0.1:2,10.0.0.2:1"
+    recipe = load_recipe("wmt16-ende-reference")
+    with pytest.raises(ConfigError, match="run dragoman doctor --hosts first"):
+        plan_recipe(recipe, PlanRequest(hosts=words))
+    host = HostFacts(
+        host="10.0.0.1",
+        cpu_cores=8,
+        versions={},
+        digests={},
+        shared_memory_bytes=0,
+        disk_free_bytes=0,
+        flop_per_s=40e12,
+    )
+    slower = host.model_copy(update={"host": "10.0.0.2", "flop_per_s": 20e12})
+    pair = PairFacts(
+        hosts=("10.0.0.1", "10.0.0.2"),
+        forth_bytes_per_s=12e6,
+        back_bytes_per_s=12e6,
+        both_bytes_per_s=11.8e6,
+        latency_s=1e-3,
+    )
+    remember(load_hosts(words), ClusterFacts(hosts=(host, slower), pairs=(pair,)))
+    made = plan_recipe(recipe, PlanRequest(hosts=words))
+    assert made.cluster.link.bytes_per_s == 11.8e6
+    assert made.cluster.link.source.startswith("measured by doctor 20")
+    assert made.compute.step_s(3) == pytest.approx(made.workload.flop_per_step / 20e12 / 3)
+    given = plan_recipe(recipe, PlanRequest(hosts=words, link="1Gbit", gpu="v100"))
+    assert given.cluster.link.source == "a port of 1 Gbit/s"
+    assert "v100" in given.compute.source
+    other = PlanRequest(hosts="10.0.0.1:2,10.0.0.3:1")
+    with pytest.raises(ConfigError, match="--link"):
+        plan_recipe(recipe, other)

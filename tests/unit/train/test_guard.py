@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from torch import nn
 
 from dragoman.distributed.strategy import NoSync
+from dragoman.telemetry import network
 from dragoman.telemetry.events import Alert
+from dragoman.telemetry.price import PRICE_VARIABLE, hourly_price
 from dragoman.train.guard import WINDOW_STEPS, StepGuard
 
 
@@ -71,3 +76,59 @@ def test_an_update_of_several_steps_counts_as_so_many() -> None:
         guard.see(step=step, steps=4, seconds_s=4.4, data_wait_s=0.0) for step in range(4, 400, 4)
     ]
     assert alerts == [None] * len(alerts)
+
+
+def test_the_extra_cost_is_told_where_the_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRICE_VARIABLE, "6.12 USD")
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700, expected_s=1.0, price=hourly_price())
+    warm(guard)
+    (alert,) = watched(guard, 3.0)
+    assert "not 1 h 00 min, for 12.24 USD more" in alert.cause, (
+        "3,600 steps are left, each 2 s longer"
+    )
+    monkeypatch.setenv(PRICE_VARIABLE, "")
+    assert hourly_price() is None
+
+
+class Card:
+    """The files in which the kernel tells of a network card."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "statistics").mkdir(parents=True)
+        for direction in "tx", "rx":
+            for what in "bytes", "packets", "errors":
+                (folder / "statistics" / f"{direction}_{what}").write_text("0")
+        self.tell(megabits=1000, carrier_changes=1)
+
+    def tell(self, *, megabits: int, carrier_changes: int) -> None:
+        (self._folder / "speed").write_text(f"{megabits}\n")
+        (self._folder / "carrier_changes").write_text(f"{carrier_changes}\n")
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
+    monkeypatch.setattr(network, "_INTERFACES", tmp_path)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    return Card(tmp_path / "eth0")
+
+
+def test_a_card_that_changes_is_told_of_also_where_steps_are_as_fast(card: Card) -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, judges_steps=False)
+    warm(guard)
+    assert watched(guard, 1.0) == []
+    card.tell(megabits=100, carrier_changes=3)
+    (slower,) = watched(guard, 1.0, windows=2)
+    assert slower.cause == "eth0 now runs at 100 Mbit/s, 1 Gbit/s before"
+    card.tell(megabits=100, carrier_changes=5)
+    (out,) = watched(guard, 1.0, windows=2)
+    assert out.cause == "the cable of eth0 was out"
+    assert watched(guard, 9.0) == [], "another rank judges the steps"
+
+
+def test_a_slow_step_is_told_with_what_happened_to_the_card(card: Card) -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0, watches_card=False)
+    warm(guard)
+    card.tell(megabits=100, carrier_changes=1)
+    (alert,) = watched(guard, 2.0)
+    assert "; eth0 now runs at 100 Mbit/s, 1 Gbit/s before" in alert.cause

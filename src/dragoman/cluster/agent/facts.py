@@ -32,16 +32,23 @@ _WRITE_BYTES: Final = 4 << 20
 _WRITE_AT_MOST: Final = 16
 _WRITE_S: Final = 0.5
 _DEVICES_S: Final = 60
+_STEPS_S: Final = 90
 
 
 class FactsRequest(Section):
-    """What to look at. run: a directory below this host's folder, "" where there is none yet."""
+    """What to look at.
+
+    run: a directory below this host's folder, "" where there is none yet. ranks: of this host.
+    measure: whether to train for some seconds, to learn how fast it is.
+    """
 
     host: str
     interface: str | None
     peers: tuple[str, ...]
     gpus: int
     run: str = ""
+    ranks: int = 1
+    measure: bool = False
 
 
 def tell_facts(channel: Channel, values: dict[str, Any]) -> None:
@@ -56,6 +63,7 @@ def gather(request: FactsRequest) -> HostFacts:
     """The facts of this host; its folder is the current directory."""
     visible, usable, driver = _gpus() if request.gpus else (0, 0, None)
     disk = Path.cwd()
+    speed = _speed(request) if request.measure else {}
     return HostFacts(
         host=request.host,
         gpus_visible=visible,
@@ -68,6 +76,8 @@ def gather(request: FactsRequest) -> HostFacts:
         shared_memory_bytes=_size(_SHARED_MEMORY),
         disk_free_bytes=shutil.disk_usage(disk).free,
         disk_write_bytes_per_s=_write_speed(disk),
+        step_s=speed.get("step_s"),
+        flop_per_s=speed.get("flop_per_s"),
     )
 
 
@@ -98,20 +108,44 @@ def _gpus() -> tuple[int, int, str | None]:
     return found["visible"], found["usable"], host.gpu_driver_version()
 
 
+def _speed(request: FactsRequest) -> dict[str, float]:
+    """Of real steps on the share of this host that one of its ranks has; nothing if they fail."""
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(max(1, host.cpu_cores() // request.ranks)),
+        **({} if request.gpus else {"CUDA_VISIBLE_DEVICES": ""}),
+    }
+    program = [sys.executable, "-P", "-m", "dragoman.train.step_rate"]
+    try:
+        done = subprocess.run(
+            program, capture_output=True, timeout=_STEPS_S, check=True, env=environment
+        )
+        found: dict[str, float] = json.loads(done.stdout)
+    except (subprocess.SubprocessError, ValueError):
+        return {}
+    return found
+
+
 def _digests(run_name: str) -> dict[str, str | None]:
     """Of the code, a run's recipe, the data it names, and that data's subword models."""
     digests: dict[str, str | None] = {"code": code_digest(read_code())}
     if not run_name:
         return digests
     run = Path(run_name)
+    if not run.is_dir():  # training brings it
+        return digests
     digests |= dict.fromkeys(("recipe", "data", "vocabulary"))
     with contextlib.suppress(OSError, ValueError, CorpusError):
         digests["recipe"] = file_sha256(run / "recipe.toml")
         prepared = Path(json.loads((run / "corpus.json").read_text())["prepared"])
-        models = [file_sha256(prepared / f"{side}.model") for side in ("source", "target")]
-        digests["vocabulary"] = hashlib.sha256("".join(models).encode()).hexdigest()
+        digests["vocabulary"] = vocabulary_digest(prepared)
         digests["data"] = data_digest(prepared)
     return digests
+
+
+def vocabulary_digest(folder: Path) -> str:
+    """The digest of both subword models in a prepared corpus or a run. Raises OSError."""
+    models = [file_sha256(folder / f"{side}.model") for side in ("source", "target")]
+    return hashlib.sha256("".join(models).encode()).hexdigest()
 
 
 def data_digest(prepared: Path) -> str:

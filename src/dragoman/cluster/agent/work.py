@@ -25,17 +25,18 @@ from pydantic import Field
 
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
+from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.errors import DragomanError, MachineError
-from dragoman.launch import Share, WorkerError, launch_workers
+from dragoman.launch import HungWorkerError, Share, WorkerError, launch_workers
 from dragoman.settings import Section
 
 _FORWARD_EVERY_S: Final = 0.2
 _SAVE_S: Final = 60.0
 """How long workers may save once the desk is gone."""
 _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
-Weight = Literal["own", "signal", "other"]
+Weight = Literal["own", "hung", "signal", "other"]
 """How likely a failure is the cause of those of the other hosts."""
 
 
@@ -44,6 +45,7 @@ class WorkRequest(Section):
 
     events: file name, size and digest of what the desk has of each of this host's ranks.
     checkpoint: the one to go on from, by name; newer ones are of a time that was given up.
+    price_per_hour: of all hosts, with its currency; "" where it is not known.
     """
 
     job: Literal["train", "probe"]
@@ -55,6 +57,7 @@ class WorkRequest(Section):
     token: str
     run: str = ""
     checkpoint: str = ""
+    price_per_hour: str = ""
     events: dict[str, tuple[int, str]] = Field(default_factory=dict)
 
 
@@ -73,10 +76,11 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
                 request.num_hosts,
                 request.interface,
                 StoreAddress.parse(begin["store"]),
+                request.price_per_hour,
             )
             _JOBS[request.job](channel, request, share)
     except DragomanError as error:
-        weight: Weight = "own" if isinstance(error, WorkerError) else _weight(Path(request.run))
+        weight = _weight(error, Path(request.run))
         channel.say("done", exit_code=error.exit_code, problem=str(error), weight=weight)
     else:
         channel.say("done", exit_code=0, problem="", weight="other")
@@ -85,18 +89,19 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
 def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
-    (run / "logs" / "launch.log").unlink(missing_ok=True)
-    for path in (run / "checkpoints").glob("step-*"):
-        if path.name > request.checkpoint:
-            shutil.rmtree(path)
-    spool = Spool(run / "events", request.events)
-    with _heeding(channel), _forwarding(spool, channel):
-        launch_workers(
-            ["dragoman.worker", "train", str(run)],
-            ranks=request.ranks,
-            run_directory=run,
-            share=share,
-        )
+    with sole_agent(run / "logs"):
+        (run / "logs" / "launch.log").unlink(missing_ok=True)
+        for path in (run / "checkpoints").glob("step-*"):
+            if path.name > request.checkpoint:
+                shutil.rmtree(path)
+        spool = Spool(run / "events", request.events)
+        with _heeding(channel), _forwarding(spool, channel):
+            launch_workers(
+                ["dragoman.worker", "train", str(run)],
+                ranks=request.ranks,
+                run_directory=run,
+                share=share,
+            )
 
 
 def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
@@ -216,8 +221,12 @@ def _exposed(address: str) -> list[str]:
     return sorted(f"{where}:{port}" for where, port in found if where != address)
 
 
-def _weight(run: Path) -> Weight:
-    """Whether torchrun's report says that a worker was killed rather than failed in its turn."""
+def _weight(error: DragomanError, run: Path) -> Weight:
+    """How likely this is the cause: torchrun's report tells killed workers from failed ones."""
+    if isinstance(error, WorkerError):
+        return "own"
+    if isinstance(error, HungWorkerError):
+        return "hung"
     try:
         report = (run / "logs" / "launch.log").read_text(encoding="utf-8", errors="replace")
     except OSError:

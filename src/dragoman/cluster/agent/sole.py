@@ -1,0 +1,64 @@
+"""One agent a run on each machine: what a connection left behind makes way for the next.
+
+After a cut the desk is back before an agent that it lost has given up, and two of them would write
+the same events and share the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from dragoman.cluster.agent import network
+from dragoman.errors import MachineError
+
+_GONE_S: Final = 10.0
+_LOOK_EVERY_S: Final = 0.1
+
+
+@contextmanager
+def sole_agent(logs: Path) -> Iterator[None]:
+    """Inside the block this process is the run's only agent on this machine.
+
+    logs: of the run; hosts may share it. Another agent is killed with all that it started.
+    Raises MachineError where it cannot be.
+    """
+    path = logs / f"agent-{socket.gethostname()}.pid"
+    with path.open("a+") as record:
+        deadline = time.monotonic() + _GONE_S
+        while not _locked(record.fileno()):
+            record.seek(0)
+            _end(record.read())
+            if time.monotonic() > deadline:
+                raise MachineError(
+                    "another agent of this run does not end", place=path, remedy="end its process"
+                )
+            time.sleep(_LOOK_EVERY_S)
+        record.truncate(0)
+        record.write(str(os.getpid()))
+        record.flush()
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _end(text: str) -> None:
+    """Kill the process of this number, which holds the lock, and all that it started."""
+    if text.isdecimal():
+        for pid in network.descendants(int(text)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,94 @@
+"""Which of a run's hosts train now: lost ones are left out, and taken in again once they answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from dragoman.cluster import ssh
+from dragoman.cluster.examine import on_each
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.errors import MachineError
+
+_LOOK_AFTER_S: Final = 15.0
+"""Until a lost host is looked for; twice as long each time that one was lost again."""
+_LOOK_AT_MOST_S: Final = 900.0
+_NOBODY_S: Final = 300.0
+"""How long all hosts may be out of reach: it may be the line of this machine."""
+_AGAIN_S: Final = 5.0
+_ANSWER_S: Final = 20.0
+
+Tell = Callable[[str], None]
+
+
+class Crew:
+    """The hosts of a run, those that are there, and those that must not come back.
+
+    present: in the order of hosts.toml, by which ranks are counted.
+    """
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.present = hosts
+        self._all = hosts
+        self._unfit: set[str] = set()
+        self._pause_s = _LOOK_AFTER_S
+
+    @property
+    def absent(self) -> list[Host]:
+        """Those that may come back."""
+        there = {host.name for host in self.present.host} | self._unfit
+        return [host for host in self._all.host if host.name not in there]
+
+    def dismiss(self, names: set[str]) -> bool:
+        """Go on without hosts of these names for good; False where nobody would be left."""
+        self._unfit |= names
+        return any(host.name not in self._unfit for host in self._all.host)
+
+    def muster(self, *, tell: Tell) -> None:
+        """Who can be logged in to now is present. Raises MachineError where nobody can for long."""
+        deadline = time.monotonic() + _NOBODY_S
+        while True:
+            asked = [host for host in self._all.host if host.name not in self._unfit]
+            troubles = on_each(asked, lambda host: ssh.run(host, ["true"], timeout_s=_ANSWER_S))
+            if len(troubles) < len(asked):
+                break
+            if time.monotonic() > deadline:
+                raise next(iter(troubles.values()))
+            tell(f"no host answers: {next(iter(troubles.values())).problem}")
+            time.sleep(_AGAIN_S)
+        for name, error in troubles.items():
+            tell(f"{name} is left out until it answers: {error.problem}")
+        left = tuple(host for host in asked if host.name not in troubles)
+        self.present = self._all.model_copy(update={"host": left})
+
+    @contextmanager
+    def looked_for(self) -> Iterator[Callable[[], Sequence[str]]]:
+        """Inside the block absent hosts are looked for; yields who has answered."""
+        absent, back, over = self.absent, list[str](), threading.Event()
+        if not absent:
+            yield tuple
+            return
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LOOK_AT_MOST_S)
+
+        def look() -> None:
+            while not back and not over.wait(pause_s):
+                back.extend(host.name for host in absent if _answers(host))
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield lambda: back
+        finally:
+            over.set()
+            thread.join()
+
+
+def _answers(host: Host) -> bool:
+    try:
+        ssh.run(host, ["true"], timeout_s=_ANSWER_S)
+    except MachineError:
+        return False
+    return True

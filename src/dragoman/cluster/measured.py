@@ -1,0 +1,47 @@
+"""What doctor measured last on some hosts, for `plan`: kept on this machine, by their addresses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dragoman.cluster.facts import ClusterFacts
+from dragoman.cluster.hosts import Hosts
+from dragoman.settings import Section
+
+
+class Measured(Section):
+    """Facts of the hosts, and when they were found, in seconds since 1970."""
+
+    time: float
+    facts: ClusterFacts
+
+
+def remember(hosts: Hosts, facts: ClusterFacts) -> None:
+    """Keep them in place of what was measured before, where there is a measurement in them."""
+    if not facts.pairs and len(hosts.host) > 1:
+        return
+    path = _path(hosts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(Measured(time=time.time(), facts=facts).model_dump_json(), encoding="utf-8")
+    draft.replace(path)
+
+
+def recall(hosts: Hosts) -> Measured | None:
+    """The last measurement of these hosts; None where there is none that can be read."""
+    try:
+        return Measured.model_validate_json(_path(hosts).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _path(hosts: Hosts) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    known = json.dumps([[host.address, host.ranks] for host in hosts.host])
+    return cache / "dragoman" / f"hosts-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"

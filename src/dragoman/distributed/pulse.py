@@ -1,0 +1,49 @@
+"""Signs of life of the workers of one machine: files that they touch. Free of torch.
+
+A worker that is stopped, or whose machine thrashes, is still there for torchrun, and the others
+wait for it in their next collective for half an hour. It touches nothing any more, though.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+PULSE_EVERY_S: Final = 1.0
+_NAME: Final = "pulse-"
+
+
+def beat(directory: Path, *, rank: int) -> None:
+    """From now on this process touches its file there every second, in a thread of its own."""
+    threading.Thread(target=_beat, args=[directory / f"{_NAME}{rank}"], daemon=True).start()
+
+
+def _beat(pulse: Path) -> None:
+    with contextlib.suppress(OSError):  # the launcher has ended, and its directory with it
+        while pulse.parent.is_dir():
+            pulse.touch()
+            time.sleep(PULSE_EVERY_S)
+
+
+class Pulses:
+    """The workers of one directory, looked at every `PULSE_EVERY_S`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._beats: dict[int, int] = {}
+        self._silent_s: dict[int, float] = {}
+
+    def look(self) -> dict[int, float]:
+        """Seconds of silence, by rank.
+
+        Looks are counted and not the clock: a machine that slept slept with its workers.
+        """
+        for path in self._directory.glob(f"{_NAME}*"):
+            rank, beat_ns = int(path.name.removeprefix(_NAME)), path.stat().st_mtime_ns
+            silent = self._beats.get(rank) == beat_ns
+            self._silent_s[rank] = self._silent_s[rank] + PULSE_EVERY_S if silent else 0.0
+            self._beats[rank] = beat_ns
+        return self._silent_s

@@ -1,0 +1,141 @@
+"""Where the user of a lab sits: a folder with a recipe, text and hosts, and what is typed there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.telemetry.events import Event, read_events
+from lab.laboratory import Lab, LabHost
+from processes import wait_until as wait_in_time
+
+PROGRAM: Final = Path(sys.executable).with_name("dragoman")
+RECIPE: Final = """
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid_pairs = 5
+test_pairs = 5
+subword.vocab_size = 60
+[data]
+batch_tokens = 128
+[model]
+d_model = 16
+num_heads = 2
+d_ffn = 16
+encoder_layers = 1
+decoder_layers = 1
+[schedule]
+kind = "linear"
+peak_learning_rate = 1e-2
+warmup_steps = 5
+[train]
+max_steps = 40
+log_every_steps = 5
+validate_every_steps = 100000
+validate_at_start = false
+[checkpoint]
+every_steps = 20
+[evaluate]
+bootstrap_samples = 0
+"""
+ENDLESS: Final = ("--set", "train.max_steps=100000", "--set", "checkpoint.every_steps=100000")
+OFTEN_SAVED: Final = ("--set", "train.max_steps=100000", "--set", "checkpoint.every_steps=20")
+
+
+def wait_until(reached: Callable[[], bool], *, limit_s: float = 300.0) -> None:
+    """Starting on several hosts takes long where they share one busy core."""
+    wait_in_time(reached, limit_s=limit_s)
+
+
+@dataclass
+class Desk:
+    """Where the user sits: a folder with a recipe, text and the hosts of the lab."""
+
+    lab: Lab
+
+    @property
+    def folder(self) -> Path:
+        return self.lab.desk.home
+
+    def command(self, *words: str) -> list[str | Path]:
+        return [PROGRAM, *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.lab.desk.run(self.command(*words), check=False, timeout_s=400)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return self.lab.desk.start(
+            self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def train(self, *words: str) -> subprocess.Popen[str]:
+        return self.start("train", "small.toml", "--hosts", "hosts.toml", *words)
+
+    def events(self, kind: str, rank: int = 0) -> list[Event]:
+        found = self.folder.glob(f"runs/*/events/rank-{rank:04d}.jsonl")
+        return [event for path in found for event in read_events(path) if event.kind == kind]
+
+    def run_directory(self) -> Path:
+        (found,) = (self.folder / "runs").iterdir()
+        return found
+
+    def status(self) -> dict[str, Any]:
+        (found,) = json.loads(self.run("status", "--json").stdout)
+        assert isinstance(found, dict)
+        return found
+
+    def signal(self, name: str) -> None:
+        """Send a signal to the command that trains."""
+        session = json.loads((self.run_directory() / "session.json").read_text())
+        self.lab.desk.run(["kill", f"-{name}", str(session["pid"])])
+
+    def trains(self) -> bool:
+        return bool(self.events("train_interval"))
+
+
+def set_up_desk(lab: Lab, *, slots: Sequence[int] = (2, 1)) -> Desk:
+    """A desk with all that a small training needs."""
+    home = lab.desk.home
+    lab.write_hosts_file(home / "hosts.toml", slots=slots)
+    (home / "small.toml").write_text(RECIPE)
+    numbers = range(60)
+    (home / "train.en").write_text("".join(f"The cell number {n} is empty.\n" for n in numbers))
+    (home / "train.de").write_text("".join(f"Die Zelle Nummer {n} ist leer.\n" for n in numbers))
+    return Desk(lab)
+
+
+def programs(host: LabHost) -> list[str]:
+    """What runs of ours on a host."""
+    listing = host.run(["ps", "axo", "args"]).stdout.splitlines()
+    return [line for line in listing if "dragoman" in line]
+
+
+def nothing_left(desk: Desk, hosts: list[LabHost] | None = None) -> None:
+    """The hosts run nothing of ours, soon."""
+    for host in desk.lab.hosts if hosts is None else hosts:
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda host=host: not programs(host), limit_s=60)  # type: ignore[misc]
+        assert programs(host) == []
+
+
+def workers(host: LabHost) -> list[int]:
+    """Process ids of a host's workers, as it counts them."""
+    listing = host.run(["ps", "axo", "pid,args"]).stdout.splitlines()
+    return [
+        int(line.split()[0])
+        for line in listing
+        if "dragoman.worker" in line and "dragoman.launch" not in line
+    ]
+
+
+def stop(desk: Desk, training: subprocess.Popen[str]) -> None:
+    """End a training as a user does who has seen enough."""
+    desk.signal("INT")
+    _, complaint = training.communicate(timeout=200)
+    assert training.returncode == 130, complaint
