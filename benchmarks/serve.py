@@ -1,10 +1,11 @@
 """The server under load, on loopback: throughput of many clients beside the offline rate.
 
-Clients are threads of a process of their own, each with one connection, one sentence of Multi30k
-test2016 a request. Offline is `Translator.translate` on all of them at once, in the same minute and
-with the same bundle and beam. Client and server share the cores, so the client's own cost is in the
-figure. Then ten times as many clients as fit in the queue: what is refused, how quickly, and the
-memory before and after.
+The clients are wrk where it is installed, else threads of another Python process; each has one
+connection and asks for another sentence of Multi30k test2016 as soon as it is answered. Offline is
+`Translator.translate` on all of them at once, in the same minute and with the same bundle and beam.
+Clients and server share the cores, so the clients' own cost is in the figure; that of wrk is small.
+Then ten times as many clients as fit in the queue: what is refused, how quickly, and the memory
+before and after.
 
     python benchmarks/serve.py --bundle runs/.../export/ctranslate2-float32 --beam 5
 """
@@ -15,12 +16,17 @@ import argparse
 import http.client
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dragoman.evaluate.validate import read_lines
@@ -30,48 +36,91 @@ from dragoman.serve.engines import translator_of
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+@dataclass(frozen=True)
 class Load:
-    """What clients saw: seconds of each request by its status."""
+    """What clients saw; refused: with 429 or 503."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[int, list[float]] = {}
-        self._lock = threading.Lock()
+    answered: int
+    refused: int
+    others: int
+    errors: int
+    wall_s: float
+    p50_s: float
+    p95_s: float
+    refused_p50_s: float
+    refused_p95_s: float
 
-    def add(self, status: int, spent_s: float) -> None:
-        with self._lock:
-            self.seconds.setdefault(status, []).append(spent_s)
-
-    def counts(self) -> Counter[int]:
-        return Counter({status: len(spent) for status, spent in self.seconds.items()})
+    def __str__(self) -> str:
+        """For people."""
+        return (
+            f"{self.answered} answered, {self.refused} refused, {self.others} otherwise, "
+            f"{self.errors} errors"
+        )
 
 
 def run_clients(
-    port: int, texts: list[str], *, clients: int, seconds: float, beam: int
-) -> tuple[Load, float]:
-    """Closed loop: each client asks again as soon as it is answered. (Load, wall seconds)."""
-    load = Load()
-    started = time.perf_counter()
-    until = started + seconds
+    port: int, texts: list[str], *, clients: int, seconds: float, beam: int, use_wrk: bool
+) -> Load:
+    """Closed loop: each client asks again as soon as it is answered."""
+    bodies = [json.dumps({"text": text, "beam_size": beam}) for text in texts]
+    if not use_wrk:
+        with ProcessPoolExecutor(1) as process:  # not in the interpreter that measures offline
+            return process.submit(run_threads, port, bodies, clients, seconds).result()
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write("\n".join(bodies))
+        file.flush()
+        command = [
+            "wrk",
+            "-t1",
+            f"-c{clients}",
+            f"-d{max(1, round(seconds))}s",
+            "--timeout",
+            "120s",
+        ]
+        command += ["--latency", "-s", str(REPOSITORY / "benchmarks/serve_client.lua")]
+        command += [f"http://127.0.0.1:{port}", "--", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in said.split("\n") if line.startswith("JSON ")]
+    return Load(**json.loads(line.removeprefix("JSON ")))
 
-    def client(first: int) -> None:
+
+def run_threads(port: int, bodies: list[str], clients: int, seconds: float) -> Load:
+    """The same without wrk."""
+    spent: dict[int, list[float]] = {}
+    lock = threading.Lock()
+    started = time.perf_counter()
+
+    def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        number = first
-        while time.perf_counter() < until:
-            body = json.dumps({"text": texts[number % len(texts)], "beam_size": beam})
+        while time.perf_counter() < started + seconds:
             begun = time.perf_counter()
+            body = bodies[number % len(bodies)]
             connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             response.read()
-            load.add(response.status, time.perf_counter() - begun)
+            with lock:
+                spent.setdefault(response.status, []).append(time.perf_counter() - begun)
             number += clients
         connection.close()
 
-    threads = [threading.Thread(target=client, args=(n,)) for n in range(clients)]
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return load, time.perf_counter() - started
+    answered = spent.pop(200, [])
+    refused = spent.pop(503, []) + spent.pop(429, [])
+    return Load(
+        answered=len(answered),
+        refused=len(refused),
+        others=sum(map(len, spent.values())),
+        errors=0,
+        wall_s=time.perf_counter() - started,
+        p50_s=percentile(answered, 0.5),
+        p95_s=percentile(answered, 0.95),
+        refused_p50_s=percentile(refused, 0.5),
+        refused_p95_s=percentile(refused, 0.95),
+    )
 
 
 def start(bundle: Path, *options: str) -> tuple[subprocess.Popen[str], int]:
@@ -107,7 +156,7 @@ def offline(bundle: Path, texts: list[str], beam: int, seconds: float) -> tuple[
 
 
 def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[int(share * (len(values) - 1))]
+    return sorted(values)[int(share * (len(values) - 1))] if values else 0.0
 
 
 def _options() -> argparse.Namespace:
@@ -119,6 +168,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--client", choices=["wrk", "python"], default="wrk" if shutil.which("wrk") else "python"
+    )
     parser.add_argument("--soak", type=float, default=0, help="minutes of load, memory watched")
     return parser.parse_args()
 
@@ -126,56 +178,55 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     arguments = _options()
     texts = read_lines(arguments.data / "multi30k/test2016.en")
+    ask = partial(run_clients, texts=texts, beam=arguments.beam, use_wrk=arguments.client == "wrk")
+    print(f"clients: {arguments.client}; {os.cpu_count()} cores")
     process, port = start(arguments.bundle)
     try:
-        run_clients(port, texts, clients=8, seconds=2, beam=arguments.beam)
-        ratios = []
-        for _ in range(arguments.rounds):
-            alone, alone_s = offline(arguments.bundle, texts, arguments.beam, arguments.seconds)
-            before_s = processor_s(process.pid)
-            load, wall_s = run_clients(
-                port, texts, clients=arguments.clients, seconds=arguments.seconds,
-                beam=arguments.beam,
-            )  # fmt: skip
-            answered = load.seconds.get(200, [0.0])
-            rate = len(answered) / wall_s
-            ratios.append(rate / alone)
-            each_s = (processor_s(process.pid) - before_s) / len(answered)
-            print(
-                f"offline {alone:7.1f}/s   {arguments.clients} clients {rate:7.1f}/s"
-                f" ({ratios[-1]:.0%})   p50 {percentile(answered, 0.5) * 1e3:.0f} ms"
-                f"   p95 {percentile(answered, 0.95) * 1e3:.0f} ms   {dict(load.counts())}"
-                f"   {memory_mb(process.pid):.0f} MB   processor a sentence: offline "
-                f"{alone_s * 1e3:.2f} ms, server {each_s * 1e3:.2f} ms ({alone_s / each_s:.0%})",
-                flush=True,
-            )
+        ask(port, clients=8, seconds=2)
+        ratios = [
+            measure(process.pid, port, texts, ask, arguments) for _ in range(arguments.rounds)
+        ]
         print(f"median share of the offline rate: {statistics.median(ratios):.0%}")
         until = time.monotonic() + 60 * arguments.soak
         while time.monotonic() < until:
-            run_clients(port, texts, clients=32, seconds=20, beam=arguments.beam)
+            ask(port, clients=32, seconds=20)
             print(f"soak: {memory_mb(process.pid):.0f} MB", flush=True)
     finally:
         process.terminate()
         print(f"exit code after SIGTERM: {process.wait()}")
     process, port = start(arguments.bundle, "--queue", "300")
     try:
-        run_clients(port, texts, clients=4, seconds=2, beam=arguments.beam)
+        ask(port, clients=4, seconds=2)
         before = memory_mb(process.pid)
-        load, _ = run_clients(
-            port, texts, clients=10 * 30, seconds=arguments.seconds, beam=arguments.beam
-        )
-        refused = load.seconds.get(503, []) + load.seconds.get(429, [])
+        load = ask(port, clients=10 * 30, seconds=arguments.seconds)
         print(
-            f"overload, 300 clients on a queue of 300 pieces: {dict(load.counts())}; refused in "
-            f"p50 {percentile(refused or [0], 0.5) * 1e3:.0f} ms, "
-            f"p95 {percentile(refused or [0], 0.95) * 1e3:.0f} ms; "
+            f"overload, 300 clients on a queue of 300 pieces: {load}; refused in "
+            f"p50 {load.refused_p50_s * 1e3:.0f} ms, p95 {load.refused_p95_s * 1e3:.0f} ms; "
             f"memory {before:.0f} -> {memory_mb(process.pid):.0f} MB"
         )
-        load, _ = run_clients(port, texts, clients=2, seconds=2, beam=arguments.beam)
-        print(f"after it: {dict(load.counts())}")
+        print(f"after it: {ask(port, clients=2, seconds=2)}")
     finally:
         process.terminate()
         process.wait()
+
+
+def measure(
+    pid: int, port: int, texts: list[str], ask: Callable[..., Load], arguments: argparse.Namespace
+) -> float:
+    """One round, offline and through the server; returns the share of the offline rate."""
+    alone, alone_s = offline(arguments.bundle, texts, arguments.beam, arguments.seconds)
+    before_s = processor_s(pid)
+    load = ask(port, clients=arguments.clients, seconds=arguments.seconds)
+    rate = load.answered / load.wall_s
+    each_s = (processor_s(pid) - before_s) / max(1, load.answered)
+    print(
+        f"offline {alone:7.1f}/s   {arguments.clients} clients {rate:7.1f}/s ({rate / alone:.0%})"
+        f"   p50 {load.p50_s * 1e3:.0f} ms   p95 {load.p95_s * 1e3:.0f} ms   {load}"
+        f"   {memory_mb(pid):.0f} MB   processor a sentence: offline {alone_s * 1e3:.2f} ms, "
+        f"server {each_s * 1e3:.2f} ms ({alone_s / each_s:.0%})",
+        flush=True,
+    )
+    return rate / alone
 
 
 if __name__ == "__main__":
