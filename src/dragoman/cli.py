@@ -64,6 +64,13 @@ def _add_making(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
     train = commands.add_parser("train", help="token shards -> checkpoints; resumes by default")
     train.add_argument("recipe", metavar="RECIPE|RUN", help=f"{_RECIPE_HELP}, or a run directory")
+    train.add_argument(
+        "--from",
+        dest="origin",
+        type=Path,
+        metavar="BUNDLE|RUN",
+        help="start from the weights and vocabulary of a bundle, a Hugging Face export or a run",
+    )
     _overrides(train)
     _places(train)
     _training(train)

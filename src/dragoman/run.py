@@ -23,6 +23,7 @@ from dragoman.telemetry.events import EventWriter
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
+    from dragoman.export.origin import Origin
 
 
 def run(
@@ -50,14 +51,18 @@ def prepare(
     directory: Path | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    origin: Origin | None = None,
 ) -> Path:
     """Text files -> shards; returns their directory.
 
     directory: `prepared/<name>-<digest of the corpus section>` where it is None.
     workers: processes; all cores where it is None.
+    origin: the model whose vocabulary is kept; a new one is learnt where it is None.
     """
     if directory is None:
         directory = Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
+        if origin is not None:
+            directory = directory.with_name(f"{directory.name}-of-{origin.digest[:8]}")
     with EventWriter(directory / "events") as events:
         prepare_corpus(
             recipe.corpus,
@@ -65,14 +70,31 @@ def prepare(
             workers=workers or os.cpu_count() or 1,
             events=events,
             progress=progress,
+            vocabulary=None if origin is None else origin.vocabulary(),
         )
+    if origin is not None:
+        origin.check_prepared(directory)
     return directory
 
 
-def start(recipe: Recipe, *, prepared: Path, runs: Path, fresh: bool = False) -> RunDirectory:
-    """The newest run of exactly this recipe, or a new one where there is none or `fresh` is set."""
-    existing = None if fresh else RunDirectory.newest(recipe, runs=runs)
-    return existing or RunDirectory.create(recipe, prepared=prepared, runs=runs)
+def start(
+    recipe: Recipe,
+    *,
+    prepared: Path,
+    runs: Path,
+    fresh: bool = False,
+    origin: Origin | None = None,
+) -> RunDirectory:
+    """The newest run of exactly this recipe, or a new one where there is none or `fresh` is set.
+
+    origin: the model that it starts from, which is a part of what a run is.
+    """
+    known = "" if origin is None else origin.digest
+    existing = None if fresh else RunDirectory.newest(recipe, runs=runs, origin=known)
+    if existing is not None:
+        return existing
+    plant = None if origin is None else origin.plant
+    return RunDirectory.create(recipe, prepared=prepared, runs=runs, origin=known, fill=plant)
 
 
 def train(directory: RunDirectory, *, ranks: int | None = None) -> None:

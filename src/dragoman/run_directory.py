@@ -14,8 +14,10 @@ runs/<name>-<utc>-<digest>/
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,10 +105,21 @@ class RunDirectory:
         return run
 
     @classmethod
-    def create(cls, recipe: Recipe, *, prepared: Path, runs: Path) -> RunDirectory:
-        """A new run directory, complete or not there at all."""
+    def create(
+        cls,
+        recipe: Recipe,
+        *,
+        prepared: Path,
+        runs: Path,
+        origin: str = "",
+        fill: Callable[[RunDirectory], None] | None = None,
+    ) -> RunDirectory:
+        """A new run directory, complete or not there at all.
+
+        origin: digest of the model that it starts from; fill: what puts that into the draft.
+        """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        path = runs / f"{recipe.name}-{stamp}-{digest(recipe)[:_DIGEST_CHARACTERS]}"
+        path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
         draft = path.with_name(f".{path.name}.tmp")
         try:
             draft.mkdir(parents=True)
@@ -119,6 +132,8 @@ class RunDirectory:
                 "digest": Manifest.load(prepared).digest,
             }
             (draft / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+            if fill is not None:
+                fill(cls(draft))
             draft.rename(path)
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -127,14 +142,25 @@ class RunDirectory:
                 place=path,
                 remedy="free disk space, or choose another place with --runs",
             ) from error
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         return cls(path)
 
     @classmethod
-    def newest(cls, recipe: Recipe, *, runs: Path) -> RunDirectory | None:
-        """The latest run of exactly this recipe, or None."""
-        pattern = f"{recipe.name}-*-{digest(recipe)[:_DIGEST_CHARACTERS]}"
+    def newest(cls, recipe: Recipe, *, runs: Path, origin: str = "") -> RunDirectory | None:
+        """The latest run of exactly this recipe from this origin, or None."""
+        pattern = f"{recipe.name}-*-{_label(recipe, origin)}"
         found = sorted(path for path in runs.glob(pattern) if (path / "recipe.toml").is_file())
         return cls(found[-1]) if found else None
+
+
+def _label(recipe: Recipe, origin: str) -> str:
+    """The digits that end the name of a run."""
+    whole = digest(recipe)
+    if origin:
+        whole = hashlib.sha256(f"{whole} {origin}".encode()).hexdigest()
+    return whole[:_DIGEST_CHARACTERS]
 
 
 def _copy_prepare_events(prepared: Path, run: Path) -> None:

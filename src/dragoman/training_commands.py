@@ -120,8 +120,24 @@ def _opened(options: Namespace) -> RunDirectory:
     path = Path(options.recipe)
     if not path.is_dir():
         recipe = load_recipe(options.recipe, options.overrides)
-        prepared = steps.prepare(recipe, directory=options.prepared, workers=options.workers)
-        return steps.start(recipe, prepared=prepared, runs=options.runs, fresh=options.fresh)
+        origin = None
+        if options.origin is not None:
+            from dragoman.export.origin import Origin
+
+            origin = Origin.open(options.origin)
+            recipe = origin.adapt(recipe)
+        prepared = steps.prepare(
+            recipe, directory=options.prepared, workers=options.workers, origin=origin
+        )
+        return steps.start(
+            recipe, prepared=prepared, runs=options.runs, fresh=options.fresh, origin=origin
+        )
+    if options.origin is not None:
+        raise ConfigError(
+            "a run keeps the weights it was started with",
+            place="--from",
+            remedy=f"start another run: dragoman train {path / 'recipe.toml'} --from ...",
+        )
     if options.overrides:
         raise ConfigError(
             "a run keeps the recipe it was started with",

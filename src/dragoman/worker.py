@@ -50,7 +50,7 @@ from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.samples import LinkMeasured
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.checkpoint import CheckpointStore
+from dragoman.train.checkpoint import CheckpointStore, load_weights
 from dragoman.train.matrix_rate import measure_device
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.schedule import learning_rate
@@ -58,7 +58,7 @@ from dragoman.train.snapshot import resume
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
-from dragoman.translation import TranslationModel
+from dragoman.translation import TranslationModel, new_model
 
 
 def train(run: RunDirectory) -> None:
@@ -71,9 +71,9 @@ def train(run: RunDirectory) -> None:
     manifest = Manifest.load(prepared)
     with join_world() as world, _events(run, world, recipe.sinks) as events:
         torch.manual_seed(recipe.train.seed)
-        model = _model(recipe, manifest, world)
-        timer = PhaseTimer(world.device)
         store = CheckpointStore(run.checkpoints, recipe.checkpoint)
+        model = _model(recipe, manifest, world, store)
+        timer = PhaseTimer(world.device)
         distributed, planned_step_s = _strategy(recipe, prepared, model, store, world, events)
         with gradient_sync(distributed, model, world) as sync:
             step = TrainStep(
@@ -218,12 +218,13 @@ def _events(run: RunDirectory, world: World, sinks: SinksConfig) -> Iterator[Eve
         yield events
 
 
-def _model(recipe: Recipe, manifest: Manifest, world: World) -> Transformer:
-    model = Transformer(
-        recipe.model,
-        source_vocab_size=manifest.source_vocab_size,
-        target_vocab_size=manifest.target_vocab_size,
-    ).to(world.device)
+def _model(recipe: Recipe, manifest: Manifest, world: World, store: CheckpointStore) -> Transformer:
+    """Untrained, or with the weights of the model that the run starts from."""
+    model = new_model(recipe, manifest)
+    first = store.intact(0)
+    if first is not None:
+        load_weights(first.path, model)
+    model = model.to(world.device)
     if recipe.train.compile:
         model.encoder.compile()
         model.decoder.compile()
@@ -242,7 +243,7 @@ def _strategy(
     if recipe.distributed.strategy != "auto":
         return Chosen(recipe.distributed, None)
     checkpoint = store.latest_valid(lambda _error: None)
-    if checkpoint is not None:
+    if checkpoint is not None and checkpoint.state.step:
         state = checkpoint.state
         # On other ranks the choice stays, but the plan is not theirs.
         planned = state.planned_step_s if state.world_size == world.world_size else None

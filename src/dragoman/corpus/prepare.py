@@ -28,6 +28,7 @@ from dragoman.corpus.files import disk_errors_named, write_whole
 from dragoman.corpus.manifest import Manifest, StageFacts
 from dragoman.corpus.pairs import BlockReader
 from dragoman.corpus.rejected import pack_rejected
+from dragoman.corpus.shards import SIDES
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
 from dragoman.corpus.stages import encode, learn_models, open_runs
@@ -47,12 +48,15 @@ def prepare(
     workers: int,
     events: EventWriter | None = None,
     progress: Progress | None = None,
+    vocabulary: tuple[bytes, bytes] | None = None,
 ) -> Manifest:
     """Make a directory of shards, subword models and a manifest from the text of a recipe.
 
     workers: processes that clean and encode; the result does not depend on their number.
     Where the directory already holds the corpus of this section and these files, nothing is done.
-    A preparation that was interrupted goes on. Layout:
+    A preparation that was interrupted goes on.
+    vocabulary: SentencePiece models of source and target that are kept in place of learning some.
+    Layout:
         manifest.json  source.model  target.model
         train/  valid/  test/        shards; valid and test also source.txt and target.txt
         rejected/<split>.tsv.zst     what was dropped and why
@@ -69,7 +73,8 @@ def prepare(
         place.begin(sources.plan())
         if not place.is_publishing():
             try:
-                _Preparation(config, sources, place, workers, events, progress).run()
+                preparation = _Preparation(config, sources, place, workers, events, progress)
+                preparation.run(vocabulary)
             except (ConfigError, CorpusError):
                 place.discard()  # other text or settings will need other work
                 raise
@@ -110,8 +115,10 @@ class _Preparation:
     events: EventWriter | None
     progress: Progress | None
 
-    def run(self) -> None:
+    def run(self, vocabulary: tuple[bytes, bytes] | None) -> None:
         """Leave the whole corpus, its manifest included, as the result of the workplace."""
+        for side, model in zip(SIDES, vocabulary or (), strict=False):
+            write_whole(self.place.result / f"{side}.model", model)
         for split in self._given():
             self._stage(split, f"read_{split}", partial(self._read, split))
         self._stage("train", "clean", self._clean)

@@ -8,5 +8,6 @@ huggingface         the same model for transformers, with its tokenizer
 scores              what was measured of the checkpoint
 verify              an export beside our own search, before it is called done
 load                a bundle as a model of ours
+origin              what another training starts from
 export              puts them together
 """

@@ -138,13 +138,12 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         "ctranslate2": (_write_ctranslate2, _translate_ctranslate2),
         "huggingface": (_write_huggingface, _translate_huggingface),
     }[job.request.to]
-    if job.request.to != "huggingface":
-        for name in VOCABULARIES:
-            (draft / name).write_bytes((job.run.path / name).read_bytes())
-        (draft / "recipe.toml").write_text(dump_toml(job.recipe), encoding="utf-8")
-        (draft / "manifest.json").write_text(
-            _manifest(job.run).model_dump_json(indent=1), encoding="utf-8"
-        )
+    for name in VOCABULARIES:
+        (draft / name).write_bytes((job.run.path / name).read_bytes())
+    (draft / "recipe.toml").write_text(dump_toml(job.recipe), encoding="utf-8")
+    (draft / "manifest.json").write_text(
+        _manifest(job.run).model_dump_json(indent=1), encoding="utf-8"
+    )
     write(job, draft)
     search = job.recipe.search
     if job.request.to == "huggingface":

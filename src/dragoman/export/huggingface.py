@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dragoman.corpus.special_ids import BOS, EOS, PAD
-from dragoman.errors import ConfigError, MachineError
+from dragoman.errors import CheckpointError, ConfigError, MachineError
 from dragoman.export.huggingface_tokenizer import SPECIAL_PIECES, make_tokenizer
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from dragoman.recipe import Recipe
+
+_AGAIN: Final = "export it again from its run"
 
 
 def write_huggingface(
@@ -63,6 +67,28 @@ def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
     assert all("embed" in key or key == "lm_head.weight" for key in loaded.missing_keys)  # tied
     theirs.tie_weights()
     return theirs
+
+
+@torch.no_grad()
+def fill_from_huggingface(file: Path, model: Transformer) -> None:
+    """Put the weights of an export's file into our model: `to_huggingface` the other way round.
+
+    Raises CheckpointError where the file cannot be read or is of another model.
+    """
+    try:
+        theirs = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot be read: {error}", place=file, remedy=_AGAIN) from error
+    ours = _weights(model)  # views of our own matrices: what is written there is in them
+    given = {ours[name].data_ptr() for name in theirs if name in ours}  # one of those that are tied
+    for name in {*ours, *theirs}:
+        there = theirs.get(name)
+        if name not in ours or (there is None and ours[name].data_ptr() not in given):
+            raise CheckpointError(f"{name} is on one side only", place=file, remedy=_AGAIN)
+        if there is not None and there.shape != ours[name].shape:
+            raise CheckpointError(f"{name} has another shape", place=file, remedy=_AGAIN)
+    for name, tensor in theirs.items():
+        ours[name].copy_(tensor)
 
 
 def check_expressible(recipe: Recipe) -> None:

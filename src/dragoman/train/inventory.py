@@ -44,6 +44,7 @@ _PURPOSES: Final = tuple(
         ("*recipe.toml", "record", "the resolved recipe: every setting of the run"),
         ("*corpus.json", "record", "where the shards lie, and their digest"),
         ("*manifest.json", "record", "what the shards were made of: sources, counts, digests"),
+        ("*origin.json", "record", "the model that the run's first weights came from"),
         ("*environment.json", "record", "versions and hardware of the last start"),
         ("*session.*", "record", "who trains the run now, or how the last training ended"),
         ("*hosts.json", "record", "the hosts it was last trained on: what resume reads"),

@@ -46,10 +46,11 @@ def resume(
 
     Ranks that remember something of their own get it back where all of them are the ones that
     wrote it; else each goes on from what all share, with the optimizer of rank 0.
-    Returns None where there is no checkpoint. Raises CheckpointError.
+    Returns None where there is no checkpoint, or only that of step 0: the weights of another model,
+    which the run began with. Raises CheckpointError.
     """
     checkpoint = store.latest_valid(warn)
-    if checkpoint is None:
+    if checkpoint is None or not checkpoint.state.step:
         return None
     restore(checkpoint, step, own=_own(store, checkpoint, step))
     return checkpoint.state.model_copy(update={"world_size": step.world.world_size})

@@ -1,0 +1,145 @@
+"""A model that another training starts from: a bundle, a Hugging Face export, or a run.
+
+Its vocabulary goes with its weights: the pieces' numbers are rows of its matrices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.errors import CheckpointError, ConfigError
+from dragoman.export.bundle import VOCABULARIES, Bundle, file_digests, is_bundle
+from dragoman.export.huggingface import fill_from_huggingface
+from dragoman.export.load import fill_from
+from dragoman.model.transformer import Transformer
+from dragoman.recipe import Recipe, digest, load_recipe
+from dragoman.run_directory import RunDirectory
+from dragoman.train.checkpoint import CheckpointStore, load_weights
+from dragoman.train.durable import verify
+from dragoman.train.state import TrainState
+from dragoman.translation import checkpoint_path, new_model
+
+ORIGIN_FILE: Final = "origin.json"
+"""In a run's directory: what its weights were before its first step."""
+_SHAPE: Final = (
+    "d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm", "activation",
+    "tied_embeddings", "attention_bias",
+)  # fmt: skip
+_SUBWORD: Final = ("kind", "vocab_size", "joint")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A trained model with the vocabulary it knows.
+
+    vocabularies: SHA-256 of the two SentencePiece models by their file names in `path`.
+    """
+
+    path: Path
+    kind: str
+    recipe: Recipe
+    model: Transformer
+    vocabularies: dict[str, str]
+
+    @classmethod
+    def open(cls, path: Path) -> Origin:
+        """The model of a bundle, a Hugging Face export of ours, or a run's best checkpoint.
+
+        Raises CheckpointError where it is none of these, damaged, or has no weights to train on.
+        """
+        if not is_bundle(path):
+            run = RunDirectory.open(path)
+            recipe, manifest = run.recipe(), Manifest.load(path)
+            model = new_model(recipe, manifest)
+            load_weights(checkpoint_path(run, "best", recipe), model)
+            return cls(path, "run", recipe, model, file_digests(path))
+        if (path / "tokenizer_config.json").is_file():
+            return cls._of_huggingface(path)
+        bundle = Bundle.open(path)
+        if bundle.info.kind != "bundle":
+            raise CheckpointError(
+                f"holds weights for {bundle.info.kind} alone, which cannot be trained on",
+                place=path,
+                remedy="name the run, or an export of the kind bundle or huggingface",
+            )
+        model = new_model(bundle.recipe, bundle.manifest)
+        fill_from(bundle.weights_file, model)
+        return cls(path, "bundle", bundle.recipe, model, file_digests(path))
+
+    @classmethod
+    def _of_huggingface(cls, path: Path) -> Origin:
+        verify(path)
+        for name in (*VOCABULARIES, "recipe.toml", "manifest.json"):
+            if not (path / name).is_file():
+                raise CheckpointError(
+                    f"has no {name}", place=path, remedy="export it again from its run"
+                )
+        recipe = load_recipe(path / "recipe.toml")
+        model = new_model(recipe, Manifest.load(path))
+        fill_from_huggingface(path / "model.safetensors", model)
+        return cls(path, "huggingface", recipe, model, file_digests(path))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights and vocabularies."""
+        whole = hashlib.sha256(json.dumps(self.vocabularies, sort_keys=True).encode())
+        for name, weight in sorted(self.model.named_parameters()):
+            whole.update(f"\0{name}\0".encode())
+            whole.update(weight.detach().contiguous().numpy().tobytes())
+        return whole.hexdigest()
+
+    def adapt(self, recipe: Recipe) -> Recipe:
+        """A recipe with this model's shape and vocabulary; all else is as it says."""
+        model = {name: getattr(self.recipe.model, name) for name in _SHAPE}
+        subword = {name: getattr(self.recipe.corpus.subword, name) for name in _SUBWORD}
+        corpus = {
+            "lowercase": self.recipe.corpus.lowercase,
+            "subword": recipe.corpus.subword.model_copy(update=subword),
+        }
+        return recipe.model_copy(
+            update={
+                "model": recipe.model.model_copy(update=model),
+                "corpus": recipe.corpus.model_copy(update=corpus),
+            }
+        )
+
+    def vocabulary(self) -> tuple[bytes, bytes]:
+        """The two SentencePiece models."""
+        source, target = ((self.path / name).read_bytes() for name in VOCABULARIES)
+        return source, target
+
+    def check_prepared(self, prepared: Path) -> None:
+        """Raises ConfigError where shards were made with another vocabulary."""
+        if file_digests(prepared) != self.vocabularies:
+            raise ConfigError(
+                f"was prepared with another vocabulary than that of {self.path}",
+                place=prepared,
+                remedy="leave out --prepared, or name a folder that is not there yet",
+            )
+
+    def plant(self, run: RunDirectory) -> None:
+        """Make these weights the run's checkpoint of step 0, which a training begins with."""
+        recipe, manifest = run.recipe(), Manifest.load(run.path)
+        state = TrainState(
+            seed=recipe.train.seed,
+            world_size=1,
+            recipe_digest=digest(recipe),
+            corpus_digest=manifest.digest,
+        )
+        weights = {
+            name: weight.detach().float().cpu().contiguous()
+            for name, weight in self.model.named_parameters()
+        }
+        record = {
+            "from": str(self.path.resolve()),
+            "kind": self.kind,
+            "digest": self.digest,
+            "vocabularies": self.vocabularies,
+        }
+        (run.path / ORIGIN_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        CheckpointStore(run.checkpoints, recipe.checkpoint).save(state, {"model": weights})

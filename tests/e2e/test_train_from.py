@@ -1,0 +1,110 @@
+"""dragoman train --from: another model's weights and vocabulary, whatever it was written as."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dragoman.cli import main
+from dragoman.distributed.world import join_world
+from dragoman.export.bundle import file_digests
+from dragoman.export.export import Request, Target, export
+from dragoman.export.origin import Origin
+from dragoman.run_directory import RunDirectory
+from dragoman.telemetry.events import Validated, read_events
+from small_run import small_run
+
+OTHERWISE = ["model.d_ffn=64", "corpus.subword.vocab_size=300", "train.max_steps=2"]
+OTHERWISE += ["schedule.peak_learning_rate=1e-9", "train.validate_at_start=true"]
+
+
+@pytest.fixture
+def run(shared_data: Path) -> RunDirectory:
+    return small_run(shared_data)
+
+
+def exported(run: RunDirectory, to: Target, output: Path) -> Path:
+    with join_world() as world:
+        return export(run, Request(to=to, output=output), world).path
+
+
+def train(run: RunDirectory, folder: Path, *more: str) -> int:
+    recipe = str(run.path.parent.parent / "small.toml")
+    arguments = ["train", recipe, "--runs", str(folder / "runs"), "--workers", "1", *more]
+    for setting in OTHERWISE:
+        arguments += ["--set", setting]
+    return main(arguments)
+
+
+def first_weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints/step-0000000/model.safetensors")
+
+
+def dev_losses(run: Path) -> list[float]:
+    events = [event for path in run.glob("events/*.jsonl") for event in read_events(path)]
+    return [event.payload["dev_loss"] for event in events if event.kind == Validated.kind]
+
+
+@pytest.mark.parametrize("to", ["bundle", "huggingface", "run"])
+def test_it_starts_where_the_other_has_ended_with_its_vocabulary(
+    run: RunDirectory, tmp_path: Path, to: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    origin = run.path if to == "run" else exported(run, to, tmp_path / to)
+    assert train(run, tmp_path, "--from", str(origin)) == 0
+    (made,) = (tmp_path / "runs").iterdir()
+    assert file_digests(made) == file_digests(run.path)
+    ended = load_file(sorted(run.checkpoints.iterdir())[-1] / "model.safetensors")
+    began = first_weights(made)
+    assert all(torch.equal(began[name], weight) for name, weight in ended.items())
+    (expected,) = dev_losses(run.path)
+    assert dev_losses(made)[0] == pytest.approx(expected, rel=1e-4)
+    assert json.loads((made / "origin.json").read_text())["from"] == str(origin.resolve())
+    recipe = RunDirectory.open(made).recipe()
+    assert recipe.model.d_ffn == 128
+    assert recipe.corpus.subword.vocab_size == 500
+    # The same command is the same run; without --from, or --fresh, it is another.
+    assert train(run, tmp_path, "--from", str(origin)) == 0
+    assert list((tmp_path / "runs").iterdir()) == [made]
+
+
+def test_what_cannot_be_trained_on_is_refused_in_a_line(
+    run: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for_ctranslate2 = exported(run, "ctranslate2", tmp_path / "ct2")
+    torn = exported(run, "huggingface", tmp_path / "hf")
+    whole = (torn / "model.safetensors").read_bytes()
+    (torn / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    other = exported(run, "huggingface", tmp_path / "without")
+    (other / "source.model").unlink()
+    recipe = str(run.path.parent.parent / "small.toml")
+    prepared = str(run.prepared())
+    capfd.readouterr()
+    for arguments, said in (
+        ([recipe, "--from", str(for_ctranslate2)], "cannot be trained on"),
+        ([recipe, "--from", str(torn)], "model.safetensors"),
+        ([recipe, "--from", str(other)], "source.model"),
+        ([recipe, "--from", str(tmp_path)], "not a run directory"),
+        ([str(run.path), "--from", str(run.path)], "--from"),
+    ):
+        assert main(["train", *arguments]) != 0
+        error = capfd.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+    origin = Origin.open(run.path)
+    origin.check_prepared(Path(prepared))
+    wrong = Origin(
+        run.path, "run", origin.recipe, origin.model, {"source.model": "", "target.model": ""}
+    )
+    with pytest.raises(Exception, match="another vocabulary"):
+        wrong.check_prepared(Path(prepared))
