@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,11 @@ def add_options(parser: ArgumentParser) -> None:
         "run", nargs="?", type=Path, metavar="RUN", help="a run directory (default: the newest)"
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help="hosts.toml, or user@address: read the run there over ssh, by its name or path there",
+    )
     parser.add_argument("--price", help='of one machine for an hour, such as "3 USD"')
     parser.add_argument("--once", action="store_true", help="print where it stands and end")
     parser.add_argument("--web", action="store_true", help="a page for the browser, on loopback")
@@ -34,12 +41,8 @@ def add_options(parser: ArgumentParser) -> None:
 def watch(options: Namespace) -> int:
     """Show a run while it runs, here or in a browser. Ctrl-C ends the looking, not the run."""
     from dragoman.console import open_console
-    from dragoman.report.cost import parse_price
-    from dragoman.watch.live import newest_run, open_run
 
-    price = parse_price(options.price) if options.price else None
-    run = open_run(options.run or newest_run(options.runs), price=price)
-    try:
+    with suppress(KeyboardInterrupt), _opened(options) as run:
         if options.web:
             from dragoman.watch.server import serve
 
@@ -48,11 +51,34 @@ def watch(options: Namespace) -> int:
             _print(run, open_console())
         else:
             _follow(run, open_console())
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        run.close()
     return 0
+
+
+@contextmanager
+def _opened(options: Namespace) -> Iterator[LiveRun]:
+    """The run that was named, here or on hosts."""
+    from dragoman.report.cost import parse_price
+    from dragoman.watch.live import newest_run, open_run
+
+    price = parse_price(options.price) if options.price else None
+    if options.hosts is None:
+        with closing(open_run(options.run or newest_run(options.runs), price=price)) as run:
+            yield run
+        return
+    from dragoman.cluster.hosts import load_hosts
+    from dragoman.errors import ConfigError
+    from dragoman.report.facts import Price
+    from dragoman.watch.remote import remote_run
+
+    if options.run is None:
+        raise ConfigError(
+            "the run is not named", place="watch --hosts", remedy="name it as it is called there"
+        )
+    hosts = load_hosts(options.hosts)
+    if price is None and hosts.price_per_hour is not None:
+        price = Price(amount=hosts.price_per_hour / len(hosts.host), currency=hosts.currency)
+    with remote_run(hosts.host, options.run, price=price) as run:
+        yield run
 
 
 def _print(run: LiveRun, console: Console) -> None:

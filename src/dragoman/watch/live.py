@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -133,9 +133,17 @@ class Now:
 class LiveRun:
     """A run that may not have started yet, may be running or over; `look` again and again."""
 
-    def __init__(self, directory: Path, *, price: Price | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        price: Price | None = None,
+        troubles: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """troubles: what is wrong with getting the records themselves, at this moment."""
         self._directory = directory
         self._price = price
+        self._troubles = troubles
         self._records: Records | None = None
         self._files: dict[Path, tuple[Follower, RankFile]] = {}
         self._hosts: dict[str, HostNow] = {}
@@ -159,7 +167,8 @@ class LiveRun:
         files = [file for _, (_, file) in sorted(self._files.items())]
         records = self._records or Records()
         facts = combine(self._directory, files, records, price=self._price, now=time.time())
-        return Now(facts, self._progress, tuple(self._hosts.values()), tuple(_alerts(facts)))
+        alerts = (*self._troubles(), *_alerts(facts))
+        return Now(facts, self._progress, tuple(self._hosts.values()), alerts)
 
     def close(self) -> None:
         """Let go of the files."""

@@ -1,0 +1,180 @@
+"""A run on other machines, followed over ssh: its records are copied here as they grow."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+from dragoman.cluster import ssh
+from dragoman.cluster.hosts import Host
+from dragoman.errors import MachineError
+from dragoman.report.facts import Price
+from dragoman.watch import sender
+from dragoman.watch.live import LiveRun
+
+_PROGRAM: Final = Path(sender.__file__).read_bytes()
+_READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
+_NAME: Final = re.compile(r"events/[a-z0-9-]{1,40}\.jsonl|recipe\.toml|manifest\.json")
+_AGAIN_S: Final = 5.0
+_FIRST_S: Final = 60.0
+_MOST_BYTES: Final = 1 << 30
+
+
+@dataclass(slots=True)
+class _Line:
+    """The connection to one host. heard: it has sent what it had, or failed, once."""
+
+    host: Host
+    heard: threading.Event = field(default_factory=threading.Event)
+    has_run: bool = False
+    failure: MachineError | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+
+class Mirror:
+    """Copies of the records of a run, kept up to date for as long as its `with` lasts.
+
+    A host whose connection ends is called again; `troubles` says so meanwhile. Nothing that a host
+    sends is written elsewhere than below the directory.
+    """
+
+    def __init__(self, directory: Path, hosts: Sequence[Host], run: Path) -> None:
+        self._directory = directory
+        self._run = run
+        self._lines = [_Line(host) for host in hosts]
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._follow, args=(line,), daemon=True) for line in self._lines
+        ]
+
+    def __enter__(self) -> Self:
+        """Wait until every host was heard; raises MachineError where none can be reached."""
+        (self._directory / "events").mkdir(parents=True, exist_ok=True)
+        for thread in self._threads:
+            thread.start()
+        for line in self._lines:
+            line.heard.wait(_FIRST_S)
+        failures = [line.failure for line in self._lines if line.failure is not None]
+        if len(failures) == len(self._lines):
+            self._end()
+            raise failures[0]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def troubles(self) -> Iterator[str]:
+        """What is not as it should be at this moment."""
+        for line in self._lines:
+            if line.failure is not None:
+                yield f"{line.failure}; trying again"
+        if not any(line.has_run or line.failure for line in self._lines):
+            yield f"no host has a run {self._run.name} yet"
+
+    def _end(self) -> None:
+        self._over.set()
+        for line in self._lines:
+            if line.process is not None:
+                line.process.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _follow(self, line: _Line) -> None:
+        while not self._over.is_set():
+            try:
+                self._listen(line)
+            except MachineError as error:
+                line.failure = error
+            line.heard.set()
+            self._over.wait(_AGAIN_S)
+
+    def _listen(self, line: _Line) -> None:
+        """Take what one connection brings; raises MachineError when it ends."""
+        host = line.host
+        places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
+        command = [host.python, "-c", _READ_PROGRAM, str(len(_PROGRAM)), *places]
+        with tempfile.TemporaryFile() as errors:
+            process = line.process = ssh.start(host, command, stderr=errors.fileno())
+            assert process.stdin is not None
+            assert process.stdout is not None
+            if self._over.is_set():  # `_end` has not seen this one
+                process.kill()
+            with process:
+                with suppress(BrokenPipeError):
+                    process.stdin.write(_PROGRAM + json.dumps(self._had()).encode() + b"\n")
+                    process.stdin.flush()
+                try:
+                    self._take(line, process.stdout)
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    process.kill()
+                    problem = f"its answer is not understood: {error}"
+                    raise MachineError(problem, place=host.name, remedy="try again") from error
+            errors.seek(0)
+            raise ssh.failure(host, process.returncode, errors.read())
+
+    def _had(self) -> dict[str, int]:
+        paths = [path for path in self._directory.rglob("*") if path.is_file()]
+        return {path.relative_to(self._directory).as_posix(): path.stat().st_size for path in paths}
+
+    def _take(self, line: _Line, stream: IO[bytes]) -> None:
+        while header := stream.readline(1 << 16):
+            values = json.loads(header)
+            size = int(values["bytes"])
+            if not 0 <= size <= _MOST_BYTES:
+                raise ValueError(f"a frame of {size} bytes")
+            content = stream.read(size)
+            if len(content) < size:
+                return  # cut off; it is asked for again
+            line.failure = None
+            if "file" in values:
+                self._write(str(values["file"]), int(values["at"]), bool(values["anew"]), content)
+            else:
+                line.has_run = bool(values["found"])
+                line.heard.set()
+
+    def _write(self, name: str, at: int, anew: bool, content: bytes) -> None:
+        """Hosts that share a folder send the same; written at its place, it is there once."""
+        if not _NAME.fullmatch(name) or at < 0:
+            raise ValueError(f"no record of a run: {name}")
+        path = self._directory / name
+        with self._lock:
+            if not name.startswith("events/"):
+                draft = path.with_suffix(".draft")
+                draft.write_bytes(content)
+                draft.rename(path)
+                return
+            with path.open("r+b" if path.exists() else "w+b") as file:
+                if anew:
+                    file.truncate(0)
+                file.seek(at)
+                file.write(content)
+
+
+@contextmanager
+def remote_run(hosts: Sequence[Host], run: Path, *, price: Price | None) -> Iterator[LiveRun]:
+    """A run that hosts hold: by its name in their folders, or by its path there.
+
+    Raises MachineError where no host can be reached.
+    """
+    with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:
+        directory = Path(scratch) / run.name
+        with (
+            Mirror(directory, hosts, run) as mirror,
+            closing(LiveRun(directory, price=price, troubles=mirror.troubles)) as live,
+        ):
+            yield live

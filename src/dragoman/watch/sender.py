@@ -1,0 +1,84 @@
+"""What a host runs for `dragoman watch --hosts`: the records of a run, as they grow.
+
+    python -c 'exec(...)' PLACE...
+
+The first of the places that holds a run is told of; there may be none yet. One line of JSON comes
+in, what the reader has of each file by name, and frames go out: a line of JSON, then as many bytes
+as it says. It ends when its input ends. Only the standard library is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from pathlib import Path
+from typing import Any
+
+_LOOK_EVERY_S = 0.5
+_AT_ONCE_BYTES = 1 << 20
+_WHOLE = ("manifest.json", "recipe.toml")
+
+
+def find_run(places: list[Path]) -> Path | None:
+    """The first place that holds a run."""
+    for place in places:
+        if (place / "recipe.toml").is_file() or (place / "events").is_dir():
+            return place
+    return None
+
+
+class Sender:
+    """Sends what the reader lacks. had: bytes of each file that it has."""
+
+    def __init__(self, places: list[Path], had: dict[str, int]) -> None:
+        self._places = places
+        self._had = had
+        self._told_run: bool | None = None
+
+    def send(self) -> None:
+        """Send all that was added since the last time, then say where this stands."""
+        run = find_run(self._places)
+        names = [] if run is None else [name for name in _WHOLE if (run / name).is_file()]
+        if run is not None:
+            names += sorted(f"events/{path.name}" for path in run.glob("events/*.jsonl"))
+            for name in names:
+                self._send_file(run / name, name)
+        if self._told_run != (run is not None):
+            self._told_run = run is not None
+            _frame({"found": self._told_run}, b"")
+
+    def _send_file(self, path: Path, name: str) -> None:
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                had = self._had.get(name, 0)
+                anew = size < had or (name in _WHOLE and size != had)
+                file.seek(0 if anew else had)
+                while content := file.read(size if name in _WHOLE else _AT_ONCE_BYTES):
+                    at = file.tell() - len(content)
+                    _frame({"file": name, "at": at, "anew": anew}, content)
+                    anew = False
+                self._had[name] = file.tell()
+        except FileNotFoundError:  # moved away meanwhile
+            self._had.pop(name, None)
+
+
+def _frame(values: dict[str, Any], content: bytes) -> None:
+    header = json.dumps({**values, "bytes": len(content)}).encode() + b"\n"
+    sys.stdout.buffer.write(header + content)
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Send until nobody listens."""
+    sender = Sender([Path(text) for text in sys.argv[1:]], json.loads(sys.stdin.buffer.readline()))
+    while True:
+        sender.send()
+        if select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
+            return
+
+
+if __name__ == "__main__":
+    main()
