@@ -1,7 +1,8 @@
-"""A run that is resumed on the same number of ranks ends with the same bits."""
+"""Resuming on several ranks: the same bits, and the same checkpoint for all of them."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from dragoman.distributed.world import World
-from dragoman.train.config import TrainConfig
+from dragoman.errors import CheckpointError
+from dragoman.train.checkpoint import CheckpointStore
+from dragoman.train.config import CheckpointConfig, TrainConfig
+from dragoman.train.snapshot import resume
 from ranks import run_ranks
-from toy_fit import ToyRun
+from toy_fit import TRAIN_PAIRS, ToyRun
+from toy_task import toy_training
 
 
 def _fit(world: World, directory: str, max_steps: int) -> Any:
@@ -31,3 +36,34 @@ def test_resumed_weights_are_bit_identical(tmp_path: Path) -> None:
     )
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
+
+
+def _resumed(world: World, directories: list[str]) -> Any:
+    """Where this rank goes on, or why not, with what lies on its own machine in each case."""
+    found: list[int | str | None] = []
+    for directory in directories:
+        store = CheckpointStore(Path(directory) / f"machine-{world.rank}", CheckpointConfig())
+        with toy_training(TRAIN_PAIRS, world=world) as training:
+            try:
+                state = resume(store, training.step, lambda _error: None)
+                found.append(None if state is None else state.step)
+            except CheckpointError as error:
+                found.append(error.problem)
+    return found
+
+
+def test_ranks_of_several_machines_go_on_from_one_checkpoint(tmp_path: Path) -> None:
+    ToyRun(tmp_path / "one", TrainConfig(max_steps=10)).fit()
+    ToyRun(tmp_path / "two", TrainConfig(max_steps=10, seed=2)).fit()
+    cases = {name: tmp_path / name for name in ("none", "equal", "damaged", "lost", "other")}
+    for case in list(cases)[1:]:
+        for machine in ("machine-0", "machine-1"):
+            shutil.copytree(tmp_path / "one" / "checkpoints", cases[case] / machine)
+    with (cases["damaged"] / "machine-1/step-0000010/model.safetensors").open("ab") as file:
+        file.write(b"?")
+    shutil.rmtree(cases["lost"] / "machine-1")
+    shutil.rmtree(cases["other"] / "machine-1")
+    shutil.copytree(tmp_path / "two" / "checkpoints", cases["other"] / "machine-1")
+    said = run_ranks(_resumed, [str(path) for path in cases.values()], world_size=2)
+    refused = "rank 1 does not find the checkpoint of step 10 that others have"
+    assert said == [[None, 10, 5, refused, refused]] * 2

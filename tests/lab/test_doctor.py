@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lab.conftest import OpenLab
+from lab.desk import set_up_desk
 from lab.laboratory import INTERFACE, Lab
 
 Spoil = Callable[[Lab, Path], None]
@@ -85,9 +86,10 @@ def a_clock_ahead(lab: Lab, _hosts_file: Path) -> None:
 
 
 def a_full_disk(lab: Lab, hosts_file: Path) -> None:
+    """So full that not even the code gets there."""
     small = lab.host("beta").home / "small"
     small.mkdir()
-    lab.host("beta").mount("-t", "tmpfs", "-o", "size=30m", "lab-small", small)
+    lab.host("beta").mount("-t", "tmpfs", "-o", "size=2m", "lab-small", small)
     _set_of_beta(hosts_file, f'folder = "{small}/dragoman"')
 
 
@@ -132,17 +134,24 @@ def _set_of_beta(hosts_file: Path, line: str) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.slow
-def test_what_is_wrong_is_named(
-    make_lab: OpenLab, tmp_path: Path, spoil: Spoil, check: str, host: str
+@pytest.mark.timeout(900)
+def test_what_is_wrong_is_named_and_nothing_is_trained(
+    make_lab: OpenLab, spoil: Spoil, check: str, host: str
 ) -> None:
-    lab = make_lab(["alpha", "beta"], rate="40mbit")
-    hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1, 1])
-    spoil(lab, hosts_file)
-    exit_code, said = examined(lab, hosts_file)
+    desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"), slots=(1, 1))
+    hosts_file = desk.folder / "hosts.toml"
+    spoil(desk.lab, hosts_file)
+    exit_code, said = examined(desk.lab, hosts_file)
     # A port that is closed one way also stops the answers to the other.
     assert {found for found, _ in failures(said)} == {check}
     assert (check, host) in failures(said)
     assert exit_code == 1
+    refused = desk.run("train", "small.toml", "--hosts", "hosts.toml")
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert f": {check}: " in refused.stderr
+    assert not (desk.lab.host("alpha").home / ".dragoman" / "runs").exists()
+    assert desk.events("run_started") == []
 
 
 def test_a_host_whose_key_is_not_known_is_not_talked_to(make_lab: OpenLab, tmp_path: Path) -> None:

@@ -11,14 +11,23 @@ import pytest
 from dragoman.telemetry.events import read_events
 from dragoman.train.durable import verify
 from lab.desk import ENDLESS, PROGRAM, RECIPE, Desk, nothing_left, wait_until, workers
+from lab.laboratory import LabHost
 
 pytestmark = pytest.mark.timeout(900)
+
+
+def listening(host: LabHost) -> set[str]:
+    """Addresses at which anything on a host takes TCP connections or UDP packets."""
+    lines = host.run(["ss", "-Hltun"]).stdout.splitlines()
+    return {line.split()[4].rpartition(":")[0] for line in lines}
 
 
 def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
     training = desk.train(*ENDLESS)
     wait_until(desk.trains)
     assert desk.status()["state"] == "running"
+    for host in desk.lab.hosts:
+        assert listening(host) <= {host.address, "127.0.0.1"}
     second = desk.run("train", str(desk.run_directory()), "--hosts", "hosts.toml")
     assert second.returncode == 1
     assert "is being trained by" in second.stderr
@@ -106,6 +115,10 @@ def test_files_that_differ_are_refused(desk: Desk) -> None:
     assert again.returncode == 1
     assert "beta: same files: the " in again.stderr
     assert "the vocabulary differs" in again.stdout
+    run = str(desk.run_directory())
+    examined = desk.run("doctor", "--hosts", "hosts.toml", "--run", run)
+    assert examined.returncode == 1
+    assert "the vocabulary differs" in examined.stdout
     nothing_left(desk)
 
 

@@ -21,8 +21,9 @@ from dragoman.cluster.copying import directory_parcel
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.team import agent_command
 from dragoman.cluster.unpack import unpack
+from dragoman.corpus.files import file_sha256
 from dragoman.errors import CheckpointError, DragomanError, MachineError
-from dragoman.train.durable import discard, remove_drafts, verify
+from dragoman.train.durable import DIGESTS_FILE, discard, remove_drafts, verify
 
 CHECKPOINTS: Final = "checkpoints"
 
@@ -126,10 +127,16 @@ class RunOnHosts:
         names = [newest, *(f"rank-{rank:04d}/{newest}" for rank in self.ranks_of(host))]
         if host == self.hosts.host[0]:
             names += [path.name for path in _steps(self.path / CHECKPOINTS) if path.name < newest]
-        for name in names:
+        here = [name for name in names if (self.path / CHECKPOINTS / name).is_dir()]
+        # A host that was away may have saved another one under the same name.
+        kept = [
+            f"{name}={file_sha256(self.path / CHECKPOINTS / name / DIGESTS_FILE)}" for name in here
+        ]
+        more = [self.place, *kept]
+        ssh.run(host, agent_command(host, code=self.code, verb="forget", more=more))
+        for name in here:
             source = self.path / CHECKPOINTS / name
-            if source.is_dir():
-                directory_parcel(f"{self.place}/{CHECKPOINTS}/{name}", source).send(host)
+            directory_parcel(f"{self.place}/{CHECKPOINTS}/{name}", source).send(host)
 
 
 @dataclass(slots=True)

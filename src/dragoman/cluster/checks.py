@@ -6,7 +6,9 @@ its test.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from dragoman import units
 from dragoman.cluster.facts import ClusterFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.links import Link
+from dragoman.cluster.ssh import NO_PYTHON
 
 Status = Literal["ok", "unknown", "warning", "failure"]
 
@@ -97,8 +100,15 @@ def measured_link(facts: ClusterFacts) -> Link | None:
 
 
 def logins(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
-    """Every host answers."""
+    """Every host answers, and can take what examines it."""
     for host, said in facts.unreachable.items():
+        if os.strerror(errno.ENOSPC) in said:
+            yield _fail("storage", host, "its disk is full", "free space there: df -h shows where")
+            continue
+        if said.startswith(NO_PYTHON):
+            remedy = "run dragoman setup --hosts, or name its python in hosts.toml"
+            yield _fail("versions", host, said, remedy)
+            continue
         yield _fail(
             "login",
             host,

@@ -18,6 +18,7 @@ from dragoman.errors import MachineError
 CONNECT_S: Final = 10
 LOST_AFTER_S: Final = 15
 """A host that has not answered ssh for so long is lost."""
+NO_PYTHON: Final = "there is no"
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _NO_LOGIN: Final = 255
@@ -88,9 +89,9 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
             remedy=f"make `ssh {target.removeprefix('-- ')} true` work from here, "
             "without a password and with its host key known",
         )
-    if exit_code == _NO_PROGRAM or "No such file" in last:
+    if exit_code == _NO_PROGRAM:
         return MachineError(
-            f"there is no {host.python}",
+            f"{NO_PYTHON} {host.python}",
             place=host.name,
             remedy="run dragoman setup --hosts, or name its python in hosts.toml",
         )

@@ -8,6 +8,7 @@ The desk reads archives of hosts with the same function. Only the standard libra
 
 import os
 import shutil
+import socket
 import sys
 import tarfile
 from pathlib import Path
@@ -40,13 +41,18 @@ def receive(directory: Path, num_files: int) -> None:
         print("have", flush=True)
         return
     print("want", flush=True)
-    draft = directory.with_name(f".{directory.name}.{os.getpid()}.draft")
+    # Hosts that share the folder may be at it at once.
+    writer = f"{socket.gethostname()}-{os.getpid()}"
+    draft = directory.with_name(f".{directory.name}.{writer}.draft")
     draft.mkdir(parents=True)
     try:
         if unpack(sys.stdin.buffer, draft) != num_files:
             raise EOFError("the connection ended early")
-        if not directory.is_dir():
+        try:
             draft.rename(directory)
+        except OSError:
+            if not directory.is_dir():  # another was first
+                raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     print("done", flush=True)

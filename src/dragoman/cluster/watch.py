@@ -56,8 +56,14 @@ class Record:
     def append(self, name: str, text: str) -> None:
         """Take over whole lines of one file."""
         lines = text.encode()
-        with (self._directory / Path(name).name).open("ab") as file:
-            file.write(lines)
+        path = self._directory / Path(name).name
+        try:
+            with path.open("ab") as file:
+                file.write(lines)
+        except OSError as error:
+            raise MachineError(
+                f"cannot be written: {error.strerror}", place=path, remedy="free disk space here"
+            ) from error
         for event in filter(None, map(read_line, lines.splitlines())):
             if event.rank == 0 or event.kind == Alert.kind:
                 self._see(event)

@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from dragoman.corpus.files import file_sha256
 from dragoman.errors import CheckpointError
 from dragoman.train.checkpoint import Checkpoint, CheckpointStore, TensorGroups, copy_named
+from dragoman.train.durable import DIGESTS_FILE
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 
@@ -49,11 +51,37 @@ def resume(
     Returns None where there is no checkpoint, or only that of step 0: the weights of another model,
     which the run began with. Raises CheckpointError.
     """
-    checkpoint = store.latest_valid(warn)
+    checkpoint = _agreed(store, step, warn)
     if checkpoint is None or not checkpoint.state.step:
         return None
     restore(checkpoint, step, own=_own(store, checkpoint, step))
     return checkpoint.state.model_copy(update={"world_size": step.world.world_size})
+
+
+def _agreed(
+    store: CheckpointStore, step: TrainStep, warn: Callable[[CheckpointError], None]
+) -> Checkpoint | None:
+    """The newest checkpoint that every rank finds intact where it is, with the same content.
+
+    Raises CheckpointError where there is none such, but checkpoints.
+    """
+    world = step.world
+    newest = store.latest_valid(warn)
+    steps = world.gather_json(-1 if newest is None else newest.state.step)
+    if max(steps) < 0:
+        return None
+    oldest = max(min(steps), 0)
+    common = newest if min(steps) == max(steps) else store.intact(oldest)
+    digests = world.gather_json("" if common is None else file_sha256(common.path / DIGESTS_FILE))
+    if common is None or len(set(digests)) > 1:
+        differs = (digest != digests[0] for digest in digests)
+        other = next((rank for rank, does in enumerate(differs) if does), steps.index(min(steps)))
+        raise CheckpointError(
+            f"rank {other} does not find the checkpoint of step {max(steps)} that others have",
+            place=store.directory,
+            remedy="delete the run's checkpoints on its machine, and start again",
+        )
+    return common
 
 
 def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,8 +17,10 @@ import pytest
 
 import dragoman
 from dragoman.cluster.agent import network
+from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool, prefix_digest
 from dragoman.cluster.copying import code_digest, read_code
+from processes import wait_until
 
 SOURCE = Path(dragoman.__file__).resolve().parents[1]
 
@@ -112,3 +116,44 @@ def test_events_go_on_where_the_user_has_them(
         file.write("3\n4")  # the last line is not whole yet
     spool.forward(channel)  # type: ignore[arg-type]
     assert channel.texts == expected
+
+
+def test_a_checkpoint_that_is_not_the_desk_s_makes_way(tmp_path: Path) -> None:
+    for name, content in (("step-0000020", "ours"), ("step-0000040", "of another time")):
+        folder = tmp_path / "runs/x/checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "digests.json").write_text(content)
+    ours = hashlib.sha256(b"ours").hexdigest()
+    known = [f"step-{step:07d}={ours}" for step in (20, 40, 60)]
+    command = [sys.executable, "-P", "-m", "dragoman.cluster.agent", "forget", ".", "runs/x"]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    subprocess.run([*command, *known], cwd=tmp_path, env=environment, check=True)
+    left = [path.name for path in (tmp_path / "runs/x/checkpoints").iterdir()]
+    assert left == ["step-0000020"]
+
+
+def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys; from pathlib import Path\n"
+        "from dragoman.cluster.agent.sole import sole_agent\n"
+        "with sole_agent(Path('.')):\n"
+        "    child = subprocess.Popen(['sleep', '600'])\n"
+        "    print(child.pid, flush=True)\n"
+        "    child.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE
+    ) as left_behind:
+        assert left_behind.stdout is not None
+        child = int(left_behind.stdout.readline())
+        with sole_agent(tmp_path):
+            assert left_behind.wait(10) == -signal.SIGKILL
+            wait_until(lambda: state_of(child) in ("Z", ""))
+
+
+def state_of(pid: int) -> str:
+    """As the kernel says it; "" where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

@@ -244,6 +244,21 @@ def test_a_host_that_does_not_answer() -> None:
     assert "Connection refused" in finding.found
 
 
+@pytest.mark.parametrize(
+    ("said", "check", "remedy"),
+    [
+        ("a command failed with exit code 1: OSError: No space left on device", "storage", "df -h"),
+        ("there is no .dragoman/venv/bin/python", "versions", "dragoman setup"),
+    ],
+)
+def test_a_host_that_cannot_be_examined_is_told_apart_from_one_that_does_not_answer(
+    said: str, check: str, remedy: str
+) -> None:
+    (finding,) = wrong(cluster().model_copy(update={"unreachable": {"delta": said}}))
+    assert (finding.check, finding.host) == (check, "delta")
+    assert remedy in finding.remedy
+
+
 def test_of_two_hosts_the_slower_one_is_named() -> None:
     facts = ClusterFacts(hosts=(host("alpha", step_s=0.5), host("beta")), pairs=cluster().pairs[:1])
     (finding,) = wrong(facts)

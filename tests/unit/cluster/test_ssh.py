@@ -33,4 +33,6 @@ def test_an_end_of_ssh_is_told_with_its_remedy() -> None:
     assert "`ssh beta.example true`" in refused.remedy
     missing = failure(HOST, 127, b"sh: 1: .dragoman/venv/bin/python: not found")
     assert "dragoman setup" in missing.remedy
+    lost = failure(HOST, 1, b"FileNotFoundError: No such file or directory: 'runs/x'")
+    assert "runs/x" in lost.problem
     assert "exit code 3: no" in failure(HOST, 3, b"a\nno\n").problem

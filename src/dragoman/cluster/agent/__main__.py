@@ -13,6 +13,8 @@ from typing import Any, Final
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.facts import tell_facts
 from dragoman.cluster.agent.work import work
+from dragoman.corpus.files import file_sha256
+from dragoman.train.durable import DIGESTS_FILE, discard
 
 
 def send(directory: Path) -> None:
@@ -31,11 +33,25 @@ def list_checkpoints(run: Path) -> None:
     print(json.dumps([name for name in names if not any(map(_is_draft, Path(name).parts))]))
 
 
+def forget(run: Path, *names: str) -> None:
+    """Remove checkpoints that are not what the desk has under their names: NAME=SHA256."""
+    for name, _, expected in (word.partition("=") for word in names):
+        path = run / "checkpoints" / name
+        if path.is_dir():
+            digests = path / DIGESTS_FILE
+            if not digests.is_file() or file_sha256(digests) != expected:
+                discard(path)
+
+
 def _is_draft(name: str) -> bool:
     return name.startswith(".")
 
 
-_FILES: Final[dict[str, Callable[[Path], None]]] = {"send": send, "list": list_checkpoints}
+_FILES: Final[dict[str, Callable[..., None]]] = {
+    "send": send,
+    "list": list_checkpoints,
+    "forget": forget,
+}
 _VERBS: Final[dict[str, Callable[[Channel, dict[str, Any]], None]]] = {
     "facts": tell_facts,
     "work": work,
@@ -50,7 +66,7 @@ def main() -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
     if verb in _FILES:
-        _FILES[verb](Path(rest[0]))
+        _FILES[verb](Path(rest[0]), *rest[1:])
     else:
         channel = Channel()
         _VERBS[verb](channel, channel.expect()["request"])
