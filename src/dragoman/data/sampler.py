@@ -91,10 +91,10 @@ class Sampler:
         self._length_keys = _length_keys(source_lengths, target_lengths, step)
         ranked = self._ranked(0)
         self._slots = _slots(len(ranked), config, seed)
-        longer = np.maximum(source_lengths, target_lengths)[ranked[self._slots]]
-        widths = padded_width(longer, config.length_multiple)
-        self._bounds = _bounds(widths, config)
-        self.num_oversized = _num_oversized(widths, config)
+        order = ranked[self._slots]
+        source, target = source_lengths[order], target_lengths[order]
+        self._bounds = _bounds(_widest(source, target, config, step), config)
+        self.num_oversized = _num_oversized(np.maximum(source, target), config)
         """Pairs longer than the budget; each is a micro-batch of its own, above the budget."""
 
     @property
@@ -175,7 +175,7 @@ def _num_cells(
     order = _order(_length_keys(source_lengths, target_lengths, step))
     source = padded_width(source_lengths[order], config.length_multiple)
     target = padded_width(target_lengths[order], config.length_multiple)
-    bounds = _bounds(np.maximum(source, target), config)
+    bounds = _bounds(_widest(source_lengths[order], target_lengths[order], config, step), config)
     longest = np.maximum.reduceat(source, bounds[:-1]) + np.maximum.reduceat(target, bounds[:-1])
     return int((longest * np.diff(bounds)).sum())
 
@@ -213,6 +213,21 @@ def _slots(num_pairs: int, config: DataConfig, seed: int) -> NDArray[np.integer]
     return slots
 
 
+def _widest(
+    source_lengths: NDArray[np.integer],
+    target_lengths: NDArray[np.integer],
+    config: DataConfig,
+    step: int,
+) -> NDArray[np.int64]:
+    """The most cells of the longer side that a pair in the place of each of these may have.
+
+    In another epoch it is another pair of the same key, and its target may be longer.
+    """
+    source = padded_width(source_lengths, config.length_multiple)
+    widest: NDArray[np.int64] = np.maximum(source, padded_width(target_lengths, step))
+    return widest
+
+
 def _bounds(widths: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
     """Cut rows of these widths into micro-batches as large as the budget allows, in order."""
     num_rows = len(widths)
@@ -231,10 +246,12 @@ def _bounds(widths: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
     return np.array(bounds, dtype=np.int64)
 
 
-def _num_oversized(widths: NDArray[np.int64], config: DataConfig) -> int:
+def _num_oversized(longest: NDArray[np.integer], config: DataConfig) -> int:
     if config.batch_tokens is None:
         return 0
-    return int(np.count_nonzero(widths > config.batch_tokens))
+    return int(
+        np.count_nonzero(padded_width(longest, config.length_multiple) > config.batch_tokens)
+    )
 
 
 def _permutation(size: int, seed: int, stream: int) -> NDArray[np.integer]:

@@ -80,7 +80,7 @@ def test_the_plan_of_a_seed_never_changes() -> None:
     )
     plan = sampler(pairs, DataConfig(batch_tokens=1000, pool_pairs=2000), seed=1).epoch(3)
     consumed = np.concatenate(micro_batches(plan)).astype("<i8")
-    assert hashlib.sha256(consumed.tobytes()).hexdigest()[:16] == "4f0a44210838735f"
+    assert hashlib.sha256(consumed.tobytes()).hexdigest()[:16] == "205e961b8d2297de"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -102,13 +102,14 @@ def test_no_batch_is_over_the_budget_and_none_could_take_another_row(name: str) 
     pairs, config = random_pairs(3000), CONFIGS[name]
     assert config.batch_tokens is not None
     planned = sampler(pairs, config)
-    sizes = [
-        len(batch) * max(widths(pairs, batch, config.length_multiple))
-        for batch in micro_batches(planned.epoch(0))
-    ]
     assert planned.num_oversized == 0
-    assert max(sizes) <= config.batch_tokens
-    assert np.median(sizes) > config.batch_tokens - 2 * 64
+    for epoch in (0, 1, 2, 7):  # later ones put other pairs of like length in the same places
+        sizes = [
+            len(batch) * max(widths(pairs, batch, config.length_multiple))
+            for batch in micro_batches(planned.epoch(epoch))
+        ]
+        assert max(sizes) <= config.batch_tokens
+        assert np.median(sizes) > config.batch_tokens - 2 * 64
 
 
 def test_a_count_of_sentences_is_kept_but_for_the_last_batch() -> None:
