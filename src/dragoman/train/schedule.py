@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dragoman.settings import Section
 
@@ -30,6 +30,12 @@ class ScheduleConfig(Section):
     """Value at the end of cosine, linear and wsd, as a share of the peak."""
     noam_scale: float = Field(default=2.0, gt=0.0)
     """Multiplies the whole curve of `noam`."""
+
+    @model_validator(mode="after")
+    def _decay_is_set(self) -> Self:
+        if self.kind == "wsd" and not self.decay_steps:
+            raise ValueError('schedule.kind = "wsd" never decays without schedule.decay_steps')
+        return self
 
 
 class Run(NamedTuple):

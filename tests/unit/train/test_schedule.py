@@ -92,6 +92,11 @@ def test_wsd_warms_up_holds_and_decays_in_a_straight_line() -> None:
     assert curve[80:101] == pytest.approx([1.0 - 0.5 * n / 20 for n in range(21)])
 
 
+def test_wsd_without_a_decay_is_refused() -> None:
+    with pytest.raises(ValueError, match="never decays without"):
+        ScheduleConfig(kind="wsd")
+
+
 def test_constant_stays_at_its_peak() -> None:
     config = ScheduleConfig(kind="constant", peak_learning_rate=0.5, warmup_steps=2)
     assert rates(config, 5) == [0.25, 0.5, 0.5, 0.5, 0.5]
@@ -107,7 +112,7 @@ def test_the_end_is_the_configs_or_else_the_runs() -> None:
 @given(
     kind=st.sampled_from(KINDS),
     warmup=st.integers(0, 200),
-    decay=st.integers(0, 200),
+    decay=st.integers(1, 200),
     total=st.integers(1, 200),
     step=st.integers(0, 1000),
 )
