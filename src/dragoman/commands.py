@@ -35,6 +35,7 @@ def run(options: Namespace) -> int:
         workers=options.workers,
         ranks=options.ranks,
         fresh=options.fresh,
+        show=console.preparing(),
     )
     print_summary(directory)
     return 0
@@ -66,7 +67,10 @@ def prepare(options: Namespace) -> int:
     from dragoman.run import prepare as prepare_shards
 
     recipe = load_recipe(options.recipe, options.overrides)
-    directory = prepare_shards(recipe, directory=options.prepared, workers=options.workers)
+    with console.preparing() as progress:
+        directory = prepare_shards(
+            recipe, directory=options.prepared, workers=options.workers, progress=progress
+        )
     console.print_prepared(Manifest.load(directory), directory)
     return 0
 

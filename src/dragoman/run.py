@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,10 +34,14 @@ def run(
     workers: int | None = None,
     ranks: int | None = None,
     fresh: bool = False,
-    progress: Progress | None = None,
+    show: AbstractContextManager[Progress] | None = None,
 ) -> RunDirectory:
-    """Text -> shards -> checkpoints -> scores; the directory holds all of it."""
-    shards = prepare(recipe, directory=prepared, workers=workers, progress=progress)
+    """Text -> shards -> checkpoints -> scores; the directory holds all of it.
+
+    show: gives what is told how far the preparation is, and is left when that is done.
+    """
+    with show or nullcontext() as progress:
+        shards = prepare(recipe, directory=prepared, workers=workers, progress=progress)
     directory = start(recipe, prepared=shards, runs=runs, fresh=fresh)
     train(directory, ranks=ranks)
     if recipe.corpus.test or recipe.corpus.test_pairs:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dragoman.console import open_console
+from dragoman.console import open_console, preparing
 from dragoman.errors import ConfigError
 from dragoman.run_directory import RunDirectory
 
@@ -126,9 +126,14 @@ def _opened(options: Namespace) -> RunDirectory:
 
             origin = Origin.open(options.origin)
             recipe = origin.adapt(recipe)
-        prepared = steps.prepare(
-            recipe, directory=options.prepared, workers=options.workers, origin=origin
-        )
+        with preparing() as progress:
+            prepared = steps.prepare(
+                recipe,
+                directory=options.prepared,
+                workers=options.workers,
+                progress=progress,
+                origin=origin,
+            )
         return steps.start(
             recipe, prepared=prepared, runs=options.runs, fresh=options.fresh, origin=origin
         )

@@ -116,3 +116,25 @@ def test_every_file_is_listed_with_its_size_and_purpose(
 def test_nothing_to_list_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory; name a run"):
         console.print_inventory(tmp_path / "none")
+
+
+def test_a_preparation_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.preparing(every_s=0.0) as tell:
+        tell("clean", 32_768, None)
+        tell("encode", 10_000, 60_000)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["read and clean: 32,768 pairs", "encode: 10,000 of 60,000 pairs"]
+    with console.preparing() as tell:  # the first ten seconds are told by nothing
+        tell("clean", 32_768, None)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_preparation_is_a_bar_on_a_terminal() -> None:
+    file = io.StringIO()
+    terminal = Console(file=file, force_terminal=True, width=100, no_color=True)
+    with console.preparing(terminal) as tell:
+        for stage, pairs, total in (("clean", 9_000, None), ("learn", 0, None), ("encode", 5, 9)):
+            tell(stage, pairs, total)
+    shown = file.getvalue()
+    assert "encode" in shown
+    assert "5 of 9 pairs" in shown
