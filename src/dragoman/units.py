@@ -227,8 +227,10 @@ LEARNING_RATE = Scientific("learning rate", (("", 1.0),))
 
 
 def money(amount: float, *, currency: str) -> str:
-    """An amount with its currency: 340.00 USD."""
-    return f"{amount:,.2f} {currency}"
+    """An amount with its currency: 340.00 USD; what is less than a cent with two digits."""
+    tiny = 0 < abs(amount) < 0.01
+    decimals = 1 - math.floor(math.log10(abs(amount))) if tiny else 2
+    return f"{amount:,.{decimals}f} {currency}"
 
 
 def parse_money(text: str) -> tuple[float, str]:

@@ -20,7 +20,7 @@ from dragoman.watch.screen import screen
 
 RECORDED = Path(__file__).with_name("recorded")
 RUNS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
-DAMAGES_A_RUN = 26
+DAMAGES_A_RUN = 22
 PRICE = Price(amount=3.0, currency="USD")
 WRONG: tuple[Any, ...] = (
     None,

@@ -114,6 +114,13 @@ RUNS: dict[str, dict[str, str]] = {
         "network_faults": "no",
         "trained": "cannot tell",
     },
+    "two_hosts_1mbit": {"network": "yes", "network_fit": "measured", "processors": "no"},
+    "two_hosts_500kbit": {
+        "network": "yes",
+        "network_fit": "measured",
+        "processors": "no",
+        "starved": "no",
+    },
     "two_hosts_free": {
         "network": "cannot tell",  # its machine was overloaded: 1.3% to 23.4% of a step
         "network_fit": "measured",

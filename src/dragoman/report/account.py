@@ -23,8 +23,8 @@ def duration(facts: Facts) -> Verdict:
         says = f"{_so_far(facts)} {_long(wall_s)} for {steps} steps"
         train_s = facts.train_s
         says += "." if train_s is None else f", {_long(train_s)} of it in training."
-        if facts.left_s is not None:
-            says += f" At this speed {_long(facts.left_s)} are left."
+        if (left_s := measures.left_s(facts)) is not None:
+            says += f" At this speed {_long(left_s)} are left."
     return Verdict(
         key="duration",
         question="How long does it take?",
@@ -177,8 +177,8 @@ def cost(facts: Facts) -> Verdict:
         says = f"{text} of machine time; no price given."
         if price:
             says = f"{text} of machine time, {price}."
-        if price and facts.left_s is not None:
-            whole = cost_text(facts, wall_s + facts.left_s)
+        if price and (left_s := measures.left_s(facts)) is not None:
+            whole = cost_text(facts, wall_s + left_s)
             says = f"{text} of machine time, {price} so far; {whole} when it is done."
         remedy = "" if price else "Give the price of a machine for an hour: --price '3.06 USD'."
     if facts.price is not None:

@@ -35,7 +35,7 @@ class Budget:
 PAIRS: Final = Budget("pairs", "samples (pairs)", units.SHORT_COUNT.text, "pairs")
 TOKENS: Final = Budget("tokens", "source + target tokens", units.SHORT_COUNT.text, "tokens")
 WALL: Final = Budget("wall_s", "wall clock", units.DURATION.text)
-MACHINES: Final = Budget("machine_s", "machine-hours", units.HOURS.text, "of machines")
+MACHINES: Final = Budget("machine_s", "machine time", units.DURATION.text, "of machines")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,8 @@ from dragoman.report.render import cell, write_files
 from dragoman.report.svg import Axis, Series, line_plot
 
 _HIDDEN_START: Final = 0.04
-_AXES: Final = (
-    (TOKENS, Axis("source + target tokens", units.SHORT_COUNT.text), 1.0),
-    (WALL, Axis("hours of wall clock", "{:.3g}".format), HOUR_S),
-    (MACHINES, Axis("machine-hours", "{:.3g}".format), HOUR_S),
-)
+_LOSS: Final = Axis("dev loss, nats a target token", "{:.4g}".format)
+_TOKENS: Final = Axis("source + target tokens", units.SHORT_COUNT.text)
 Table = list[list[str]]
 
 
@@ -125,22 +122,33 @@ def _table(rows: Table) -> Iterator[str]:
     yield "</table>"
 
 
+def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
+    """What each plot lays losses over, and how much of the budget is one there."""
+    yield TOKENS, _TOKENS, 1.0
+    for budget in (WALL, MACHINES):
+        ends = [points[-1][0] for course in found.courses if (points := course.losses(budget))]
+        unit, scale = ("hours", HOUR_S) if max(ends, default=0.0) >= 2 * HOUR_S else ("minutes", 60)
+        yield budget, Axis(f"{unit} of {budget.name}", "{:.3g}".format), scale
+    prices = [course.facts.price for course in found.courses]
+    for budget in found.budgets:
+        if budget.key == "money" and prices[0] is not None:
+            yield budget, Axis(f"money, {prices[0].currency}", "{:.3g}".format), 1.0
+
+
 def _plots(found: Comparison, width: int) -> Iterator[str]:
-    priced = [budget for budget in found.budgets if budget.key == "money"]
-    money = [(budget, Axis("money", "{:.3g}".format), 1.0) for budget in priced]
-    for budget, axis, scale in (*_AXES, *money):
+    for budget, axis, scale in _axes(found):
         series = []
         for course in found.courses:
             points = course.losses(budget)
             begin = points[-1][0] * _HIDDEN_START if points else 0.0
             shown = [(used / scale, loss) for used, loss in points if used >= begin]
             series.append(Series(course.letter, shown))
-        yield line_plot(series, axis, Axis("dev loss", "{:.4g}".format), width=width)
+        yield line_plot(series, axis, _LOSS, width=width)
     series = [
         Series(course.letter, [(used, one.bleu or 0.0) for used, one in course.bleus(TOKENS)])
         for course in found.courses
     ]
-    yield line_plot(series, _AXES[0][1], Axis("BLEU", "{:.3g}".format), width=width, height=180)
+    yield line_plot(series, _TOKENS, Axis("BLEU", "{:.3g}".format), width=width, height=180)
 
 
 def _markdown(found: Comparison) -> Iterator[str]:

@@ -213,12 +213,12 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
         yield Evidence("best dev loss", loss, text)
     if found is not None:
         text = _fall_text(found).removeprefix(_STRETCH_WORDS)
-        yield Evidence("10% more steps", found.gain, text)
+        yield Evidence("10% more steps, dev loss", found.gain, text)
     rising = bleu_trend(facts)
     if rising is not None:
         low, high = units.SCORE.text(rising.low), units.SCORE.text(rising.high)
-        text = f"add {units.SCORE.text(rising.gain)} points of BLEU ({low} to {high})"
-        yield Evidence("10% more steps", rising.gain, text)
+        text = f"add {units.SCORE.text(rising.gain)} points ({low} to {high})"
+        yield Evidence("10% more steps, BLEU", rising.gain, text)
     if facts.max_steps:
         left = max(facts.max_steps - facts.last_step, 0) / facts.max_steps
         yield evidence("schedule that is left", units.SHARE, left)
@@ -282,7 +282,9 @@ def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:
 
 def _fall_text(found: Trend) -> str:
     low, high = units.SHARE.text(-found.high), units.SHARE.text(-found.low)
-    return f"{_STRETCH_WORDS}lower it by {units.SHARE.text(-found.gain)} ({low} to {high})"
+    return (
+        f"{_STRETCH_WORDS}lower the dev loss by {units.SHARE.text(-found.gain)} ({low} to {high})"
+    )
 
 
 def _go_on(facts: Facts) -> str:

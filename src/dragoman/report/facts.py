@@ -16,7 +16,6 @@ from dragoman.recipe import Recipe
 _SILENCE_S = 600.0
 _SILENT_GAPS = 5
 """A run that says nothing for this many times its longest pause does not run any more."""
-_RECENT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +220,21 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What the run itself wanted a person to know; severity is info, warning or error."""
+
+    time: float
+    step: int | None
+    severity: str = "warning"
+    cause: str
+
+    @property
+    def text(self) -> str:
+        """With the step at which it was said."""
+        return self.cause if self.step is None else f"step {self.step:,}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """What the log of another tool says beyond the events of ours."""
 
@@ -279,7 +293,7 @@ class Facts:
     """What they took the first time."""
     prepare_s: float | None = None
     environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
-    alerts: tuple[str, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     traffic: tuple[Traffic, ...] = ()
     machines: tuple[Machine, ...] = ()
@@ -357,23 +371,6 @@ class Facts:
         """Seconds at the end of lives that no event says anything of: the steps under way there."""
         open_ended = (one for one in self.segments if one.reason is None)
         return sum(one.ended - one.accounted for one in open_ended)
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the last step; None where the run does not go on, or nothing was timed.
-
-        At the speed of the last intervals, each step with its part of all else so far.
-        """
-        if not self.is_running or self.imported or not self.max_steps:
-            return None
-        timed = [one for one in self.intervals[-_RECENT:] if one.interval_s is not None]
-        recent, made = (sum(one.steps for one in some) for some in (timed, self.intervals))
-        if not recent or self.wall_s is None or self.train_s is None:
-            return None
-        step_s = sum(one.interval_s or 0.0 for one in timed) / recent
-        other_s = max(self.wall_s - self.untold_s - self.train_s, 0.0)
-        made += self.repeated_steps
-        return max(self.max_steps - self.last_step, 0) * (step_s + other_s / made)
 
 
 def total(*values: float | None) -> float | None:

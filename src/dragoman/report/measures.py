@@ -9,6 +9,8 @@ from dragoman.estimate import training_flop
 from dragoman.report.facts import Facts, Interval, Rank, summed, total
 
 FP32_BYTES = 4
+_RECENT = 20
+"""Intervals whose speed tells when the run will end."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 
 
@@ -88,6 +90,23 @@ def validate_s(facts: Facts) -> float | None:
 def save_s(facts: Facts) -> float | None:
     """Seconds of writing checkpoints."""
     return summed(one.seconds_s for one in facts.checkpoints)
+
+
+def left_s(facts: Facts) -> float | None:
+    """Seconds until the last step; None where the run does not go on, or nothing was timed.
+
+    At the speed of the last intervals, each step with its part of all else so far.
+    """
+    if not facts.is_running or facts.imported or not facts.max_steps:
+        return None
+    timed = [one for one in facts.intervals[-_RECENT:] if one.interval_s is not None]
+    recent, made = (sum(one.steps for one in some) for some in (timed, facts.intervals))
+    if not recent or facts.wall_s is None or facts.train_s is None:
+        return None
+    recent_s = sum(one.interval_s or 0.0 for one in timed) / recent
+    other_s = max(facts.wall_s - facts.untold_s - facts.train_s, 0.0)
+    made += facts.repeated_steps
+    return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / made)
 
 
 def exposed_share(facts: Facts) -> float | None:

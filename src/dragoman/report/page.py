@@ -124,7 +124,7 @@ def _problems(facts: Facts) -> Iterator[str]:
     if not facts.problems and not facts.alerts:
         return
     yield "<section><h2>About the evidence</h2><ul class='problems'>"
-    for text in (*facts.problems, *facts.alerts):
+    for text in (*facts.problems, *(alert.text for alert in facts.alerts)):
         yield f"<li>{escape(text)}</li>"
     yield "</ul></section>"
 

@@ -11,7 +11,7 @@ from dragoman.report.facts import Facts
 from dragoman.report.rates import rates_of
 from dragoman.report.svg import Axis, Part, Series, bar_plot, line_plot
 
-_STEPS = Axis("step", units.SHORT_COUNT.text)
+_STEPS = Axis("step", "{:,.10g}".format)
 _RATE_POINTS = 200
 _HIDDEN_START = 0.04
 """Of the steps: there the loss is so high that all else would lie on one line."""

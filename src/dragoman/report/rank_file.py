@@ -48,7 +48,7 @@ class RankFile:
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     links: list[facts.Link] = field(default_factory=list)
     devices: list[facts.Device] = field(default_factory=list)
-    alerts: list[str] = field(default_factory=list)
+    alerts: list[facts.Alert] = field(default_factory=list)
     prepare_s: float | None = None
     samples: Samples = field(default_factory=Samples)
     damaged: list[int] = field(default_factory=list)
@@ -156,10 +156,6 @@ class RankFile:
     def _environment(self, event: Event, _moment: float) -> None:
         self.environment = event.payload
 
-    def _alert(self, event: Event, _moment: float) -> None:
-        where = "" if event.step is None else f"step {event.step}: "
-        self.alerts.append(f"{where}{event.payload.get('cause')}")
-
     def _corpus_stage(self, event: Event, _moment: float) -> None:
         seconds_s = number(event.payload.get("seconds_s"))
         if seconds_s is not None:
@@ -214,7 +210,7 @@ _READERS: dict[str, _Reader] = {
     events.TestScored.kind: _kept(facts.TestScore, "test_scores"),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
     events.Environment.kind: RankFile._environment,
-    events.Alert.kind: RankFile._alert,
+    events.Alert.kind: _kept(facts.Alert, "alerts"),
     events.CorpusStage.kind: RankFile._corpus_stage,
     samples.LinkMeasured.kind: _kept(facts.Link, "links"),
     samples.DeviceMeasured.kind: _kept(facts.Device, "devices"),

@@ -109,7 +109,7 @@ def _scaling(facts: Facts) -> Evidence:
     name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
     if found is None or not ranks:
         return evidence(name, units.SHARE, found)
-    worth = f"{ranks} ranks did the work of {found * ranks:.3g} that need not wait for each other"
+    worth = f"{ranks} ranks were as fast as {found * ranks:.3g} that wait for nobody"
     return Evidence(name, found, f"{units.SHARE.text(found)}: {worth}")
 
 
@@ -126,6 +126,8 @@ def _gpu_text(gpu: Gpu) -> str:
     parts = []
     if gpu.utilisation_share is not None:
         parts.append(f"utilisation counter {units.SHARE.text(gpu.utilisation_share)}")
+    if gpu.sm_activity_share is not None:
+        parts.append(f"{units.SHARE.text(gpu.sm_activity_share)} of its multiprocessors busy")
     if gpu.power_w is not None:
         limit = "" if gpu.power_limit_w is None else f" of {units.POWER.text(gpu.power_limit_w)}"
         parts.append(f"{units.POWER.text(gpu.power_w)}{limit}")

@@ -90,6 +90,12 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def _x_ticks(low: float, high: float, most: int) -> list[float]:
+    """Two or more where there is room for few: one alone does not tell the scale."""
+    found = (ticks(low, high, more) for more in range(max(most, 2), max(most, 2) + 3))
+    return next((one for one in found if len(one) >= 2), ticks(low, high, most))
+
+
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """Where data lie on the paper."""
@@ -116,7 +122,7 @@ class _Frame:
         y_ticks = ticks(low, high, 6)
         left = max(len(y.text(tick)) for tick in y_ticks) * _CHARACTER + 10
         widest = max(len(x.text(value)) for value in (min(xs), max(xs))) * _CHARACTER + 16
-        x_ticks = ticks(min(xs), max(xs), max(2, min(8, int((width - left) / widest))))
+        x_ticks = _x_ticks(min(xs), max(xs), min(8, int((width - left) / widest)))
         return cls(
             left, width - 14.0, 22.0, height - 38.0, min(xs), max(xs), low, high, x_ticks, y_ticks
         )

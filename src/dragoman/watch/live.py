@@ -24,6 +24,7 @@ from dragoman.watch.follow import Follower
 
 _KEPT_SAMPLES: Final = 120
 _RECENT_INTERVALS: Final = 5
+_ALERTS_S: Final = 3600.0
 _NUMBERS: Final = {
     RunStarted.kind: ("max_steps",),
     TrainInterval.kind: (
@@ -235,8 +236,11 @@ def _is_whole(event: Event) -> bool:
 
 
 def _alerts(facts: Facts) -> Iterator[str]:
-    """What a person should look at, the newest of the run's own alerts first."""
-    yield from reversed(facts.alerts)
+    """What a person should look at: the run's own alerts of the last hour, the newest first."""
+    since = facts.segments[-1].ended - _ALERTS_S if facts.segments else 0.0
+    for alert in reversed(facts.alerts):
+        if alert.time >= since and alert.severity != "info":
+            yield alert.text
     for verdict in (network(facts), *examine(facts)):
         if verdict.answer == "yes":
             yield f"{verdict.question} {verdict.says} {verdict.remedy}".strip()

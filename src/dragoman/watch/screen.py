@@ -27,6 +27,7 @@ PHASE_STYLES: Final = {
 }
 _STATE_STYLES: Final = {"running": "green", "finished": "cyan", "not started": "dim"}
 _LEAST_CHART, _MOST_CHART = 4, 14
+_LEAST_TABLE: Final = 3
 _MOST_ALERTS: Final = 3
 _GAP: Final = 2
 _SPARK: Final = 10
@@ -45,7 +46,8 @@ def screen(now: Now, *, width: int, height: int) -> list[Text]:
     fixed = len(head) + len(phases) + len(alerts)
     hosts = _cut(hosts, max(height - fixed, 0))
     left = height - fixed - len(hosts)
-    charts = _charts(now.facts, width, min(left, _MOST_CHART)) if left >= _LEAST_CHART else []
+    most = max(_MOST_CHART, height // 2)
+    charts = _charts(now.facts, width, min(left, most)) if left >= _LEAST_CHART else []
     lines = [*head, *charts, *phases, *hosts, *alerts][:height]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -197,6 +199,7 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
     gpus = list(host.gpus.values())
     cells["GPU"] = _mean(units.SHARE, gpus, "utilisation_share")
+    cells["SMs busy"] = _mean(units.SHARE, gpus, "sm_activity_share")
     cells["power"] = _sum(units.POWER, gpus, "power_w")
     flops = measures.useful_flop_share(now.facts, host=host.name)
     cells["useful FLOPs"] = _told_or(units.SHARE, flops)
@@ -245,10 +248,14 @@ def _row(cells: dict[str, str], widths: dict[str, int], style: str) -> Text:
 
 
 def _cut(rows: list[Text], most: int) -> list[Text]:
+    """A heading and hosts, as many as fit, then how many do not; a heading needs a host below."""
     if len(rows) <= most:
         return rows
-    hidden = len(rows) - max(most - 1, 0)
-    return [*rows[: max(most - 1, 0)], Text(f"and {hidden} more hosts", style="dim")][:most]
+    shown = rows[: most - 1] if most >= _LEAST_TABLE else []
+    hidden = len(rows) - max(len(shown), 1)
+    more = "more " if shown else ""
+    note = f"and {hidden} {more}host{'' if hidden == 1 else 's'}"
+    return [*shown, Text(note, style="dim")][:most]
 
 
 def _alerts(now: Now) -> Iterator[Text]:

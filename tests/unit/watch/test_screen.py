@@ -253,8 +253,35 @@ def test_alerts_come_first_and_stay_one_line(tmp_path: Path) -> None:
     run = _recorded()
     directory = replace(run, extra=[*run.extra, (0, alert)]).write(tmp_path / "run")
     lines = [line.plain for line in screen(_now(directory), width=80, height=24)]
-    assert any(line.startswith("! step 4300: two lines") for line in lines)
+    assert any(line.startswith("! step 4,300: two lines") for line in lines)
     assert lines[-1].startswith("  and ")
+
+
+def test_what_was_long_ago_is_no_alert_and_neither_is_good_news(tmp_path: Path) -> None:
+    slow = Recorded(steps=8000, max_steps=9000, reason=None, sync_s=(0.4, 0.4))
+    run = slow.write(tmp_path / "run")
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for place, severity in ((20, "warning"), (-1, "warning"), (-1, "info")):
+        said = {"kind": "alert", "cause": f"{severity} at {place}", "severity": severity}
+        near = {name: lines[place][name] for name in ("v", "time", "mono_s", "host", "rank")}
+        lines.insert(len(lines) if place < 0 else place + 1, near | said | {"step": 1})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    now = _now(run)
+    assert len(now.facts.alerts) == 3
+    assert [text for text in now.alerts if " at " in text] == ["step 1: warning at -1"]
+
+
+def test_hosts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
+    many = _now(_recorded(8).write(tmp_path / "many"))
+    shown = _plain(screen(many, width=80, height=16))
+    hidden = 8 - shown.count("host-")
+    assert f"and {hidden} more hosts" in shown
+    one = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,))
+    single = _now(replace(one, extra=[(0, HOST)]).write(tmp_path / "one"))
+    heights = {height: _plain(screen(single, width=80, height=height)) for height in range(7, 24)}
+    assert any("and 1 host" in text for text in heights.values())
+    assert not any("hosts" in text for text in heights.values())
 
 
 def test_the_newest_run_is_watched_where_none_is_named(tmp_path: Path) -> None:
