@@ -1,5 +1,6 @@
 /* A management library with one GPU that waits at 100% and 43 W: what the driver of a V100 says.
-   Only what dragoman asks; see nvml.h. Answers "not supported" where NVML_STUB_OLD is set. */
+   Only what dragoman asks; see nvml.h. Answers "not supported" where NVML_STUB_OLD is set, and
+   counts busy multiprocessors, as Hopper does, where NVML_STUB_HOPPER is set. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,4 +43,34 @@ nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(void *d, unsigned long long 
 }
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(void *d, int kind, int counter, unsigned long long *n) {
     (void)d; *n = kind == 1 && counter == 0 ? 2 : 99; return old() ? NOT_SUPPORTED : OK;
+}
+
+typedef struct { unsigned int version, supported; } nvmlGpmSupport_t;
+typedef struct { int moment; } *nvmlGpmSample_t;
+typedef struct {
+    unsigned int id;
+    nvmlReturn_t result;
+    double value;
+    struct { char *short_name, *long_name, *unit; } info;
+} nvmlGpmMetric_t;
+typedef struct {
+    unsigned int version, count;
+    nvmlGpmSample_t before, now;
+    nvmlGpmMetric_t metrics[1];
+} nvmlGpmMetricsGet_t;
+
+nvmlReturn_t nvmlGpmQueryDeviceSupport(void *d, nvmlGpmSupport_t *s) {
+    (void)d; s->supported = getenv("NVML_STUB_HOPPER") != NULL; return OK;
+}
+nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *s) { *s = malloc(sizeof **s); return OK; }
+nvmlReturn_t nvmlGpmSampleGet(void *d, nvmlGpmSample_t s) {
+    static int moment;
+    (void)d; s->moment = ++moment; return OK;
+}
+nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *m) {
+    int is_sm_activity = m->version == 1 && m->count == 1 && m->metrics[0].id == 2;
+    if (!is_sm_activity || m->now->moment != m->before->moment + 1) return NOT_SUPPORTED;
+    m->metrics[0].result = OK;
+    m->metrics[0].value = 3.125;
+    return OK;
 }

@@ -6,7 +6,7 @@ host          what this machine is, and the most memory used
 planned       event types of what was planned
 price         what the machines cost in an hour, where it was said
 samples       event types of what is looked at once a second, and of measurements
-machine, network, gpu   what is looked at: processor, memory, disk, interface, GPUs
+machine, network, gpu, gpm   what is looked at: processor, memory, disk, interface, GPUs
 sampler       the thread that looks
 environment   versions, git state and hardware of a run
 progress      where a run stands, folded from its events

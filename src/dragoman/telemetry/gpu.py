@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from dragoman.errors import MachineError
 from dragoman.telemetry.events import Payload
+from dragoman.telemetry.gpm import MultiprocessorActivity
 from dragoman.telemetry.samples import POWER_CAP, GpuSampled
 
 _MILLI: Final = 1e-3
@@ -27,7 +28,10 @@ class GpuProbe:
     """Means of each GPU that trains on this host. What a GPU does not tell is None."""
 
     def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
-        self._gpus = [_Gpu(nvml, number, handle) for number, handle in enumerate(handles)]
+        self._gpus = [
+            _Gpu(nvml, number, handle, MultiprocessorActivity(nvml, handle))
+            for number, handle in enumerate(handles)
+        ]
 
     @classmethod
     def open(cls, num_gpus: int) -> Self:
@@ -67,6 +71,7 @@ class _Gpu:
     nvml: Any
     number: int
     handle: Any
+    activity: MultiprocessorActivity
     readings: dict[str, list[float]] = field(default_factory=dict)
     reasons: int = 0
 
@@ -91,7 +96,7 @@ class _Gpu:
             name=str(self.nvml.nvmlDeviceGetName(handle)),
             seconds_s=seconds_s,
             utilisation_share=self._mean("utilisation"),
-            sm_activity_share=None,
+            sm_activity_share=self.activity.take(),
             power_w=self._mean("power"),
             power_limit_w=limit,
             memory_bytes=round(self._mean("memory") or 0),

@@ -20,6 +20,7 @@ class GpuSampled(Payload):
     """One GPU as its driver sees it.
 
     utilisation_share is the time in which any kernel ran, also one that only waits.
+    sm_activity_share: of its multiprocessors, those that were busy; Hopper and later tell.
     throttle_reasons: comma-separated, all that were seen, "" where the clock was free.
     ecc_errors: uncorrected ones since the driver was loaded.
     """

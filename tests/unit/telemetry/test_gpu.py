@@ -31,6 +31,8 @@ except MachineError as error:
 else:
     probe.look()
     probe.look()
+    list(probe.tell(2.0))
+    probe.look()
     print(json.dumps([asdict(payload) for payload in probe.tell(2.0)]))
 """
 
@@ -79,6 +81,11 @@ def test_what_a_gpu_does_not_support_is_not_measured(library: Path) -> None:
     assert {told[name] for name in unknown} == {None}
     assert told["throttle_reasons"] == ""
     assert told["memory_bytes"] == 10 * 2**30
+
+
+def test_newer_gpus_tell_how_many_multiprocessors_were_busy(library: Path) -> None:
+    (told,) = _ask(library, NVML_STUB_HOPPER="1")
+    assert (told["utilisation_share"], told["sm_activity_share"]) == (1.0, 0.0312)
 
 
 def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(library: Path) -> None:
