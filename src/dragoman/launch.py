@@ -39,6 +39,8 @@ _SECONDS_TO_SAVE: Final = 60.0
 """How long workers may go on when torchrun itself was killed."""
 _SECONDS_TO_MEET: Final = 300
 """How long torchrun waits for those of the other hosts."""
+_SECONDS_TO_MOURN: Final = 5.0
+"""Torchrun may wait for a store that is out of reach, for minutes after its workers were killed."""
 _HUNG_AFTER_S: Final = 60.0
 """A worker of which no thread has run for so long is stopped, or its machine thrashes."""
 
@@ -112,7 +114,7 @@ def launch_workers(
             start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
         )
         with _SignalRelay(torchrun, meeting) as relay:
-            hung = _wait(torchrun, meeting, hung_after_s)
+            hung = _wait(torchrun, meeting, relay, hung_after_s)
             _end_workers(meeting)
         if hung is not None:
             raise HungWorkerError(
@@ -234,13 +236,19 @@ class _SignalRelay:
             _send(number, pid)
 
 
-def _wait(torchrun: subprocess.Popen[bytes], meeting: Path, hung_after_s: float) -> int | None:
+def _wait(
+    torchrun: subprocess.Popen[bytes], meeting: Path, relay: _SignalRelay, hung_after_s: float
+) -> int | None:
     """Until torchrun has ended; returns the rank that was killed because it hung, if any."""
-    pulses, hung = Pulses(meeting), None
+    pulses, hung, left_s = Pulses(meeting), None, _SECONDS_TO_MOURN
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             torchrun.wait(PULSE_EVERY_S)
             return hung
+        if relay.received > 1:
+            left_s -= PULSE_EVERY_S
+            if left_s <= 0:
+                torchrun.kill()
         for rank, silent_s in pulses.look().items():
             if hung is None and silent_s >= hung_after_s:
                 pid = int((meeting / f"pid-{rank}").read_text(encoding="utf-8"))
