@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from dragoman.errors import MachineError
@@ -42,7 +43,8 @@ def parallel_map(
     pending: deque[Future[Result]] = deque()
     try:
         for item in items:
-            pending.append(pool.submit(_run_task, item))
+            with _deaf_children():
+                pending.append(pool.submit(_run_task, item))
             if len(pending) > workers + 1:
                 yield pending.popleft().result()
         while pending:
@@ -54,6 +56,19 @@ def parallel_map(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """A process started inside has SIGINT blocked from its first moment on.
+
+    Else a worker that is still importing would answer the terminal's Ctrl-C with a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(make_task: Callable[[], Callable[[Any], Any]]) -> None:

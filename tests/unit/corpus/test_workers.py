@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +69,29 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     _wait_until(lambda: not any(Path("/proc", pid.name).exists() for pid in pids.iterdir()))
+
+
+def test_workers_that_are_still_starting_say_nothing_on_ctrl_c(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
+        "if __name__ == '__mp_main__': time.sleep(1)\n"
+        "from dragoman.corpus.workers import parallel_map\n"
+        "def make():\n"
+        "    return str\n"
+        "if __name__ == '__main__':\n"
+        "    list(parallel_map(make, range(4), workers=2))\n"
+    )
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    command = [sys.executable, str(script), str(pids)]
+    parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    _wait_until(lambda: len(list(pids.iterdir())) == 3)
+    os.killpg(parent.pid, signal.SIGINT)
+    said = parent.communicate()[1]
+    assert said.count("Traceback") == 1, said  # the parent's own
+    assert said.rstrip().endswith("KeyboardInterrupt")
 
 
 def _wait_until(happened: Callable[[], bool]) -> None:
