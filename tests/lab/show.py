@@ -42,7 +42,8 @@ LOG_EVERY: Final = 4
 def main() -> int:
     """Show the lab; the exit code is that of the first command that fails."""
     options = _parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(1))  # so that everything is taken down
     if why := why_no_lab():
         print(f"make lab needs a machine that can hold a lab: {why}", file=sys.stderr)
         return 1

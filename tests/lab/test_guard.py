@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,11 @@ def training(world: World, directory: str) -> Any:
 def test_a_port_that_becomes_slow_is_noticed(make_lab: OpenLab, tmp_path: Path) -> None:
     lab = make_lab(["alpha", "beta"], rate="20mbit")
 
+    turned_at: list[float] = []
+
     def slow_down() -> None:
         wait_until((tmp_path / "slow-now").exists)
+        turned_at.append(time.time())
         for host in lab.hosts:
             host.limit("3mbit")
 
@@ -52,6 +56,7 @@ def test_a_port_that_becomes_slow_is_noticed(make_lab: OpenLab, tmp_path: Path) 
     events = read_events(tmp_path / "events" / "rank-0000.jsonl")
     alerts = [event for event in events if event.kind == "alert"]
     assert alerts
+    print(f"noticed {alerts[0].time - turned_at[0]:.0f} s after the port became slow")
     assert SLOW_FROM < alerts[0].step <= SLOW_FROM + 60  # type: ignore[operator]
     assert "waits for other ranks and the network" in alerts[0].payload["cause"]
     assert "The rest will take" in alerts[0].payload["cause"]

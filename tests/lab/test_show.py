@@ -1,0 +1,60 @@
+"""`make lab` as people start it: all of it, and broken off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.show import STRATEGIES
+
+TESTS = Path(__file__).resolve().parents[1]
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lab_machine")]
+
+
+def show(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Its temporary files go below the folder, and it is a process group as in a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lab.show", *words],
+        env=os.environ | {"PYTHONPATH": str(TESTS), "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def group(process: subprocess.Popen[str]) -> list[str]:
+    """What is left of its process group and of the lab's machines."""
+    listing = subprocess.run(["ps", "-eo", "pgid=,args="], capture_output=True, text=True)
+    return [line for line in listing.stdout.splitlines() if line.split()[0] == str(process.pid)]
+
+
+@pytest.mark.timeout(3000)
+def test_it_trains_shows_a_table_and_leaves_nothing(tmp_path: Path) -> None:
+    lab = show(tmp_path, "--steps", "20", "--rates", "50mbit")
+    said, _ = lab.communicate(timeout=2900)
+    assert lab.returncode == 0, said
+    for words in ("$ dragoman doctor", "Fit to train", "$ dragoman train", "$ dragoman plan"):
+        assert words in said
+    table = said[said.index("seconds of a step, and megabytes") :]
+    assert all(strategy in table for strategy in STRATEGIES)
+    assert (group(lab), list(tmp_path.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_broken_off_it_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    lab = show(tmp_path)
+    assert lab.stdout is not None
+    while "$ dragoman doctor" not in lab.stdout.readline():
+        assert lab.poll() is None
+    os.killpg(lab.pid, number)
+    said, _ = lab.communicate(timeout=120)
+    assert lab.returncode != 0
+    assert "Traceback" not in said
+    assert (group(lab), list(tmp_path.iterdir())) == ([], [])
