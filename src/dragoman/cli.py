@@ -217,7 +217,9 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export = commands.add_parser("export", help="a model in a format that others run, checked")
     export.set_defaults(module="export.export_command")
     export.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    export.add_argument("--to", choices=["bundle", "ctranslate2", "huggingface"], required=True)
+    export.add_argument(
+        "--to", choices=["bundle", "ctranslate2", "huggingface", "onnx"], required=True
+    )
     export.add_argument("--checkpoint", default="best", help="as for translate")
     export.add_argument("--output", type=Path, help="default: RUN/export/FORMAT")
     export.add_argument(

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from dragoman.cli import main
 from dragoman.distributed.world import join_world
-from dragoman.export.bundle import file_digests
-from dragoman.export.export import Request, Target, export
+from dragoman.export.bundle import Kind, file_digests
+from dragoman.export.export import Request, export
 from dragoman.export.origin import Origin
 from dragoman.run_directory import RunDirectory
 from dragoman.telemetry.events import Validated, read_events
@@ -28,7 +28,7 @@ def run(shared_data: Path) -> RunDirectory:
     return small_run(shared_data)
 
 
-def exported(run: RunDirectory, to: Target, output: Path) -> Path:
+def exported(run: RunDirectory, to: Kind, output: Path) -> Path:
     with join_world() as world:
         return export(run, Request(to=to, output=output), world).path
 

@@ -4,6 +4,8 @@ model.safetensors           the weights, bound to the vocabularies by their dige
 model.bin config.json *_vocabulary.json   the same for CTranslate2                (ctranslate2)
 source.model target.model   SentencePiece
 recipe.toml manifest.json   how it was trained, and on what
+model.safetensors config.json tokenizer*.json   for transformers              (huggingface)
+encoder.onnx decoder.onnx   for ONNX runtimes                                        (onnx)
 bundle.json README.md       what it is, for programs and for people
 digests.json                size and SHA-256 of all the others
 """
@@ -29,10 +31,20 @@ from dragoman.train.durable import DIGESTS_FILE, read_digests, verify
 INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
 VOCABULARIES: Final = ("source.model", "target.model")
-Kind = Literal["bundle", "ctranslate2"]
+Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx"]
 Quantization = Literal["float32", "float16", "int8"]
-_WEIGHTS: Final[dict[Kind, str]] = {"bundle": "model.safetensors", "ctranslate2": "model.bin"}
-_OWN: Final[dict[Kind, tuple[str, ...]]] = {"bundle": (), "ctranslate2": ("config.json",)}
+_WEIGHTS: Final[dict[Kind, str]] = {
+    "bundle": "model.safetensors",
+    "ctranslate2": "model.bin",
+    "huggingface": "model.safetensors",
+    "onnx": "encoder.onnx",
+}
+_OWN: Final[dict[Kind, tuple[str, ...]]] = {
+    "bundle": (),
+    "ctranslate2": ("config.json",),
+    "huggingface": ("config.json", "tokenizer.json", "tokenizer_config.json"),
+    "onnx": ("decoder.onnx",),
+}
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
 _REMEDY: Final = "copy it here again, or export it again from its run"
 
@@ -124,10 +136,11 @@ class Bundle:
     def _check_vocabularies(self) -> None:
         """A wrong vocabulary translates without an error, and wrong: so all must say the same."""
         digests = file_digests(self.path)
+        wrong = digests != self.info.vocabularies
         if self.info.kind == "bundle":
-            wrong = digests != self.info.vocabularies or digests != self._digests_in_weights()
-        else:
-            wrong = digests != self.info.vocabularies or not self._pieces_agree()
+            wrong = wrong or digests != self._digests_in_weights()
+        elif self.info.kind == "ctranslate2":
+            wrong = wrong or not self._pieces_agree()
         if wrong:
             raise CheckpointError(
                 "its vocabulary is not the one that the weights were trained with",

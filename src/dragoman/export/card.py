@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dragoman.corpus.manifest import Manifest
-from dragoman.export.bundle import BundleInfo, Verified
+from dragoman.export.bundle import BundleInfo, Kind, Verified
 from dragoman.recipe import Recipe
 
 _USES = {
     "bundle": "dragoman translate THIS_FOLDER < in.txt > out.txt",
     "ctranslate2": "dragoman serve THIS_FOLDER",
     "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
+    "onnx": "encoder.onnx: source_ids -> memory_keys, memory_values\n"
+    "decoder.onnx: ids, source_ids, memory_keys, memory_values, past_keys, past_values\n"
+    "              -> logits, present_keys, present_values",
 }
 
 
-def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest, *, to: str) -> str:
+def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
     """The card as Markdown, with the header that model hubs read."""
     model = recipe.model
     parts = [
@@ -22,8 +25,8 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest, *, to: str)
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
         f"trained with dragoman {info.dragoman_version}; weights in {info.quantization}.",
-        f"```\n{_USES[to]}\n```",
-        _notes(recipe, to=to),
+        f"```\n{_USES[info.kind]}\n```",
+        _notes(recipe, info.kind),
         "## Data",
         _data(manifest),
         "## Licence",
@@ -46,11 +49,17 @@ def _header(info: BundleInfo) -> str:
     )
 
 
-def _notes(recipe: Recipe, *, to: str) -> str:
+def _notes(recipe: Recipe, kind: Kind) -> str:
     notes = []
     if recipe.corpus.lowercase:
         notes.append("It reads and writes lower case.")
-    if to == "huggingface" and recipe.search.length_penalty == "gnmt":
+    if kind == "onnx":
+        notes.append(
+            "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
+            "translation begins with ids of <s> and a past of no tokens; each step is given the "
+            "token that was chosen, and the present as its past. The check below was greedy."
+        )
+    if kind == "huggingface" and recipe.search.length_penalty == "gnmt":
         notes.append(
             "The recipe's length penalty (gnmt) is unknown to transformers: generation_config.json "
             "has the power penalty with the same exponent, and the check below was made with it."

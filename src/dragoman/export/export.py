@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal
 
 from safetensors.torch import save_file
 
@@ -36,6 +35,7 @@ from dragoman.export.huggingface import (
     write_huggingface,
 )
 from dragoman.export.load import fill_from
+from dragoman.export.onnx import translate_with_onnx, write_onnx
 from dragoman.export.scores import scores_of
 from dragoman.export.verify import NUM_SENTENCES, check_equal, check_near, compare
 from dragoman.model.config import SearchConfig
@@ -44,9 +44,6 @@ from dragoman.recipe import Recipe, dump_toml
 from dragoman.run_directory import RunDirectory
 from dragoman.train.durable import DIGESTS_FILE, publish
 from dragoman.translation import TranslationModel, checkpoint_path, new_model
-
-Target = Literal["bundle", "ctranslate2", "huggingface"]
-TARGETS: Final[tuple[Target, ...]] = ("bundle", "ctranslate2", "huggingface")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Request:
     sentences: a file of source text to check the export on; the run's dev set where it is None.
     """
 
-    to: Target
+    to: Kind
     checkpoint: str = "best"
     output: Path | None = None
     quantization: Quantization = "float32"
@@ -137,6 +134,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         "bundle": (_write_bundle, _translate_bundle),
         "ctranslate2": (_write_ctranslate2, _translate_ctranslate2),
         "huggingface": (_write_huggingface, _translate_huggingface),
+        "onnx": (_write_onnx, _translate_onnx),
     }[job.request.to]
     for name in VOCABULARIES:
         (draft / name).write_bytes((job.run.path / name).read_bytes())
@@ -145,9 +143,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         _manifest(job.run).model_dump_json(indent=1), encoding="utf-8"
     )
     write(job, draft)
-    search = job.recipe.search
-    if job.request.to == "huggingface":
-        search = power_search(search)
+    search = _checked_search(job)
     verified = compare(job.ours(texts, search), translate(job, texts, draft))
     if job.request.quantization == "float32":
         check_equal(verified, place=job.checkpoint)
@@ -158,10 +154,9 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
 def _describe(job: _Job, verified: Verified, draft: Path) -> None:
     """The export's description, for programs and for people."""
     recipe, request = job.recipe, job.request
-    kind: Kind = "ctranslate2" if request.to == "ctranslate2" else "bundle"
     scores, step = scores_of(job.run, job.checkpoint, chosen=request.checkpoint)
     info = BundleInfo(
-        kind=kind,
+        kind=request.to,
         name=recipe.name,
         dragoman_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -177,9 +172,8 @@ def _describe(job: _Job, verified: Verified, draft: Path) -> None:
         scores=scores,
         verified=verified,
     )
-    if request.to != "huggingface":
-        (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
-    card = model_card(info, recipe, _manifest(job.run), to=request.to)
+    (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
+    card = model_card(info, recipe, _manifest(job.run))
     (draft / CARD_FILE).write_text(card, encoding="utf-8")
 
 
@@ -223,6 +217,22 @@ def _write_huggingface(job: _Job, draft: Path) -> None:
 
 def _translate_huggingface(job: _Job, texts: list[str], draft: Path) -> list[str]:
     return translate_with_huggingface(draft, texts, job.recipe.search)
+
+
+def _write_onnx(job: _Job, draft: Path) -> None:
+    write_onnx(job.model.models[0], draft, metadata=file_digests(job.run.path))
+
+
+def _translate_onnx(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    return job.decoded(translate_with_onnx(draft, job.ids(texts), job.recipe.search))
+
+
+def _checked_search(job: _Job) -> SearchConfig:
+    """The search of our own that the export's translations are held against."""
+    search = job.recipe.search
+    if job.request.to == "onnx":  # search is left to who uses the graphs
+        return search.model_copy(update={"beam_size": 1})
+    return power_search(search) if job.request.to == "huggingface" else search
 
 
 def _sentences(job: _Job) -> list[str]:

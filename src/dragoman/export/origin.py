@@ -17,10 +17,9 @@ from dragoman.export.bundle import VOCABULARIES, Bundle, file_digests, is_bundle
 from dragoman.export.huggingface import fill_from_huggingface
 from dragoman.export.load import fill_from
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import Recipe, digest, load_recipe
+from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory
 from dragoman.train.checkpoint import CheckpointStore, load_weights
-from dragoman.train.durable import verify
 from dragoman.train.state import TrainState
 from dragoman.translation import checkpoint_path, new_model
 
@@ -58,31 +57,18 @@ class Origin:
             model = new_model(recipe, manifest)
             load_weights(checkpoint_path(run, "best", recipe), model)
             return cls(path, "run", recipe, model, file_digests(path))
-        if (path / "tokenizer_config.json").is_file():
-            return cls._of_huggingface(path)
         bundle = Bundle.open(path)
-        if bundle.info.kind != "bundle":
+        kind = bundle.info.kind
+        fill = {"bundle": fill_from, "huggingface": fill_from_huggingface}.get(kind)
+        if fill is None:
             raise CheckpointError(
-                f"holds weights for {bundle.info.kind} alone, which cannot be trained on",
+                f"holds weights for {kind} alone, which cannot be trained on",
                 place=path,
                 remedy="name the run, or an export of the kind bundle or huggingface",
             )
         model = new_model(bundle.recipe, bundle.manifest)
-        fill_from(bundle.weights_file, model)
-        return cls(path, "bundle", bundle.recipe, model, file_digests(path))
-
-    @classmethod
-    def _of_huggingface(cls, path: Path) -> Origin:
-        verify(path)
-        for name in (*VOCABULARIES, "recipe.toml", "manifest.json"):
-            if not (path / name).is_file():
-                raise CheckpointError(
-                    f"has no {name}", place=path, remedy="export it again from its run"
-                )
-        recipe = load_recipe(path / "recipe.toml")
-        model = new_model(recipe, Manifest.load(path))
-        fill_from_huggingface(path / "model.safetensors", model)
-        return cls(path, "huggingface", recipe, model, file_digests(path))
+        fill(bundle.weights_file, model)
+        return cls(path, kind, bundle.recipe, model, file_digests(path))
 
     @property
     def digest(self) -> str:

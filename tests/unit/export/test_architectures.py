@@ -17,6 +17,7 @@ from dragoman.export.ctranslate2 import write_ctranslate2
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.export.huggingface import check_expressible, to_huggingface
 from dragoman.export.huggingface_tokenizer import make_tokenizer
+from dragoman.export.onnx import translate_with_onnx, write_onnx
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
@@ -83,6 +84,17 @@ def test_ctranslate2_finds_what_our_search_finds(
     (own,) = translate_batch([model], sources[-1:], SEARCHES[1])
     (other,) = engine.search(sources[-1:], SEARCHES[1])
     assert own[0].ids == other[0].ids
+
+
+@pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
+def test_onnx_finds_what_our_search_finds(
+    options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
+) -> None:
+    model = random_model(subword.vocab_size, options)
+    write_onnx(model, tmp_path, metadata={})
+    search = SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2)
+    ours = [best.ids for best, *_ in translate_batch([model], sources, search)]
+    assert translate_with_onnx(tmp_path, sources, search) == ours
 
 
 @pytest.mark.parametrize("options", ARCHITECTURES[:-1], ids=str)

@@ -14,8 +14,8 @@ import pytest
 from dragoman.cli import main
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, ConfigError, CorpusError
-from dragoman.export.bundle import Bundle
-from dragoman.export.export import Exported, Request, Target, export
+from dragoman.export.bundle import Bundle, Kind
+from dragoman.export.export import Exported, Request, export
 from dragoman.export.huggingface import power_search, translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.verify import check_equal, check_near, compare
@@ -34,7 +34,7 @@ def run(shared_data: Path) -> RunDirectory:
     return small_run(shared_data)
 
 
-def exported(run: RunDirectory, to: Target, output: Path, **options: object) -> Exported:
+def exported(run: RunDirectory, to: Kind, output: Path, **options: object) -> Exported:
     with join_world() as world:
         return export(run, Request(to=to, output=output, **options), world)  # type: ignore[arg-type]
 
@@ -52,6 +52,18 @@ def bundle(run: RunDirectory, tmp_path: Path) -> Path:
 @pytest.fixture
 def for_ctranslate2(run: RunDirectory, tmp_path: Path) -> Path:
     return exported(run, "ctranslate2", tmp_path / "ct2").path
+
+
+@pytest.fixture
+def every_kind(
+    run: RunDirectory, tmp_path: Path, bundle: Path, for_ctranslate2: Path
+) -> list[Path]:
+    others: list[Kind] = ["huggingface", "onnx"]
+    return [
+        bundle,
+        for_ctranslate2,
+        *(exported(run, kind, tmp_path / kind).path for kind in others),
+    ]
 
 
 def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Path) -> None:
@@ -97,8 +109,38 @@ def test_the_card_says_what_it_is(bundle: Path, run: RunDirectory) -> None:
             assert str(run.path.parent) not in file.read_text("utf-8"), file
 
 
-def test_a_flipped_byte_is_noticed_in_every_file(bundle: Path, for_ctranslate2: Path) -> None:
-    for directory in (bundle, for_ctranslate2):
+def test_onnx_runtime_translates_as_the_run_does(
+    run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = exported(run, "onnx", tmp_path / "onnx")
+    assert (done.verified.sentences, done.verified.identical) == (100, 100)
+    assert "memory_keys" in (done.path / "README.md").read_text("utf-8")
+    (tmp_path / "in").write_text("A man.\n")
+    capfd.readouterr()
+    assert main(["translate", str(done.path), "--input", str(tmp_path / "in")]) == 1
+    assert "onnx alone" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
+def test_without_its_libraries_onnx_is_one_line(
+    run: RunDirectory,
+    tmp_path: Path,
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    capfd.readouterr()
+    output = tmp_path / "onnx"
+    assert main(["export", str(run.path), "--to", "onnx", "--output", str(output)]) != 0
+    assert capfd.readouterr().err == (
+        f"dragoman: {missing} is not installed; install it: pip install 'dragoman[onnx]'\n"
+    )
+    assert not output.exists()
+
+
+def test_a_flipped_byte_is_noticed_in_every_file(every_kind: list[Path]) -> None:
+    for directory in every_kind:
         for file in sorted(directory.iterdir()):
             whole = file.read_bytes()
             torn = bytearray(whole)
@@ -111,14 +153,18 @@ def test_a_flipped_byte_is_noticed_in_every_file(bundle: Path, for_ctranslate2: 
         Bundle.open(directory)
 
 
-def test_a_missing_part_is_noticed(bundle: Path, for_ctranslate2: Path) -> None:
-    for directory in (bundle, for_ctranslate2):
+def test_a_missing_part_is_noticed(every_kind: list[Path]) -> None:
+    for directory in every_kind:
         for file in sorted(directory.iterdir()):
             aside = directory.parent / "aside"
             file.rename(aside)
             with pytest.raises(CheckpointError, match=r"\S"):
                 Bundle.open(directory)
-            if file.name != "digests.json":  # nor where the list of files forgets it as well
+            # Some files of transformers are for comfort; the others are asked for by name.
+            if file.name not in (
+                "digests.json",
+                "generation_config.json",
+            ):  # nor where the list of files forgets it as well
                 forget(directory, file.name)
                 with pytest.raises(CheckpointError):
                     Bundle.open(directory)
@@ -167,9 +213,13 @@ def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) 
 
 
 def test_no_pickle_is_written_or_read(
-    bundle: Path, for_ctranslate2: Path, run: RunDirectory, tmp_path: Path
+    bundle: Path,
+    for_ctranslate2: Path,
+    every_kind: list[Path],
+    run: RunDirectory,
+    tmp_path: Path,
 ) -> None:
-    for file in [*bundle.iterdir(), *for_ctranslate2.iterdir()]:
+    for file in [file for directory in every_kind for file in directory.iterdir()]:
         assert file.read_bytes()[:2] not in (b"\x80\x02", b"\x80\x04", b"PK"), file
     (tmp_path / "in").write_text("A man.\n")
     program = """
