@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman import units
+from dragoman.report.payloads import number
 from dragoman.session import read_session
 from dragoman.telemetry.events import read_events
 from dragoman.telemetry.lines import clock_time
@@ -44,13 +45,14 @@ def read_status(run: Path) -> Status:
         progress.see(event)
         last = event.time
     running = session is not None and session.state == "running"
+    world_size = number(progress.run.get("world_size"))
     return Status(
         run=str(run),
         state=session.state if session else "not started",
         step=progress.step,
         max_steps=progress.max_steps,
-        world_size=progress.run.get("world_size"),
-        train_loss=progress.interval.get("train_loss"),
+        world_size=None if world_size is None else int(world_size),
+        train_loss=number(progress.interval.get("train_loss")),
         tokens_per_s=progress.tokens_per_s if running else None,
         last_event_time=last,
         finish_time=progress.finish_time if running else None,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dragoman.estimate import training_flop
 from dragoman.report.facts import Facts, Interval, Rank, summed, total
+from dragoman.report.trend import ratio_interval
 
 FP32_BYTES = 4
 _RECENT = 20
@@ -26,13 +27,12 @@ def share(intervals: Sequence[Interval], name: str) -> float | None:
     return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
 
 
-def shares(intervals: Sequence[Interval], name: str) -> list[float]:
-    """The same for each interval, to tell how much it varies."""
-    return [
-        getattr(one, name) / one.interval_s
-        for one in steady(intervals)
-        if one.interval_s and getattr(one, name) is not None
-    ]
+def share_interval(intervals: Sequence[Interval], name: str) -> tuple[float, float, float] | None:
+    """The same with its 95% confidence interval."""
+    timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
+    parts = [float(getattr(one, name)) for one in timed]
+    found = ratio_interval(parts, [one.interval_s or 0.0 for one in timed])
+    return None if found is None else (found[0], max(found[1], 0.0), min(found[2], 1.0))
 
 
 def per_step(intervals: Sequence[Interval], name: str) -> float | None:

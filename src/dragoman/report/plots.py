@@ -13,8 +13,15 @@ from dragoman.report.svg import Axis, Part, Series, bar_plot, line_plot
 
 _STEPS = Axis("step", "{:,.10g}".format)
 _RATE_POINTS = 200
+MOST_LINES = 6
+"""In one plot: as many as there are colours."""
 _HIDDEN_START = 0.04
 """Of the steps: there the loss is so high that all else would lie on one line."""
+
+
+def first_of(count: int, what: str) -> str:
+    """Says that a plot does not show all, where it does not."""
+    return f", first {MOST_LINES} of {count} {what}" if count > MOST_LINES else ""
 
 
 def duration(facts: Facts, width: int) -> str:
@@ -94,9 +101,10 @@ def exposed(facts: Facts, width: int) -> str:
                 if one.sync_s is not None and one.interval_s
             ],
         )
-        for rank in facts.ranks[:6]
+        for rank in facts.ranks[:MOST_LINES]
     ]
-    axis = Axis("exposed communication, % of a step", "{:.3g}".format, from_zero=True)
+    label = f"exposed communication, % of a step{first_of(len(facts.ranks), 'ranks')}"
+    axis = Axis(label, "{:.3g}".format, from_zero=True)
     return line_plot(series, _STEPS, axis, width=width, height=180)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dragoman import units
 from dragoman.report import measures
 from dragoman.report.facts import Facts, Gpu, Machine, Traffic
-from dragoman.report.trend import mean_interval
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
 from dragoman.telemetry.lines import told
 
@@ -164,7 +163,7 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
     if facts.world_size == 1:
         return "no", "One process trained alone: nothing was sent.", ""
     patient = measures.patient_rank(facts)
-    found = mean_interval(measures.shares(patient.intervals, "sync_s")) if patient else None
+    found = measures.share_interval(patient.intervals, "sync_s") if patient else None
     if found is None:
         say = "Exposed communication was not measured."
         if needed := _needed_rate(facts):

@@ -83,13 +83,21 @@ def fit_curve(steps: Sequence[float], losses: Sequence[float]) -> Curve | None:
     return best[1] if best else None
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Mean and its 95% confidence interval; None without values, the mean alone for one."""
-    if not values:
+def ratio_interval(
+    parts: Sequence[float], wholes: Sequence[float]
+) -> tuple[float, float, float] | None:
+    """All parts over all wholes with the 95% confidence interval; None where there is no whole.
+
+    A long interval counts as much as it lasts (ratio estimator; Cochran 1977, section 2.11). One
+    interval alone has no doubt that could be told.
+    """
+    count, whole = len(parts), sum(wholes)
+    if not whole:
         return None
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return mean, mean, mean
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    doubt = student_95(len(values) - 1) * math.sqrt(variance / len(values))
-    return mean, mean - doubt, mean + doubt
+    ratio = sum(parts) / whole
+    if count == 1:
+        return ratio, ratio, ratio
+    residuals = (part - ratio * one for part, one in zip(parts, wholes, strict=True))
+    variance = sum(one**2 for one in residuals) / (count - 1)
+    doubt = student_95(count - 1) * math.sqrt(variance / count) / (whole / count)
+    return ratio, ratio - doubt, ratio + doubt

@@ -29,7 +29,14 @@ class GpuProbe:
 
     def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
         self._gpus = [
-            _Gpu(nvml, number, handle, MultiprocessorActivity(nvml, handle))
+            _Gpu(
+                nvml,
+                number,
+                handle,
+                name=str(nvml.nvmlDeviceGetName(handle)),
+                memory_limit_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                activity=MultiprocessorActivity(nvml, handle),
+            )
             for number, handle in enumerate(handles)
         ]
 
@@ -48,11 +55,11 @@ class GpuProbe:
         try:
             nvml.nvmlInit()
             handles = [nvml.nvmlDeviceGetHandleByUUID(name) for name in _uuids(num_gpus)]
+            return cls(nvml, handles)
         except nvml.NVMLError as error:
             raise MachineError(
                 f"NVML says {error}", remedy="look at the output of nvidia-smi"
             ) from error
-        return cls(nvml, handles)
 
     def look(self) -> None:
         """Read every GPU."""
@@ -71,6 +78,8 @@ class _Gpu:
     nvml: Any
     number: int
     handle: Any
+    name: str
+    memory_limit_bytes: int
     activity: MultiprocessorActivity
     readings: dict[str, list[float]] = field(default_factory=dict)
     reasons: int = 0
@@ -93,14 +102,14 @@ class _Gpu:
         limit = self._asked(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * _MILLI)
         event = GpuSampled(
             gpu=self.number,
-            name=str(self.nvml.nvmlDeviceGetName(handle)),
+            name=self.name,
             seconds_s=seconds_s,
             utilisation_share=self._mean("utilisation"),
             sm_activity_share=self.activity.take(),
             power_w=self._mean("power"),
             power_limit_w=limit,
             memory_bytes=round(self._mean("memory") or 0),
-            memory_limit_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+            memory_limit_bytes=self.memory_limit_bytes,
             clock_hz=self._mean("clock"),
             throttle_reasons=",".join(name for name, bits in _REASONS if self.reasons & bits),
             ecc_errors=None if errors is None else int(errors),

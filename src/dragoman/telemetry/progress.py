@@ -10,6 +10,18 @@ from typing import Any
 from dragoman.telemetry.events import Event, RunStarted, TrainInterval, Validated
 
 _RECENT_INTERVALS = 20
+_LARGEST = 1e21
+_NUMBERS = {
+    RunStarted.kind: ("max_steps",),
+    TrainInterval.kind: (
+        *("steps", "interval_s", "source_tokens", "target_tokens", "data_wait_s"),
+    ),
+}
+"""What is read of an event. One of another version, or out of a damaged file, may lack it."""
+_NUMBERS_OR_NONE = {
+    RunStarted.kind: ("resumed_from_step",),
+    Validated.kind: ("dev_loss", "bleu"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +34,7 @@ class Best:
 
 @dataclass(slots=True)
 class Progress:
-    """The state of one run; `see` each of its events in order.
+    """The state of one run; `see` each of its events in order. Nothing here trusts a file.
 
     The time left is the remaining steps at the speed of the last 20 intervals, each with its
     share of what this process spent outside steps so far (validation, checkpoints).
@@ -42,7 +54,9 @@ class Progress:
     _in_steps_s: float = 0.0
 
     def see(self, event: Event) -> None:
-        """Take one event into account."""
+        """Take one event into account; one that lacks what is read of it is passed over."""
+        if not _is_whole(event):
+            return
         self._now = event.time
         if event.kind == RunStarted.kind:
             self.run = event.payload
@@ -113,3 +127,15 @@ class Progress:
         """When the last step will be done, in seconds since 1970."""
         left_s = self.left_s
         return None if left_s is None else self._now + left_s
+
+
+def _is_whole(event: Event) -> bool:
+    seen = event.payload
+    names, more = _NUMBERS.get(event.kind, ()), _NUMBERS_OR_NONE.get(event.kind, ())
+    return all(_is_number(seen.get(name)) for name in names) and all(
+        name in seen and (seen[name] is None or _is_number(seen[name])) for name in more
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -35,8 +36,8 @@ class HostSampler:
     """Samples this host from a thread for as long as its `with` lasts.
 
     Every second is an event in the first minute, afterwards ten seconds are one, so that the
-    record of a long run stays small. A disk that is full ends the sampling, not the training,
-    which meets the same disk itself.
+    record of a long run stays small. What fails ends the sampling, with an alert, and never the
+    training: a driver that is gone, a disk that is full (which training meets itself).
     """
 
     def __init__(self, probes: Sequence[Probe], events: EventWriter) -> None:
@@ -59,6 +60,18 @@ class HostSampler:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._sample()
+        except Exception as error:  # a GPU that fell off its bus, a file system that is away
+            why = Alert(
+                severity="warning",
+                cause=f"this host is not sampled any more: {error}",
+                remedy="training goes on; look at the host",
+            )
+            with suppress(MachineError):
+                self._events.write(why)
+
+    def _sample(self) -> None:
         began = told = time.monotonic()
         for probe in self._probes:
             probe.look()
@@ -68,19 +81,10 @@ class HostSampler:
             now = time.monotonic()
             young = now - began < _FIRST_MINUTE_S
             if young or now - told >= _TELL_EVERY_S - LOOK_EVERY_S / 2:
-                if not self._tell(now - told):
-                    return
+                for probe in self._probes:
+                    for payload in probe.tell(round(now - told, 3)):
+                        self._events.write(payload)
                 told = now
-
-    def _tell(self, seconds_s: float) -> bool:
-        """Write what the probes saw; whether the disk took it."""
-        try:
-            for probe in self._probes:
-                for payload in probe.tell(round(seconds_s, 3)):
-                    self._events.write(payload)
-        except MachineError:
-            return False
-        return True
 
 
 def host_sampler(

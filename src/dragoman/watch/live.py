@@ -17,7 +17,7 @@ from dragoman.report.payloads import number
 from dragoman.report.rank_file import RankFile
 from dragoman.report.reading import Records, combine, event_paths
 from dragoman.report.speed import network
-from dragoman.telemetry.events import Event, RunStarted, TrainInterval, Validated, read_line
+from dragoman.telemetry.events import Event, read_line
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.samples import GpuSampled, HostSampled, NetworkSampled
 from dragoman.watch.follow import Follower
@@ -25,21 +25,12 @@ from dragoman.watch.follow import Follower
 _KEPT_SAMPLES: Final = 120
 _RECENT_INTERVALS: Final = 5
 _ALERTS_S: Final = 3600.0
-_NUMBERS: Final = {
-    RunStarted.kind: ("max_steps",),
-    TrainInterval.kind: (
-        *("steps", "interval_s", "source_tokens", "target_tokens", "data_wait_s"),
-    ),
-    Validated.kind: (),
-}
-"""What telemetry.progress reads of an event; one of an older version may lack it."""
 _WORTH_TELLING: Final = 0.005
 _PHASES: Final = {
     "data": ("data_wait_s",),
     "compute": ("forward_s", "backward_s"),
     "optimizer": ("optimizer_s",),
 }
-_KEYS: Final = {RunStarted.kind: ("resumed_from_step",), Validated.kind: ("dev_loss", "bleu")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +189,7 @@ class LiveRun:
         file.see(event)
         if event.kind in (HostSampled.kind, NetworkSampled.kind, GpuSampled.kind):
             self._hosts.setdefault(event.host, HostNow(event.host)).see(event)
-        elif file.rank == min(one.rank for _, one in self._files.values()) and _is_whole(event):
+        elif file.rank == min(one.rank for _, one in self._files.values()):
             self._progress.see(event)
 
 
@@ -224,15 +215,6 @@ def newest_run(runs: Path) -> Path:
             "there is no run here yet", place=runs, remedy="start one, or name a run directory"
         )
     return max(found, key=lambda path: path.stat().st_mtime)
-
-
-def _is_whole(event: Event) -> bool:
-    """Whether the event has what its place in the progress needs."""
-    numbers, keys = _NUMBERS.get(event.kind, ()), _KEYS.get(event.kind, ())
-    seen = event.payload
-    return all(number(seen.get(name)) is not None for name in numbers) and all(
-        name in seen and (seen[name] is None or number(seen[name]) is not None) for name in keys
-    )
 
 
 def _alerts(facts: Facts) -> Iterator[str]:

@@ -111,8 +111,9 @@ def _network(now: Now, width: int) -> str:
         if host.rates
     ]
     x = Axis("minutes before the last sample", lambda minutes: f"{abs(minutes):.3g}")
-    y = Axis("sent, MB/s", "{:.3g}".format, from_zero=True)
-    return line_plot(series[:6], x, y, width=width, height=180)
+    label = f"sent, MB/s{plots.first_of(len(series), 'hosts')}"
+    y = Axis(label, "{:.3g}".format, from_zero=True)
+    return line_plot(series[: plots.MOST_LINES], x, y, width=width, height=180)
 
 
 def _figures(wide: str, narrow: str) -> Iterator[str]:

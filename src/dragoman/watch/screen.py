@@ -67,7 +67,8 @@ def _head(now: Now, width: int) -> Iterator[Text]:
     yield bar([(share, "cyan")], width=max(width - len(done) - _GAP, 10)).append(f"  {done}")
     yield _pairs([("", part) for part in times(now, state)])
     yield _pairs(how_well(now))
-    yield _pairs(how_fast(now))
+    # Its units name it, and a terminal of 80 columns has no room for more.
+    yield _pairs(("" if name == "a step" else name, text) for name, text in how_fast(now))
 
 
 def times(now: Now, state: str) -> Iterator[str]:

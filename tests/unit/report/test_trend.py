@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dragoman.report.trend import fit_curve, mean_interval, student_95, trend
+from dragoman import units
+from dragoman.report import measures
+from dragoman.report.reading import read_facts
+from dragoman.report.speed import network
+from dragoman.report.trend import fit_curve, ratio_interval, student_95, trend
+from recorded_runs import Recorded
 
 
 def test_a_straight_line_over_the_logarithm_is_found_exactly() -> None:
@@ -66,10 +73,32 @@ def test_no_curve_through_a_rising_loss_or_three_points() -> None:
     assert fit_curve([1, 2, 3], [3, 2, 1]) is None
 
 
-def test_the_interval_of_a_mean() -> None:
-    assert mean_interval([]) is None
-    assert mean_interval([3.0]) == (3.0, 3.0, 3.0)
-    found = mean_interval([1.0, 2.0, 3.0, 4.0])
+def test_the_interval_of_a_share() -> None:
+    assert ratio_interval([], []) is None
+    assert ratio_interval([1.0], [4.0]) == (0.25, 0.25, 0.25)
+    found = ratio_interval([1.0, 2.0, 3.0, 4.0], [10.0] * 4)
     assert found is not None
-    assert found[0] == 2.5
-    assert found[2] - found[0] == pytest.approx(3.182 * math.sqrt(5 / 3 / 4))
+    assert found[0] == 0.25
+    assert found[2] - found[0] == pytest.approx(3.182 * math.sqrt(5 / 3 / 4) / 10)
+
+
+def test_a_long_interval_counts_as_much_as_it_lasts() -> None:
+    found = ratio_interval([0.9, 0.9, 0.9, 3.0], [1.0, 1.0, 1.0, 30.0])
+    assert found is not None
+    assert found[0] == pytest.approx(5.7 / 33)
+    assert found[1] < 0 < found[2] < 1
+
+
+def test_the_share_of_the_bottleneck_is_that_of_the_evidence(tmp_path: Path) -> None:
+    run = Recorded(steps=500, sync_s=(0.3, 0.3)).write(tmp_path / "run")
+    for path in (run / "events").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        slow = next(one for one in lines if one["kind"] == "train_interval" and one["step"] == 400)
+        slow["forward_s"] += 500
+        slow["interval_s"] += 500
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = read_facts(run)
+    # 4 intervals of 70.1 s, one of them 500 s longer, with 30 s of waiting each
+    share = 4 * 30 / (4 * 70.1 + 500)
+    assert measures.exposed_share(facts) == pytest.approx(share)
+    assert f"took {units.SHARE.text(share)} of a step" in network(facts).says

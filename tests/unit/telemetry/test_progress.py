@@ -26,6 +26,22 @@ def _after(*, intervals: int, pause_s: float = 0.0, interval_s: float = 40.0) ->
     return progress
 
 
+@pytest.mark.parametrize("wrong", [None, "many", True, float("inf"), [1]])
+def test_events_that_lack_what_is_read_of_them_change_nothing(wrong: object) -> None:
+    progress, before = _after(intervals=3), _after(intervals=3)
+    for payload, name in (
+        (RUN_STARTED, "max_steps"),
+        (TRAIN_INTERVAL, "interval_s"),
+        (TRAIN_INTERVAL, "steps"),
+    ):
+        damaged = event(payload, step=900, time=9e9)
+        damaged.payload[name] = wrong
+        progress.see(damaged)
+        del damaged.payload[name]
+        progress.see(damaged)
+    assert progress == before
+
+
 def test_nothing_is_claimed_before_anything_happened() -> None:
     assert _unknown(Progress()) == {"max_steps", "left_s", "finish_time", *RATES}
     progress = Progress()

@@ -172,6 +172,23 @@ def test_a_full_disk_ends_the_sampling_and_not_the_run(
             time.sleep(0.01)
 
 
+def test_a_probe_that_fails_ends_the_sampling_and_not_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sampler, "LOOK_EVERY_S", 0.01)
+    run = tmp_path / "run"
+    run.mkdir()
+    probe = MachineProbe(disk=run)
+    with EventWriter(tmp_path / "events") as events:
+        with HostSampler([probe], events) as host:
+            run.rmdir()
+            host._thread.join(60)
+        alerts = [one for one in read_events(events.path) if one.kind == "alert"]
+    (alert,) = alerts
+    assert "not sampled any more" in alert.payload["cause"]
+    assert "No such file or directory" in alert.payload["cause"]
+
+
 def test_a_gpu_that_cannot_be_sampled_is_said_so(tmp_path: Path) -> None:
     with EventWriter(tmp_path) as events:
         host_sampler(events, disk=tmp_path, queued=lambda: 0, interface=None, num_gpus=1)

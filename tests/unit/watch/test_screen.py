@@ -24,6 +24,7 @@ from dragoman.telemetry.samples import (
 )
 from dragoman.watch.charts import Curve, bar, chart, spark
 from dragoman.watch.live import Now, newest_run, open_run
+from dragoman.watch.page import live
 from dragoman.watch.screen import host_cells, screen
 from recorded_runs import Recorded
 
@@ -106,6 +107,8 @@ def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
         "loss  training  dev",
         "BLEU",
         "learning rate",
+        "601.0 ms/step = 1.664 step/s",
+        "padding 5.0%",
         "data 0.2%",
         "compute 63.2%",
         "optimizer 3.3%",
@@ -274,6 +277,7 @@ def test_what_was_long_ago_is_no_alert_and_neither_is_good_news(tmp_path: Path) 
 
 def test_hosts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     many = _now(_recorded(8).write(tmp_path / "many"))
+    assert "sent, MB/s, first 6 of 8 hosts" in live(many)
     shown = _plain(screen(many, width=80, height=16))
     hidden = 8 - shown.count("host-")
     assert f"and {hidden} more hosts" in shown
