@@ -209,7 +209,10 @@ def _add_translate(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
     translate.add_argument("--threads", type=_positive, help="cores (default: all)")
     translate.add_argument(
-        "-i", "--inspect", action="store_true", help="at a terminal: pieces and attention"
+        "-i",
+        "--inspect",
+        action="store_true",
+        help="line by line, with pieces and attention (at a terminal also: type ? after a line)",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -139,6 +140,51 @@ def test_lines_documents_tags_and_scores(
         "3",
         "3",
     ]
+
+
+def test_at_a_terminal_each_line_is_answered_and_explained_when_asked(bundle: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle)]
+    process = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb"},
+    )
+    os.close(theirs)
+    seen = b""
+
+    def until(wanted: bytes, start: int) -> None:
+        nonlocal seen
+        while wanted not in seen[start:]:
+            seen += os.read(ours, 4096)
+
+    until(b"Ctrl-D ends", 0)
+    os.write(ours, b"A man.\n")
+    until(b" ms", 0)
+    asked = len(seen)
+    assert b"%" not in seen
+    os.write(ours, b"?\n")
+    until(b"source: ", asked)
+    until(b"%", asked)
+    os.write(ours, b"\x04")
+    assert process.wait(timeout=60) == 0
+    os.close(ours)
+
+
+def test_each_line_of_a_pipe_is_explained(bundle: Path) -> None:
+    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), "-i"]
+    done = subprocess.run(command, input=b"A man.\n\n", capture_output=True, check=True)
+    first, source, *pieces = done.stdout.decode().rstrip().split("\n")
+    assert first.strip()
+    assert source.split()[0] == "source:"
+    assert source.split()[-1] == "</s>"
+    for line in pieces:
+        shares = [int(word.rstrip("%")) for word in line.split() if word.endswith("%")]
+        assert 1 <= len(shares) <= 3
+        assert sum(shares) <= 102
+    assert main(["translate", str(bundle), "-i", "--input", "in"]) == 2
 
 
 def test_a_line_that_is_no_text_is_named(

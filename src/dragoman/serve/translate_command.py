@@ -7,12 +7,13 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig
 from dragoman.serve.engines import Opened, open_translator
@@ -20,9 +21,17 @@ from dragoman.serve.files import Progress, input_lines, translate_file
 from dragoman.serve.layout import Layout
 from dragoman.serve.translator import Translation, Translator
 
+_EXPLAIN: Final = "?"
+
 
 def translate(options: Namespace) -> int:
     """Translate lines of text; at a terminal each as it is typed."""
+    if options.inspect and (options.input is not None or options.output is not None):
+        raise ConfigError(
+            "is for lines that come one by one",
+            place="--inspect",
+            remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
+        )
     with open_translator(
         options.run,
         checkpoints=options.checkpoint.split(","),
@@ -30,7 +39,7 @@ def translate(options: Namespace) -> int:
         engine=options.engine,
         threads=options.threads,
     ) as opened:
-        if options.input is None and sys.stdin.isatty():
+        if options.inspect or (options.input is None and sys.stdin.isatty()):
             _converse(opened, options)
         elif options.output is None:
             _pipe(opened, options)
@@ -102,21 +111,28 @@ def _layout(options: Namespace) -> Layout:
 
 
 def _converse(opened: Opened, options: Namespace) -> None:
-    """A line, its translation, and the time that it took."""
-    print("a sentence a line; Ctrl-D ends", file=sys.stderr)
+    """A line, its translation, and the time that it took; where the model looked, when asked."""
+    if sys.stdin.isatty():
+        print(f"a sentence a line; {_EXPLAIN} explains the last; Ctrl-D ends", file=sys.stderr)
     search = opened.recipe.search
-    for line in sys.stdin:
-        text = line.rstrip("\r\n")
-        started = time.perf_counter()
-        (found,) = opened.translator.translate(
-            [text], search, layout=_layout(options), num_hypotheses=options.n_best
-        )
-        spent_ms = (time.perf_counter() - started) * 1000
-        for one in found:
-            print(f"{one.score:8.4f}  {one.text}" if options.n_best > 1 else one.text)
-        print(f"  {spent_ms:.0f} ms", file=sys.stderr, flush=True)
-        if options.inspect:
-            _show_attention(opened.translator, text, search)
+    before = ""
+    with input_lines(None) as reader:
+        for text in reader.text():
+            if text.strip() == _EXPLAIN:
+                _show_attention(opened.translator, before, search)
+                continue
+            before = text
+            started = time.perf_counter()
+            (found,) = opened.translator.translate(
+                [text], search, layout=_layout(options), num_hypotheses=options.n_best
+            )
+            spent_ms = (time.perf_counter() - started) * 1000
+            for one in found:
+                print(f"{one.score:8.4f}  {one.text}" if options.n_best > 1 else one.text)
+            if options.inspect:
+                _show_attention(opened.translator, text, search)
+            print(f"  {spent_ms:.0f} ms", file=sys.stderr)
+            sys.stdout.flush()
 
 
 def _show_attention(translator: Translator, text: str, search: SearchConfig) -> None:
