@@ -127,18 +127,6 @@ class Sampler:
         return ranked
 
 
-def plan_epoch(
-    source_lengths: NDArray[np.integer],
-    target_lengths: NDArray[np.integer],
-    config: DataConfig,
-    *,
-    seed: int,
-    epoch: int,
-) -> EpochPlan:
-    """One epoch's plan; where several are wanted, a Sampler does the common part once."""
-    return Sampler(source_lengths, target_lengths, config, seed=seed).epoch(epoch)
-
-
 def rank_rows(indices: NDArray[np.integer], rank: int, world_size: int) -> NDArray[np.integer]:
     """The rows of a micro-batch that one rank takes; none where there are too few.
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.data.config import DataConfig
-from dragoman.data.sampler import EpochPlan, GlobalPosition, Sampler, plan_epoch, rank_rows
+from dragoman.data.sampler import EpochPlan, GlobalPosition, Sampler, rank_rows
 from memory_pairs import MemoryPairs, random_pairs
 
 CONFIGS = {
@@ -58,9 +58,7 @@ def test_a_plan_depends_on_seed_and_epoch_and_on_nothing_else(name: str) -> None
     pairs, config = random_pairs(1000), CONFIGS[name]
 
     def order(seed: int, epoch: int) -> list[int]:
-        plan = plan_epoch(
-            pairs.source_lengths, pairs.target_lengths, config, seed=seed, epoch=epoch
-        )
+        plan = sampler(pairs, config, seed=seed).epoch(epoch)
         return np.concatenate(micro_batches(plan)).tolist()  # type: ignore[no-any-return]
 
     fresh = order(3, 4)
