@@ -20,6 +20,7 @@ from dragoman.export.bundle import Bundle, Quantization
 from dragoman.export.export import Request, export
 from dragoman.export.huggingface import power_search, translate_with_huggingface
 from dragoman.export.load import load_translation_model
+from dragoman.export.onnx import translate_with_onnx
 from dragoman.model.config import SearchConfig
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
@@ -89,6 +90,12 @@ def main() -> None:
         search = power_search(recipe.search)
         found_there = translate_with_huggingface(path, texts, search)
         report("Hugging Face", found_there, ours if search == recipe.search else own(search), size)
+        path, size = written(Request(to="onnx", output=Path(name, "onnx"), checkpoint=checkpoint))
+        greedy = recipe.search.model_copy(update={"beam_size": 1})
+        pieces, words = model.subwords
+        sources = pieces.encode([normalize(text, lowercase=lowercase) for text in texts])
+        found_there = words.decode(translate_with_onnx(path, sources, greedy))
+        report("ONNX, greedy", found_there, own(greedy), size)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ All translate the Multi30k test set (2016) from English to German with the same 
 and length penalty on the same threads, interleaved round by round; ratios are medians over the
 rounds. CTranslate2 is driven by hand as its documentation does it: one sentence a call, and all in
 one call in batches of 64. Hugging Face is given sentences sorted by length and the batch size that
-suits it best (in beam search with early_stopping=True, its quickest).
+suits it best (in beam search with early_stopping=True, its quickest). With --peers, fairseq and
+JoeyNMT search with the same weights in processes of their own (translate_peers/), sorted by
+length, in batches of 64; each waits while another is measured.
 
 The model is that of --run, or is trained here for a few minutes on first use and kept in --work:
 random weights do not end their sentences.
@@ -15,10 +17,13 @@ random weights do not end their sentences.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,7 +54,11 @@ VOCAB_SIZE = 8000
 SMALL = ModelConfig(d_model=256, num_heads=4, d_ffn=1024, encoder_layers=3, decoder_layers=3)
 HF_BATCHES = (16, 32, 64, 128)
 
+PEERS = ("fairseq", "joeynmt")
+PEER_BATCH = 64
+
 Translate = Callable[[Sequence[list[int]]], list[list[int]]]
+Timed = Callable[[Sequence[list[int]]], tuple[float, list[list[int]]]]
 
 
 def read(data: Path, split: str, language: str) -> list[str]:
@@ -158,6 +167,62 @@ def by_hand(
     return translate
 
 
+def write_for_peers(
+    model: Transformer, sources: Sequence[list[int]], config: SearchConfig, work: Path
+) -> Path:
+    """Weights under the names of fairseq, which Hugging Face has kept, shape, and sources."""
+    shape = model.config
+    if shape.activation != "relu" or shape.tied_embeddings != "all":
+        raise SystemExit("--peers: only for models with ReLU and one shared matrix")
+    directory = work / "for-peers"
+    directory.mkdir(exist_ok=True)
+    state = to_huggingface(model).state_dict()
+    kept = {name: weight.numpy() for name, weight in state.items() if "embed_positions" not in name}
+    kept.pop("lm_head.weight", None)
+    if "model.shared.weight" in kept:
+        kept = {name: weight for name, weight in kept.items() if "embed_tokens" not in name}
+    np.savez(directory / "weights.npz", allow_pickle=False, **kept)
+    described = shape.model_dump() | {
+        "vocab_size": len(model.embeddings.target_matrix),
+        "length_limit": [config.max_length_ratio, config.max_length_extra],
+    }
+    (directory / "model.json").write_text(json.dumps(described))
+    (directory / "sources.json").write_text(json.dumps([*sources]))
+    return directory
+
+
+@contextmanager
+def peer(name: str, directory: Path, config: SearchConfig, threads: int) -> Iterator[Timed]:
+    """Another toolkit in a process of its own; it times itself, without the way to and fro."""
+    home = Path(os.environ["PEERS_HOME"])
+    script = REPOSITORY / f"benchmarks/translate_peers/with_{name}.py"
+    numbers = [config.beam_size, config.length_penalty_alpha, PEER_BATCH, threads]
+    command = [str(home / name / "bin/python"), str(script), str(directory), *map(str, numbers)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    with (
+        (directory / f"{name}.log").open("w") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            env=environment,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+        while (line := stdout.readline()) != "ready\n":
+            if not line:
+                raise SystemExit(f"{name} has ended: see {directory / f'{name}.log'}")
+
+        def ask(sources: Sequence[list[int]]) -> tuple[float, list[list[int]]]:
+            stdin.write("\n")
+            stdin.flush()
+            spent_s, found = json.loads(stdout.readline())
+            return len(sources) / spent_s, found
+
+        yield ask
+        stdin.close()
+
+
 def timed(translate: Translate, sources: Sequence[list[int]]) -> tuple[float, list[list[int]]]:
     """(Sentences per second, translations)."""
     start = time.perf_counter()
@@ -174,6 +239,7 @@ def compare(
     rounds: int,
     threads: int,
     directory: Path,
+    peers: Sequence[str],
 ) -> list[list[int]]:
     """Time all sides round by round and print them; returns our translations."""
     config = SearchConfig(beam_size=beam_size, length_penalty="power", length_penalty_alpha=0.6)
@@ -191,12 +257,19 @@ def compare(
     }
     for translate in sides.values():
         translate(sample[:50])
-    measured: dict[str, list[float]] = {name: [] for name in sides}
+    all_sides: dict[str, Timed] = {name: partial(timed, side) for name, side in sides.items()}
     outputs: dict[str, list[list[int]]] = {}
-    for _ in range(rounds):
-        for name, translate in sides.items():
-            rate, outputs[name] = timed(translate, sources)
-            measured[name].append(rate)
+    with ExitStack() as stack:
+        given = write_for_peers(model, sources, config, directory) if peers else directory
+        for name in peers:
+            all_sides[f"{name}, batch {PEER_BATCH}"] = stack.enter_context(
+                peer(name, given, config, threads)
+            )
+        measured: dict[str, list[float]] = {name: [] for name in all_sides}
+        for _ in range(rounds):
+            for name, side in all_sides.items():
+                rate, outputs[name] = side(sources)
+                measured[name].append(rate)
     print(f"\nbeam {beam_size}" if beam_size > 1 else "\ngreedy")
     for name, found in measured.items():
         ratio = statistics.median(a / b for a, b in zip(measured["dragoman"], found, strict=True))
@@ -219,6 +292,9 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--peers", nargs="*", choices=PEERS, default=[], help="below the folder PEERS_HOME"
+    )
     parser.add_argument("--beams", type=int, nargs="+", default=[5, 1])
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -248,6 +324,7 @@ def main() -> None:
             rounds=arguments.rounds,
             threads=arguments.threads,
             directory=directory,
+            peers=arguments.peers,
         )
         print(f"  ours: {bleu(subword.decode(found), references, lowercase=lowercase)}")
 

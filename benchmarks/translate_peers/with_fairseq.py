@@ -1,0 +1,74 @@
+"""fairseq's own search over our weights; see search_peer.py."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel, base_architecture
+from fairseq.sequence_generator import SequenceGenerator
+from search_peer import BOS, EOS, PAD, UNK, TranslateBatch, padded, read_weights, run
+
+
+def dictionary(size: int) -> Any:
+    """Of so many pieces, with our ids of the special ones."""
+    made = Dictionary()
+    made.symbols = [f"piece-{number}" for number in range(size)]
+    made.indices = {symbol: number for number, symbol in enumerate(made.symbols)}
+    made.count = [1] * size
+    made.bos_index, made.pad_index, made.unk_index, made.eos_index = BOS, PAD, UNK, EOS
+    return made
+
+
+def load(directory: Path, config: dict[str, Any], words: Any) -> Any:
+    options: dict[str, Any] = {"share_all_embeddings": True}
+    for side in ("encoder", "decoder"):
+        options |= {
+            f"{side}_embed_dim": config["d_model"],
+            f"{side}_ffn_embed_dim": config["d_ffn"],
+            f"{side}_attention_heads": config["num_heads"],
+            f"{side}_layers": config[f"{side}_layers"],
+            f"{side}_normalize_before": config["norm"] == "pre",
+        }
+    arguments = Namespace(**options)
+    base_architecture(arguments)
+    task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
+    model = TransformerModel.build_model(arguments, task)
+    weights = {
+        name.removeprefix("model."): weight for name, weight in read_weights(directory).items()
+    }
+    shared = weights.pop("shared.weight", None)
+    if shared is not None:
+        weights["encoder.embed_tokens.weight"] = weights["decoder.embed_tokens.weight"] = shared
+        weights["decoder.output_projection.weight"] = shared
+    found = model.load_state_dict(weights, strict=False)
+    own = ("_float_tensor", "version")
+    missing = [name for name in found.missing_keys if not name.endswith(own)]
+    assert not found.unexpected_keys + missing, found
+    for layer in model.encoder.layers:  # fairseq 0.12.2 calls it as PyTorch 2 no longer allows
+        layer.can_use_fastpath = False
+    return model.eval()
+
+
+def make(directory: Path, config: dict[str, Any], beam: int, alpha: float) -> TranslateBatch:
+    words = dictionary(config["vocab_size"])
+    model = load(directory, config, words)
+    ratio, extra = config["length_limit"]
+    generator = SequenceGenerator(
+        [model], words, beam_size=beam, max_len_a=ratio, max_len_b=extra, len_penalty=alpha
+    )
+
+    def translate(sources: list[list[int]]) -> list[list[int]]:
+        ids, lengths = padded(sources, left=True)
+        sample = {"net_input": {"src_tokens": ids, "src_lengths": lengths}}
+        found = generator.generate([model], sample, bos_token=BOS)
+        return [hypotheses[0]["tokens"].tolist() for hypotheses in found]
+
+    return translate
+
+
+if __name__ == "__main__":
+    run(make)
