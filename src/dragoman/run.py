@@ -157,6 +157,13 @@ def evaluate(
             place="evaluate",
             remedy="give both --source and --reference, or neither for the run's own test set",
         )
+    for override in overrides:
+        if override.partition(".")[0].strip() not in ("search", "evaluate"):
+            raise ConfigError(
+                "a model that is trained can be evaluated with other search and evaluate only",
+                place=f"--set {override}",
+                remedy="leave it out, or train another model",
+            )
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
     if source is not None and reference is not None:
         arguments += ["--source", str(source), "--reference", str(reference)]

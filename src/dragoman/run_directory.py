@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,7 +121,8 @@ class RunDirectory:
         """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
-        draft = path.with_name(f".{path.name}.tmp")
+        # Of this process alone: another may make a run of the same recipe in the same second.
+        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             draft.mkdir(parents=True)
             (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")

@@ -303,6 +303,12 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         ["train.en", "60 lines against 1"],
     ),
     (
+        "an override that would change nothing",
+        lambda run: None,
+        lambda run: ["evaluate", str(run), "--set", "model.num_heads=1"],
+        ["--set model.num_heads=1", "search"],
+    ),
+    (
         "more checkpoints than were kept",
         lambda run: None,
         lambda run: ["average", str(run), "--last", "9"],
