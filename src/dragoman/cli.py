@@ -207,7 +207,7 @@ def _add_translate(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         default="auto",
         help="auto: CTranslate2 on a CPU where it is installed",
     )
-    translate.add_argument("--threads", type=_positive, help="cores (default: all)")
+    _cores(translate)
     translate.add_argument(
         "-i",
         "--inspect",
@@ -244,7 +244,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
     serve.add_argument("--port", type=int, default=8320, help="default: 8320; 0: any free one")
     serve.add_argument("--token-file", type=Path, help="what clients must know; or DRAGOMAN_TOKEN")
-    serve.add_argument("--threads", type=_positive, help="cores (default: all)")
+    _cores(serve)
     serve.add_argument("--timeout", type=_positive, default=30, help="seconds a request may take")
     serve.add_argument(
         "--queue", type=_positive, default=65_536, help="subword pieces that may wait"
@@ -252,6 +252,15 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument(
         "--requests-per-client", type=_positive, default=256, help="under way at a time"
     )
+
+
+def _cores(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=_positive, help="cores (default: all)")
+    parser.add_argument(
+        "--batch-cells", type=_positive, default=8192,
+        help="rows x longest source x beam searched together on a core (default: 8192); fewer take "
+        "less memory",
+    )  # fmt: skip
 
 
 def _recipe(parser: argparse.ArgumentParser) -> None:

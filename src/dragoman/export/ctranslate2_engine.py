@@ -19,7 +19,8 @@ from dragoman.errors import CheckpointError, ConfigError, MachineError
 from dragoman.model.config import SearchConfig, length_limit, length_penalty
 
 BATCH_CELLS: Final = 8192
-"""Rows x longest source x beam of one batch, at most; more is slower for want of cache."""
+"""Rows x longest source x beam of one batch, at most; more is slower for want of cache. Memory
+grows with them: keys, values and logits of every hypothesis, on every core."""
 _ANY_EXPONENT: Final = 1.0
 _SCORED_TOGETHER: Final = 16
 
@@ -45,9 +46,15 @@ class CTranslate2Engine:
     """A model in CTranslate2's format, in memory. Safe to use from several threads."""
 
     def __init__(
-        self, directory: Path, subwords: tuple[Subword, Subword], *, threads: int | None = None
+        self,
+        directory: Path,
+        subwords: tuple[Subword, Subword],
+        *,
+        threads: int | None = None,
+        batch_cells: int = BATCH_CELLS,
     ) -> None:
         """threads: cores to use, one batch on each; all of this process where it is None.
+        batch_cells: rows x longest source x beam of one batch, at most.
 
         Raises MachineError where CTranslate2 is not installed, CheckpointError where it cannot
         read the model.
@@ -59,6 +66,7 @@ class CTranslate2Engine:
                 "CTranslate2 is not installed", remedy="install it: pip install 'dragoman[serve]'"
             ) from error
         ctranslate2.set_log_level(logging.ERROR)  # that a CPU widens fp16 is no news
+        self.batch_cells = batch_cells
         self.num_workers = threads or len(os.sched_getaffinity(0))
         try:
             self._translator = ctranslate2.Translator(
@@ -182,7 +190,7 @@ class PendingSearch:
         start = 0
         while start < len(order):
             cells = (len(self._sources[order[start]]) + 1) * self._search.beam_size
-            rows = order[start : start + max(1, BATCH_CELLS // cells)]
+            rows = order[start : start + max(1, self._engine.batch_cells // cells)]
             start += len(rows)
             self._futures.extend(zip(rows, self._begin(rows), strict=True))
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dragoman.errors import DragomanError
-from dragoman.export.ctranslate2_engine import BATCH_CELLS, Candidate, CTranslate2Engine
+from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 
 _ROWS_IN_TURN: Final = 16
@@ -145,7 +145,7 @@ class Batcher:
         taken: list[tuple[_Job, int]] = []
         longest = 0
         others: list[_Job] = []
-        capacity = BATCH_CELLS * free
+        capacity = self.engine.batch_cells * free
         while self._jobs and len(taken) < most_rows:
             if (len(taken) + 1) * longest * search.beam_size > capacity:
                 break

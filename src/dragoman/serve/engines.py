@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.errors import ConfigError
 from dragoman.export.bundle import Bundle, Quantization, is_bundle
-from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.export.ctranslate2_engine import BATCH_CELLS, CTranslate2Engine
 from dragoman.recipe import Recipe, load_recipe
 from dragoman.serve.translator import Translator
 
@@ -39,8 +39,11 @@ def open_translator(
     overrides: Sequence[str],
     engine: EngineName,
     threads: int | None,
+    batch_cells: int = BATCH_CELLS,
 ) -> Iterator[Opened]:
     """The translator of a run or a bundle.
+
+    batch_cells: rows x longest source x beam that CTranslate2 searches together.
 
     Raises CheckpointError where it is damaged, ConfigError where the engine cannot run it.
     """
@@ -52,11 +55,12 @@ def open_translator(
                 place="--engine",
                 remedy="leave it out, or name the run",
             )
-        translator = translator_of(bundle, threads=threads)
+        translator = translator_of(bundle, threads=threads, batch_cells=batch_cells)
         yield Opened(translator, recipe or bundle.recipe, _identity(path, checkpoints, overrides))
         return
     from dragoman.distributed.world import join_world
     from dragoman.export.load import load_translation_model
+    from dragoman.serve.torch_engine import TorchEngine
 
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)
@@ -68,17 +72,26 @@ def open_translator(
             )
         use_ctranslate2 = engine == "ctranslate2" or (engine == "auto" and possible)
         yield Opened(
-            _translator(model, use_ctranslate2=use_ctranslate2, threads=threads),
+            Translator(
+                converted(model, threads=threads, batch_cells=batch_cells)
+                if use_ctranslate2
+                else TorchEngine(model.models),
+                model.subwords,
+                lowercase=model.lowercase,
+                max_source_pieces=model.max_source_pieces,
+            ),
             recipe or load_recipe(path / "recipe.toml", overrides),
             _identity(path, checkpoints, overrides),
         )
 
 
-def translator_of(bundle: Bundle, *, threads: int | None) -> Translator:
+def translator_of(
+    bundle: Bundle, *, threads: int | None, batch_cells: int = BATCH_CELLS
+) -> Translator:
     """The translator of a CTranslate2 bundle; PyTorch is not imported."""
     subwords = bundle.subwords()
     return Translator(
-        CTranslate2Engine(bundle.path, subwords, threads=threads),
+        CTranslate2Engine(bundle.path, subwords, threads=threads, batch_cells=batch_cells),
         subwords,
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,
@@ -86,7 +99,11 @@ def translator_of(bundle: Bundle, *, threads: int | None) -> Translator:
 
 
 def converted(
-    model: TranslationModel, *, threads: int | None, quantization: Quantization = "float32"
+    model: TranslationModel,
+    *,
+    threads: int | None,
+    quantization: Quantization = "float32",
+    batch_cells: int = BATCH_CELLS,
 ) -> CTranslate2Engine:
     """A model of ours in CTranslate2, by way of a temporary directory."""
     from dragoman.export.ctranslate2 import write_ctranslate2
@@ -94,20 +111,9 @@ def converted(
     with tempfile.TemporaryDirectory(prefix="dragoman-") as name:
         directory = Path(name)
         write_ctranslate2(model.models[0], model.subwords, directory, quantization=quantization)
-        return CTranslate2Engine(directory, model.subwords, threads=threads)
-
-
-def _translator(
-    model: TranslationModel, *, use_ctranslate2: bool, threads: int | None
-) -> Translator:
-    from dragoman.serve.torch_engine import TorchEngine
-
-    return Translator(
-        converted(model, threads=threads) if use_ctranslate2 else TorchEngine(model.models),
-        model.subwords,
-        lowercase=model.lowercase,
-        max_source_pieces=model.max_source_pieces,
-    )
+        return CTranslate2Engine(
+            directory, model.subwords, threads=threads, batch_cells=batch_cells
+        )
 
 
 def _identity(path: Path, checkpoints: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:

@@ -46,9 +46,7 @@ def serve(options: Namespace) -> int:
         max_requests_per_client=options.requests_per_client,
     )
     with ExitStack() as stack:
-        served = [
-            ServedModel.of(*_open(stack, path, options.threads), limits) for path in options.bundles
-        ]
+        served = [ServedModel.of(*_open(stack, path, options), limits) for path in options.bundles]
         config = uvicorn.Config(
             create_app(served, limits),
             log_level="warning",
@@ -65,7 +63,7 @@ def serve(options: Namespace) -> int:
     return 0
 
 
-def _open(stack: ExitStack, path: Path, threads: int | None) -> tuple[Bundle, Translator]:
+def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Translator]:
     if not is_bundle(path):
         raise CheckpointError(
             "is no bundle",
@@ -74,7 +72,12 @@ def _open(stack: ExitStack, path: Path, threads: int | None) -> tuple[Bundle, Tr
         )
     opened = stack.enter_context(
         open_translator(
-            path, checkpoints=["best"], overrides=[], engine="ctranslate2", threads=threads
+            path,
+            checkpoints=["best"],
+            overrides=[],
+            engine="ctranslate2",
+            threads=options.threads,
+            batch_cells=options.batch_cells,
         )
     )
     return Bundle.open(path), opened.translator

@@ -38,6 +38,7 @@ def translate(options: Namespace) -> int:
         overrides=options.overrides,
         engine=options.engine,
         threads=options.threads,
+        batch_cells=options.batch_cells,
     ) as opened:
         if options.inspect or (options.input is None and sys.stdin.isatty()):
             _converse(opened, options)

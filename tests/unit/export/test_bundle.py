@@ -78,6 +78,9 @@ def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Pa
         translator = translator_of(Bundle.open(done.path), threads=1)
         found = translator.translate(LINES, run.recipe().search, layout="line")
         assert [best.text for best, *_ in found] == expected
+        one_by_one = translator_of(Bundle.open(done.path), threads=1, batch_cells=1)
+        again = one_by_one.translate(LINES, run.recipe().search, layout="line")
+        assert [best.text for best, *_ in again] == expected
 
 
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
