@@ -16,6 +16,7 @@ from dragoman.telemetry.events import (
     Validated,
     as_values,
 )
+from dragoman.telemetry.samples import HostSampled
 
 RUN_STARTED = RunStarted(
     run_name="demo",
@@ -94,6 +95,18 @@ RUN_FINISHED = RunFinished(
     best_bleu=23.41,
     best_bleu_step=8000,
     wall_s=85_560.0,
+)
+HOST_SAMPLED = HostSampled(
+    seconds_s=10.0,
+    cpu_share=0.87,
+    memory_used_bytes=12 * 10**9,
+    memory_limit_bytes=16 * 10**9,
+    process_memory_bytes=10**9,
+    disk_free_bytes=70 * 10**9,
+    disk_read_bytes=0,
+    disk_written_bytes=10**6,
+    queued_batches=7.5,
+    sampling_s=0.01,
 )
 
 

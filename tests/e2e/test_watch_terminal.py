@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from example_events import HOST_SAMPLED as HOST
 from recorded_runs import Recorded
 
 DEADLINE_S = 15.0
@@ -52,20 +53,68 @@ class Terminal:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return Recorded(steps=2000, reason=None).write(tmp_path / "run")
+    """Where a run will be; nothing is there yet."""
+    return tmp_path / "run"
 
 
 @pytest.fixture
 def terminal(run: Path) -> Iterator[Terminal]:
     if shutil.which("tmux") is None:
         pytest.skip("needs tmux")
+    run.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "dragoman.cli", "watch", str(run), "--price", "'3 USD'"]
     opened = Terminal(run, command)
     yield opened
     opened.close()
 
 
+def _hosts(count: int) -> Recorded:
+    return Recorded(
+        steps=2000,
+        reason=None,
+        world_size=count,
+        compute_s=(0.4,) * count,
+        sync_s=(0.01,) * count,
+        clock_ahead_s=(0.0,) * count,
+        extra=[(rank, HOST) for rank in range(count)],
+    )
+
+
+STATES = {
+    "finished": (Recorded(), ["finished", "8,000 of 8,000 steps", "USD spent"]),
+    "crashed": (Recorded(steps=2000, reason=None), ["silent: crashed, killed or cut off"]),
+    "stopped": (Recorded(steps=2000, reason="signal"), ["stopped by a signal"]),
+    "eight hosts": (_hosts(8), ["host-a", "host-b", *(f"host-{n}" for n in range(2, 8))]),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_fits_a_small_terminal(state: str, run: Path, terminal: Terminal) -> None:
+    terminal.wait(lambda text: "not started" in text)
+    made, parts = STATES[state]
+    written = made.write(run.parent / "written")
+    (written / "events").rename(run / "events")
+    text = terminal.wait(lambda text: all(part in text for part in parts))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Traceback" not in text
+
+
+def test_a_log_that_is_rotated_meanwhile(run: Path, terminal: Terminal) -> None:
+    whole = Recorded(steps=3000, reason=None).write(run.parent / "written")
+    (run / "events").mkdir()
+    lines = {path.name: path.read_bytes().splitlines(True) for path in whole.glob("events/*")}
+    for name, found in lines.items():
+        (run / "events" / name).write_bytes(b"".join(found[:15]))
+    terminal.wait(lambda text: "1,000 of 8,000 steps" in text)
+    for name, found in lines.items():
+        (run / "events" / name).rename(run / "events" / f"{name}.1")
+        (run / "events" / name).write_bytes(b"".join(found[15:]))
+    terminal.wait(lambda text: "3,000 of 8,000 steps" in text)
+
+
 def test_a_terminal_follows_the_run(run: Path, terminal: Terminal) -> None:
+    begun = Recorded(steps=2000, reason=None).write(run.parent / "begun")
+    (begun / "events").rename(run / "events")
     text = terminal.wait(lambda text: "2,000 of 8,000 steps" in text)
     assert len(text.splitlines()) <= 24
     for part in ("demo", "training", "BLEU", "learning rate", "a step", "USD spent"):

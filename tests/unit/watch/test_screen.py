@@ -18,7 +18,6 @@ from dragoman.telemetry.events import Alert
 from dragoman.telemetry.samples import (
     DeviceMeasured,
     GpuSampled,
-    HostSampled,
     LinkMeasured,
     NetworkSampled,
 )
@@ -26,21 +25,10 @@ from dragoman.watch.charts import Curve, bar, chart, spark
 from dragoman.watch.live import Now, newest_run, open_run
 from dragoman.watch.page import live
 from dragoman.watch.screen import host_cells, screen
+from example_events import HOST_SAMPLED as HOST
 from recorded_runs import Recorded
 
 PRICE = Price(amount=3.0, currency="USD")
-HOST = HostSampled(
-    seconds_s=10.0,
-    cpu_share=0.87,
-    memory_used_bytes=12 * 10**9,
-    memory_limit_bytes=16 * 10**9,
-    process_memory_bytes=10**9,
-    disk_free_bytes=70 * 10**9,
-    disk_read_bytes=0,
-    disk_written_bytes=10**6,
-    queued_batches=7.5,
-    sampling_s=0.01,
-)
 NETWORK = NetworkSampled(
     interface="eth0",
     seconds_s=10.0,

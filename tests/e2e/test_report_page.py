@@ -1,0 +1,101 @@
+"""Reports, comparisons and the page of `watch` in a real browser: whole at 400 pixels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.report.comparison import compare
+from dragoman.report.comparison_page import ComparisonReport
+from dragoman.report.facts import Price
+from dragoman.report.reading import read_facts
+from dragoman.report.render import Report
+from dragoman.watch.live import open_run
+from dragoman.watch.server import WatchServer
+from recorded_runs import Recorded
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
+"""A folder to keep pictures in, for eyes."""
+RECORDED = Path(__file__).resolve().parents[1] / "golden" / "recorded"
+PRICE = Price(amount=3.06, currency="USD")
+OUTSIDE = """() => [...document.querySelectorAll('main *:not(.runs *)')].filter(one => {
+  const box = one.getBoundingClientRect();
+  // A table of runs scrolls by itself.
+  return box.width > 0 && (box.left < -1 || box.right > innerWidth + 1);
+}).map(one => one.outerHTML.slice(0, 80))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def _look(browser: Any, url: str, name: str, *, scripts: bool = False) -> None:
+    """Nothing sticks out, in light and dark; a page may only ask for itself."""
+    for width, scheme in ((1400, "light"), (400, "dark")):
+        page = browser.new_page(
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+        )
+        asked: list[str] = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.goto(url)
+        if SCREENSHOTS:
+            page.screenshot(path=f"{SCREENSHOTS}/{name}-{width}-{scheme}.png", full_page=True)
+        assert {one for one in asked if not one.startswith("data:")} == {url}
+        assert page.evaluate(OUTSIDE) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+        page.close()
+
+
+@pytest.mark.parametrize("name", ["two_ranks_of_one_host", "two_hosts_starved", "overfitting"])
+def test_a_report_fits_and_needs_nothing(name: str, browser: Any, tmp_path: Path) -> None:
+    html = Report.of(read_facts(RECORDED / name, price=PRICE)).write(tmp_path)[0]
+    _look(browser, html.as_uri(), name)
+
+
+def test_a_comparison_fits_and_needs_nothing(browser: Any, tmp_path: Path) -> None:
+    names = ("two_ranks_of_one_host", "stopped_by_its_schedule", "overfitting")
+    facts = [read_facts(RECORDED / name, price=PRICE) for name in names]
+    html = ComparisonReport(compare(facts)).write(tmp_path)[0]
+    _look(browser, html.as_uri(), "comparison")
+
+
+@pytest.mark.parametrize("state", ["not started", "finished", "crashed", "eight hosts"])
+def test_the_page_of_watch_fits_in_every_state(state: str, browser: Any, tmp_path: Path) -> None:
+    run = {
+        "finished": Recorded(),
+        "crashed": Recorded(steps=2000, reason=None),
+        "eight hosts": Recorded(
+            world_size=8,
+            compute_s=(0.4,) * 8,
+            sync_s=(0.2,) * 8,
+            clock_ahead_s=(0.0,) * 8,
+        ),
+    }.get(state)
+    directory = tmp_path / "run"
+    directory.mkdir() if run is None else run.write(directory)
+    with WatchServer(open_run(directory, price=PRICE), port=0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            _look(browser, server.address, f"watch-{state}")
+        finally:
+            server.shutdown()
+            thread.join()
