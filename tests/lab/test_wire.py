@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import torch.distributed as dist
 
 from dragoman.cluster import step_time, strategies
 from dragoman.cluster.links import Layout, Link
-from dragoman.cluster.strategies import Cluster
+from dragoman.cluster.strategies import Cluster, Prediction
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.world import World
 from lab.conftest import OpenLab
@@ -46,41 +48,63 @@ def test_bytes_on_the_wire_are_those_of_the_formula(make_lab: OpenLab, num_hosts
         assert one["sent_bytes"] == pytest.approx(expected, rel=0.05)
 
 
-def steps(world: World, width: int, num_layers: int) -> dict[str, float]:
+PERIOD = 12
+"""Steps after which every strategy below has sent all that it sends."""
+Predict = Callable[[Cluster, Workload, float], Prediction]
+PLANNED: dict[str, tuple[dict[str, Any], Predict]] = {
+    "plain": ({"wire": "fp32"}, strategies.plain),
+    "sync": ({}, strategies.sync),
+    "accum": (
+        {"strategy": "accum", "accum": {"every": 4}},
+        partial(strategies.accumulate, every=4),
+    ),
+    "diloco": (
+        {"strategy": "diloco", "diloco": {"every": PERIOD, "fragments": 4, "delay": 0}},
+        partial(strategies.diloco, every=PERIOD),
+    ),
+}
+
+
+def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -> dict[str, float]:
     """Seconds of a step without and with synchronisation, and the bytes this host sent in it."""
     from dragoman.distributed.config import DistributedConfig
     from dragoman.distributed.gradient_sync import gradient_sync
+    from dragoman.distributed.strategy import GradientSync, NoSync
     from dragoman.distributed.traffic import interface_bytes
 
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(num_layers)]
     model = torch.nn.Sequential(*layers)
+    config = DistributedConfig.model_validate(settings)
     batch = torch.randn(64, width)
 
-    def step_s(*, last: bool, repeats: int) -> float:
+    def step_s(sync: GradientSync) -> float:
         world.barrier()
         started = time.monotonic()
-        for _ in range(repeats):
-            with sync.micro_step(last=last):
+        for step in range(1, PERIOD + 1):
+            with sync.micro_step(last=step % config.batches_per_update == 0):
                 sync.module(batch).sum().backward()
+            sync.after_update(step)
         world.barrier()
-        return (time.monotonic() - started) / repeats
+        return (time.monotonic() - started) / PERIOD
 
-    with gradient_sync(DistributedConfig(wire="fp32"), model, world) as sync:
-        step_s(last=True, repeats=1)
-        compute_s = step_s(last=False, repeats=4)
+    compute_s = step_s(NoSync(model))
+    with gradient_sync(config, model, world) as sync:
+        step_s(sync)
         before = interface_bytes(INTERFACE).sent
-        measured_s = step_s(last=True, repeats=3)
-    sent = (interface_bytes(INTERFACE).sent - before) / 3
+        measured_s = step_s(sync)
+    sent = (interface_bytes(INTERFACE).sent - before) / PERIOD
     return {"compute_s": compute_s, "step_s": measured_s, "sent_bytes": sent}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_hosts", [2, 3])
 @pytest.mark.parametrize("megabits", [10, 30, 100])
-def test_a_synchronised_step_takes_what_was_planned(
-    make_lab: OpenLab, num_hosts: int, megabits: int
+@pytest.mark.parametrize("strategy", PLANNED)
+def test_a_step_takes_what_was_planned(
+    make_lab: OpenLab, num_hosts: int, megabits: int, strategy: str
 ) -> None:
     lab = make_lab(NAMES[:num_hosts], rate=f"{megabits}mbit")
+    settings, predict = PLANNED[strategy]
     width, num_layers = 512, 2 * megabits // 10
     workload = Workload(
         name="lab",
@@ -90,9 +114,8 @@ def test_a_synchronised_step_takes_what_was_planned(
         max_steps=1,
     )
     cluster = Cluster(Layout((1,) * num_hosts), Link.nominal(megabits * 1e6))
-    measured = run_on_hosts(steps, width, num_layers, hosts=lab.hosts)
-    compute_s = max(one["compute_s"] for one in measured)
-    planned = strategies.plain(cluster, workload, compute_s)
+    measured = run_on_hosts(steps, width, num_layers, settings, hosts=lab.hosts)
+    planned = predict(cluster, workload, max(one["compute_s"] for one in measured))
     for one in measured:
         assert one["step_s"] == pytest.approx(planned.step_s, rel=0.15)
         assert one["sent_bytes"] == pytest.approx(planned.wire_bytes, rel=0.05)

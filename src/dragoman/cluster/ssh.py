@@ -21,7 +21,7 @@ LOST_AFTER_S: Final = 15
 NO_PYTHON: Final = "there is no"
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
-_NO_LOGIN: Final = 255
+NO_LOGIN: Final = 255
 _NO_PROGRAM: Final = 127
 _OPTIONS: Final = {
     "BatchMode": "yes",
@@ -81,7 +81,7 @@ def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: floa
 def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
     """What a failed ssh command means; `said` is its standard error."""
     last = _last_line(said)
-    if exit_code == _NO_LOGIN:
+    if exit_code == NO_LOGIN:
         target = shlex.join(ssh_command(host, ["true"])[-3:-1])
         return MachineError(
             f"ssh cannot log in: {last or 'no answer'}",

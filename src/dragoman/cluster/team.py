@@ -52,6 +52,7 @@ class Agent:
     def __init__(self, host: Host, arguments: Sequence[str], inbox: queue.Queue[Message]) -> None:
         self.host = host
         self._inbox = inbox
+        self._has_spoken = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `close`
         self._process = ssh.start(host, arguments, stderr=self._errors.fileno())
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -71,6 +72,12 @@ class Agent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             exit_code = self._process.wait()
+        if exit_code == ssh.NO_LOGIN and self._has_spoken:
+            return MachineError(
+                f"the connection was lost: no answer for {ssh.LOST_AFTER_S} s, or it was closed",
+                place=self.host.name,
+                remedy="see whether it runs, and its network",
+            )
         self._errors.seek(0)
         return ssh.failure(self.host, exit_code, self._errors.read())
 
@@ -91,6 +98,7 @@ class Agent:
         with self._process.stdout as lines, contextlib.suppress(ValueError):
             for line in lines:
                 values = json.loads(line)
+                self._has_spoken = True
                 self._inbox.put(Message(self.host.name, values.pop("say"), values))
         self._inbox.put(Message(self.host.name, GONE, {}))
 
