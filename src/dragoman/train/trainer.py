@@ -22,6 +22,7 @@ from dragoman.telemetry.events import (
     Validated,
 )
 from dragoman.telemetry.price import hourly_price
+from dragoman.telemetry.scored import MetricScored
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import TrainConfig
 from dragoman.train.divergence import diverged, loss_problem, smoothed_loss
@@ -43,12 +44,12 @@ class Validation(Protocol):
     def samples(self) -> Sequence[SampleTranslation]:
         """Sample translations."""
 
-    def event(self) -> Validated:
-        """The scores."""
     @property
     def further_scores(self) -> Sequence[MetricScored]:
         """Of metrics for which `event` has no place."""
 
+    def event(self) -> Validated:
+        """The scores."""
 
 
 @dataclass(frozen=True, slots=True)
