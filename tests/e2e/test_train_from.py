@@ -68,7 +68,7 @@ def test_it_starts_where_the_other_has_ended_with_its_vocabulary(
     recipe = RunDirectory.open(made).recipe()
     assert recipe.model.d_ffn == 128
     assert recipe.corpus.subword.vocab_size == 500
-    # The same command is the same run; without --from, or --fresh, it is another.
+    # The same command is the same run.
     assert train(run, tmp_path, "--from", str(origin)) == 0
     assert list((tmp_path / "runs").iterdir()) == [made]
 
