@@ -15,6 +15,7 @@ import gzip
 import re
 import statistics
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,8 +143,9 @@ class _Log:
 
     def _read_head(self, line: str) -> None:
         if found := _STAMP.match(line):
-            moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
-            self.started = moment.timestamp()
+            with suppress(ValueError):  # a damaged one, such as of the 13th month
+                moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
+                self.started = moment.timestamp()
         if found := _NCCL.search(line):
             self.hosts[int(found[2])] = found[1]
             self.world_size = int(found[3])

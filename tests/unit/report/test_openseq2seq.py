@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dragoman.errors import ConfigError
 from dragoman.report.openseq2seq import import_log, read_log
 from dragoman.report.reading import read_facts
+from dragoman.report.render import Report
 from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
 
@@ -145,6 +147,22 @@ def test_a_log_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> Non
         path = tmp_path / "nohup.out"
         path.write_text(text[:cut])
         assert read_log(path)[0].kind == "run_started"
+
+
+def test_a_log_with_damaged_bytes_is_read_or_refused(tmp_path: Path) -> None:
+    chance, whole, path = random.Random(5), _log().encode(), tmp_path / "nohup.out"
+    for damage in range(40):
+        changed = bytearray(whole)
+        for _ in range(1 + 10 * damage):
+            at = chance.randrange(len(changed))
+            is_digit = 48 <= changed[at] <= 57
+            changed[at] = chance.choice(b"0123456789.") if is_digit else chance.randrange(256)
+        path.write_bytes(changed.replace(b"2020-06-26 15", b"2020-13-26 99"))
+        try:
+            run = import_log(path, tmp_path / str(damage))
+        except ConfigError:
+            continue
+        assert Report.of(read_facts(run)).write(run / "report")
 
 
 @pytest.mark.parametrize(
