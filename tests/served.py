@@ -54,6 +54,12 @@ class Server:
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1])
 
+    @property
+    def memory_mb(self) -> float:
+        """Its resident memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1000
+
     def ask(
         self,
         path: str,
