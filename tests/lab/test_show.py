@@ -30,9 +30,11 @@ def show(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def group(process: subprocess.Popen[str]) -> list[str]:
-    """What is left of its process group and of the lab's machines."""
-    listing = subprocess.run(["ps", "-eo", "pgid=,args="], capture_output=True, text=True)
-    return [line for line in listing.stdout.splitlines() if line.split()[0] == str(process.pid)]
+    """What still runs of its process group, to which the lab's machines belong."""
+    command = ["ps", "-eo", "pgid=,args="]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line for line in listing.stdout.splitlines() if "<defunct>" not in line]
+    return [line for line in lines if line.split()[0] == str(process.pid)]
 
 
 @pytest.mark.timeout(3000)
