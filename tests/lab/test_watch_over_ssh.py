@@ -18,7 +18,7 @@ def test_each_host_tells_of_its_own_ranks(make_lab: OpenLab, tmp_path: Path) -> 
         events.mkdir(parents=True)
         shutil.copy(recorded / "events" / f"rank-{rank:04d}.jsonl", events)
     lab.write_hosts_file(lab.desk.home / "hosts.toml", slots=[1, 1])
-    command = [PROGRAM, "watch", "demo-1", "--hosts", "hosts.toml", "--once"]
+    command: list[str | Path] = [PROGRAM, "watch", "demo-1", "--hosts", "hosts.toml", "--once"]
     done = lab.desk.run(command, check=False, timeout_s=300)
     assert done.returncode == 0, done.stderr
     assert "2,000 of 8,000 steps" in done.stdout
