@@ -30,13 +30,17 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 QUANTIZATIONS: tuple[Quantization, ...] = ("float32", "float16", "int8")
 
 
-def main() -> None:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     shared = os.environ.get("DRAGOMAN_SHARED", REPOSITORY.parent / "shared" / "data")
     parser.add_argument("--data", type=Path, default=shared, help="folder that holds multi30k/")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--checkpoint", default="best")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _options()
     run = RunDirectory.open(arguments.run)
     recipe = run.recipe()
     lowercase = recipe.corpus.lowercase

@@ -129,6 +129,7 @@ def _add_using(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     doctor = commands.add_parser("doctor", help="what is right and wrong on the hosts of a run")
     _hosts(doctor, required=True)
+    doctor.add_argument("--run", type=Path, help="compare also its files on the hosts")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     setup = commands.add_parser("setup", help="make a Python with torch on every host, over ssh")
     _hosts(setup, required=True)
@@ -136,7 +137,6 @@ def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser.set_defaults(module="training_commands")
 
     resume = commands.add_parser("resume", help="go on with a run on the hosts it was on")
-    doctor.add_argument("--run", type=Path, help="compare also its files on the hosts")
     stop = commands.add_parser("stop", help="save and end a training, from another terminal")
     for parser in (resume, stop):
         parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
