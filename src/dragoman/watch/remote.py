@@ -100,6 +100,12 @@ class Mirror:
                 self._listen(line)
             except MachineError as error:
                 line.failure = error
+            except OSError as error:
+                line.failure = MachineError(
+                    f"ssh does not start: {error.strerror}",
+                    place=line.host.name,
+                    remedy="install an OpenSSH client",
+                )
             line.heard.set()
             self._over.wait(_AGAIN_S)
 
@@ -114,7 +120,8 @@ class Mirror:
             assert process.stdout is not None
             if self._over.is_set():  # `_end` has not seen this one
                 process.kill()
-            with process:
+            # What could not be written is written again when the pipe is closed.
+            with suppress(BrokenPipeError), process:
                 with suppress(BrokenPipeError):
                     process.stdin.write(_PROGRAM + json.dumps(self._had()).encode() + b"\n")
                     process.stdin.flush()

@@ -100,6 +100,17 @@ def test_hosts_that_cannot_be_reached_are_one_error(host: Host, tmp_path: Path) 
         pass
 
 
+def test_a_machine_without_ssh_says_so(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with (
+        pytest.raises(MachineError, match="alpha: ssh does not start.*install"),
+        Mirror(tmp_path / "here", [host], RUN),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     "header",
     [
