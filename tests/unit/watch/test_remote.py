@@ -105,7 +105,7 @@ def test_a_machine_without_ssh_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
-        pytest.raises(MachineError, match="alpha: ssh does not start.*install"),
+        pytest.raises(MachineError, match=r"alpha: ssh does not start.*install"),
         Mirror(tmp_path / "here", [host], RUN),
     ):
         pass
