@@ -96,9 +96,8 @@ def main() -> None:
         report("Hugging Face", found_there, ours if search == recipe.search else own(search), size)
         path, size = written(Request(to="onnx", output=Path(name, "onnx"), checkpoint=checkpoint))
         greedy = recipe.search.model_copy(update={"beam_size": 1})
-        pieces, words = model.subwords
-        sources = pieces.encode([normalize(text, lowercase=lowercase) for text in texts])
-        found_there = words.decode(translate_with_onnx(path, sources, greedy))
+        ids = model.subwords[0].encode([normalize(text, lowercase=lowercase) for text in texts])
+        found_there = model.subwords[1].decode(translate_with_onnx(path, ids, greedy))
         report("ONNX, greedy", found_there, own(greedy), size)
 
 
