@@ -106,7 +106,10 @@ def test_one_rank_sends_nothing() -> None:
         expected(_rows(micro)).sum().backward()
     weight = expected.layers[0].weight
     assert isinstance(weight.grad, torch.Tensor)
-    assert alone["gradients"]["layers.0.weight"] == weight.grad.flatten().tolist()
+    # Another number of threads may sum in another order.
+    assert alone["gradients"]["layers.0.weight"] == pytest.approx(
+        weight.grad.flatten().tolist(), rel=1e-5, abs=1e-7
+    )
     assert (alone["bytes_sent"], alone["exposed_s"]) == (0, 0.0)
 
 

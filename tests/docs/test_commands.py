@@ -13,6 +13,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
+LONG = {REPOSITORY / "docs/how-to/serve.md"}
+"""Pages that train, export and serve: minutes, for `make test-all`."""
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,7 +43,16 @@ def runnable(page: Path) -> bool:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if runnable(p)], ids=lambda p: str(p.relative_to(REPOSITORY))
+    "page",
+    [
+        pytest.param(
+            page,
+            id=str(page.relative_to(REPOSITORY)),
+            marks=[pytest.mark.slow] if page in LONG else [],
+        )
+        for page in PAGES
+        if runnable(page)
+    ],
 )
 def test_the_commands_of_a_page_work(page: Path, tmp_path: Path) -> None:
     environment = os.environ | {

@@ -52,7 +52,7 @@ def test_killed_it_goes_on_without_repeating_or_losing_a_line(
     bundle: Path, shared_data: Path, tmp_path: Path, options: list[str]
 ) -> None:
     source, whole, broken = tmp_path / "in", tmp_path / "whole", tmp_path / "broken"
-    count = 2500 if not options else 1200
+    count = 6000
     some_lines(shared_data, source, count)
     assert start(bundle, source, whole, *options).wait() == 0
     draft = tmp_path / ".broken.partial"

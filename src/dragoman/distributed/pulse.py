@@ -18,7 +18,9 @@ _NAME: Final = "pulse-"
 
 def beat(directory: Path, *, rank: int) -> None:
     """From now on this process touches its file there every second, in a thread of its own."""
-    threading.Thread(target=_beat, args=[directory / f"{_NAME}{rank}"], daemon=True).start()
+    pulse = directory / f"{_NAME}{rank}"
+    pulse.touch()  # now: who is stopped before the thread begins would never be missed
+    threading.Thread(target=_beat, args=[pulse], daemon=True).start()
 
 
 def _beat(pulse: Path) -> None:
