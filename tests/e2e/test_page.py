@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from served import Server, served_bundle, serving
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 """A folder to keep pictures in, for eyes."""
 
@@ -22,17 +20,6 @@ SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 def server(shared_data: Path) -> Iterator[Server]:
     with serving(served_bundle(shared_data)) as server:
         yield server
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def keep(page: Any, name: str) -> None:

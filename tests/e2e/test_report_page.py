@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from dragoman.watch.live import open_run
 from dragoman.watch.server import WatchServer
 from recorded_runs import Recorded
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 """A folder to keep pictures in, for eyes."""
 RECORDED = Path(__file__).resolve().parents[1] / "golden" / "recorded"
@@ -30,17 +27,6 @@ OUTSIDE = """() => [...document.querySelectorAll('main *:not(.runs *)')].filter(
   // A table of runs scrolls by itself.
   return box.width > 0 && (box.left < -1 || box.right > innerWidth + 1);
 }).map(one => one.outerHTML.slice(0, 80))"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def _look(browser: Any, url: str, name: str, *, scripts: bool = False) -> None:
