@@ -88,6 +88,7 @@ class ToyRun:
     optimizer: OptimizerConfig = ADAM
     data: DataConfig = SMALL_BATCHES
     model: ModelConfig = TOY_MODEL
+    pairs: ToyPairs = TRAIN_PAIRS
     distributed: DistributedConfig = SYNC
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
     validate: Callable[[int, Transformer], ToyValidation] = field(
@@ -110,7 +111,7 @@ class ToyRun:
         with (
             EventWriter(self.directory / "events", rank=world.rank) as events,
             toy_training(
-                TRAIN_PAIRS,
+                self.pairs,
                 model=self.model,
                 data=self.data,
                 train=self.train,
