@@ -24,7 +24,7 @@ from dragoman.telemetry.scored import MetricScored
 from dragoman.train.checkpoint import CheckpointStore, read_state
 from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from dragoman.train.schedule import ScheduleConfig, learning_rate
-from dragoman.train.snapshot import resume
+from dragoman.train.snapshot import agreed_checkpoint, resume
 from dragoman.train.state import TrainState
 from dragoman.train.trainer import FitResult, fit
 from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, toy_training
@@ -121,7 +121,11 @@ class ToyRun:
                 distributed=self.distributed,
             ) as training,
         ):
-            state = resume(store, training.step, _refuse) or self.fresh_state(world)
+            checkpoint = agreed_checkpoint(store, world, _refuse)
+            if checkpoint is None:
+                state = self.fresh_state(world)
+            else:
+                state = resume(checkpoint, store, training.step)
             model = training.model
 
             def rate(step: int) -> float:

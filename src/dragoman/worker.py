@@ -50,11 +50,11 @@ from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.samples import LinkMeasured
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.checkpoint import CheckpointStore, load_weights
+from dragoman.train.checkpoint import Checkpoint, CheckpointStore, load_weights
 from dragoman.train.matrix_rate import measure_device
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.schedule import learning_rate
-from dragoman.train.snapshot import resume
+from dragoman.train.snapshot import agreed_checkpoint, resume
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
@@ -74,7 +74,8 @@ def train(run: RunDirectory) -> None:
         store = CheckpointStore(run.checkpoints, recipe.checkpoint)
         model = _model(recipe, manifest, world, store)
         timer = PhaseTimer(world.device)
-        distributed, planned_step_s = _strategy(recipe, prepared, model, store, world, events)
+        checkpoint = _agreed(store, world, events)
+        distributed, planned_step_s = _strategy(recipe, prepared, model, checkpoint, world, events)
         with gradient_sync(distributed, model, world) as sync:
             step = TrainStep(
                 model,
@@ -85,7 +86,10 @@ def train(run: RunDirectory) -> None:
                 world=world,
                 timer=timer,
             )
-            state = _resume(store, step, _first_state(recipe, manifest, world, distributed), events)
+            if checkpoint is None:
+                state = _first_state(recipe, manifest, world, distributed)
+            else:
+                state = resume(checkpoint, store, step)
             state = state.model_copy(update={"planned_step_s": planned_step_s})
             _tell_start(run, recipe, manifest, model, state, world, events)
             with (
@@ -235,15 +239,14 @@ def _strategy(
     recipe: Recipe,
     prepared: Path,
     model: Transformer,
-    store: CheckpointStore,
+    checkpoint: Checkpoint | None,
     world: World,
     events: EventWriter,
 ) -> Chosen:
     """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
     if recipe.distributed.strategy != "auto":
         return Chosen(recipe.distributed, None)
-    checkpoint = store.latest_valid(lambda _error: None)
-    if checkpoint is not None and checkpoint.state.step:
+    if checkpoint is not None:
         state = checkpoint.state
         # On other ranks the choice stays, but the plan is not theirs.
         planned = state.planned_step_s if state.world_size == world.world_size else None
@@ -264,15 +267,13 @@ def _first_state(
     )
 
 
-def _resume(
-    store: CheckpointStore, step: TrainStep, first: TrainState, events: EventWriter
-) -> TrainState:
-    """Load the newest intact checkpoint, if there is one, on any number of ranks."""
+def _agreed(store: CheckpointStore, world: World, events: EventWriter) -> Checkpoint | None:
+    """The checkpoint that all ranks go on from, if there is one."""
 
     def warn(error: CheckpointError) -> None:
         events.write(Alert(severity="warning", cause=str(error), remedy="the one before is used"))
 
-    return resume(store, step, warn) or first
+    return agreed_checkpoint(store, world, warn)
 
 
 def _tell_start(

@@ -13,7 +13,7 @@ from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import CheckpointConfig, TrainConfig
-from dragoman.train.snapshot import resume
+from dragoman.train.snapshot import agreed_checkpoint, resume
 from ranks import run_ranks
 from toy_fit import TRAIN_PAIRS, ToyRun
 from toy_task import toy_training
@@ -43,12 +43,16 @@ def _resumed(world: World, directories: list[str]) -> Any:
     found: list[int | str | None] = []
     for directory in directories:
         store = CheckpointStore(Path(directory) / f"machine-{world.rank}", CheckpointConfig())
+        try:
+            checkpoint = agreed_checkpoint(store, world, lambda _error: None)
+        except CheckpointError as error:
+            found.append(error.problem)
+            continue
+        if checkpoint is None:
+            found.append(None)
+            continue
         with toy_training(TRAIN_PAIRS, world=world) as training:
-            try:
-                state = resume(store, training.step, lambda _error: None)
-                found.append(None if state is None else state.step)
-            except CheckpointError as error:
-                found.append(error.problem)
+            found.append(resume(checkpoint, store, training.step).step)
     return found
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.corpus.files import file_sha256
+from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError
 from dragoman.train.checkpoint import Checkpoint, CheckpointStore, TensorGroups, copy_named
 from dragoman.train.durable import DIGESTS_FILE
@@ -41,31 +42,16 @@ def own_snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, Tensor
     return state.model_copy(update={"loss_scaler": scale}), groups
 
 
-def resume(
-    store: CheckpointStore, step: TrainStep, warn: Callable[[CheckpointError], None]
-) -> TrainState | None:
-    """Load the newest intact checkpoint, on any number of ranks; every rank calls it.
-
-    Ranks that remember something of their own get it back where all of them are the ones that
-    wrote it; else each goes on from what all share, with the optimizer of rank 0.
-    Returns None where there is no checkpoint, or only that of step 0: the weights of another model,
-    which the run began with. Raises CheckpointError.
-    """
-    checkpoint = _agreed(store, step, warn)
-    if checkpoint is None or not checkpoint.state.step:
-        return None
-    restore(checkpoint, step, own=_own(store, checkpoint, step))
-    return checkpoint.state.model_copy(update={"world_size": step.world.world_size})
-
-
-def _agreed(
-    store: CheckpointStore, step: TrainStep, warn: Callable[[CheckpointError], None]
+def agreed_checkpoint(
+    store: CheckpointStore, world: World, warn: Callable[[CheckpointError], None]
 ) -> Checkpoint | None:
     """The newest checkpoint that every rank finds intact where it is, with the same content.
 
-    Raises CheckpointError where there is none such, but checkpoints.
+    Every rank calls it, and all get the same: machines may have other checkpoints.
+    warn: called with the damage of those that this rank passes over.
+    Returns None where there is no checkpoint, or only that of step 0: the weights of another model,
+    which the run began with. Raises CheckpointError where ranks have none in common.
     """
-    world = step.world
     newest = store.latest_valid(warn)
     steps = world.gather_json(-1 if newest is None else newest.state.step)
     if max(steps) < 0:
@@ -81,7 +67,18 @@ def _agreed(
             place=store.directory,
             remedy="delete the run's checkpoints on its machine, and start again",
         )
-    return common
+    return common if common.state.step else None
+
+
+def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> TrainState:
+    """Load a checkpoint of the store, on any number of ranks; every rank calls it.
+
+    Ranks that remember something of their own get it back where all of them are the ones that
+    wrote it; else each goes on from what all share, with the optimizer of rank 0.
+    Raises CheckpointError.
+    """
+    restore(checkpoint, step, own=_own(store, checkpoint, step))
+    return checkpoint.state.model_copy(update={"world_size": step.world.world_size})
 
 
 def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:
