@@ -1,6 +1,7 @@
 """Measured step times of every strategy beside the planner's, on lab hosts behind slow ports.
 
     benchmarks/strategies.py [--hosts 2 3] [--rates 100mbit 30mbit 14mbit] [--json FILE]
+                             [--strategies compute plain sync accum diloco powersgd auto]
 
 Root on Linux; two or three hosts in network namespaces (tests/lab). Compute is a rest of stated
 length, spread over the layers' forward and backward as a GPU's would be: hosts of a lab share one
@@ -182,6 +183,11 @@ class Case:
     settings: dict[str, Any] | None
     steps: int
 
+    @property
+    def kind(self) -> str:
+        """Its strategy without the numbers."""
+        return self.name.split()[0]
+
 
 def cases() -> list[Case]:
     blocking = {"every": BLOCKING_EVERY, "fragments": 1, "delay": 0}
@@ -198,7 +204,7 @@ def cases() -> list[Case]:
 
 def predicted(case: Case, cluster: Cluster, compute_s: float) -> Prediction | None:
     """What the planner says from the nominal rate; None for auto, which plans for itself."""
-    match case.name.split()[0]:
+    match case.kind:
         case "plain":
             return strategies.plain(cluster, WORKLOAD, compute_s)
         case "sync":
@@ -212,8 +218,8 @@ def predicted(case: Case, cluster: Cluster, compute_s: float) -> Prediction | No
     return None
 
 
-def table(num_hosts: int, rates: Sequence[str]) -> list[dict[str, Any]]:
-    """Measure every case at every rate."""
+def table(num_hosts: int, rates: Sequence[str], wanted: Sequence[str]) -> list[dict[str, Any]]:
+    """Measure every wanted case at every rate."""
     rows = []
     for rate in rates:
         bits_per_s = units.BIT_RATE.parse(rate.replace("mbit", "Mbit"))
@@ -222,7 +228,7 @@ def table(num_hosts: int, rates: Sequence[str]) -> list[dict[str, Any]]:
             tempfile.TemporaryDirectory() as folder,
             open_lab(Path(folder) / "lab", NAMES[:num_hosts], rate=rate) as lab,
         ):
-            for case in cases():
+            for case in (case for case in cases() if case.kind in wanted):
                 said = run_on_hosts(
                     measure, case.settings, case.steps, hosts=lab.hosts, timeout_s=300
                 )
@@ -260,13 +266,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 3], choices=[2, 3])
     parser.add_argument("--rates", nargs="+", default=["100mbit", "30mbit", "14mbit"])
+    kinds = [case.kind for case in cases()]
+    parser.add_argument("--strategies", nargs="+", default=kinds, choices=kinds)
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = parser.parse_args()
     if why := why_no_lab():
         print(f"no lab here: {why}", file=sys.stderr)
         return 1
     print(HEADER, flush=True)
-    rows = [row for num_hosts in options.hosts for row in table(num_hosts, options.rates)]
+    rows = [
+        row
+        for num_hosts in options.hosts
+        for row in table(num_hosts, options.rates, options.strategies)
+    ]
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return 0

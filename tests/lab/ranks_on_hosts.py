@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -46,12 +47,14 @@ def run_on_hosts(
         ]
 
 
-def _environment(rank: int, world_size: int, directory: str) -> dict[str, str]:
+def _environment(rank: int, num_hosts: int, directory: str) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(world_size),
+        "WORLD_SIZE": str(num_hosts),
         "PYTHONPATH": str(_PROGRAM.parent),
         "GLOO_SOCKET_IFNAME": INTERFACE,
         RENDEZVOUS_VARIABLE: f"{directory}/meeting",
+        # All hosts are on this machine's cores: threads that wait for each other waste them.
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_hosts)),
     }
