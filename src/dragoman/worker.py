@@ -86,10 +86,8 @@ def train(run: RunDirectory) -> None:
                 world=world,
                 timer=timer,
             )
-            if checkpoint is None:
-                state = _first_state(recipe, manifest, world, distributed)
-            else:
-                state = resume(checkpoint, store, step)
+            first = _first_state(recipe, manifest, world, distributed)
+            state = first if checkpoint is None else resume(checkpoint, store, step)
             state = state.model_copy(update={"planned_step_s": planned_step_s})
             _tell_start(run, recipe, manifest, model, state, world, events)
             with (
