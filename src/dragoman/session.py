@@ -71,11 +71,8 @@ def read_session(run: Path) -> Session | None:
         session = Session.model_validate_json((run / _RECORD).read_bytes())
     except (OSError, ValidationError):
         return None
-    if session.state == "running":
-        lock = _locked(run)
-        if lock is not None:
-            lock.close()
-            return session.model_copy(update={"state": "gone"})
+    if session.state == "running" and not _is_held(run):
+        return session.model_copy(update={"state": "gone"})
     return session
 
 
@@ -112,13 +109,36 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
 
 def _locked(run: Path) -> IO[bytes] | None:
     """The run's lock, held until it is closed; None where another process holds it."""
-    file = (run / _LOCK).open("ab")
+    try:
+        file = (run / _LOCK).open("ab")
+    except OSError as error:
+        raise MachineError(
+            f"cannot be written to: {error.strerror}",
+            place=run,
+            remedy="train a run in a directory that you may write to",
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         return None
     return file
+
+
+def _is_held(run: Path) -> bool:
+    """Whether a process trains the run. Whoever may only read it can tell as well."""
+    try:
+        file = (run / _LOCK).open("rb")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # not to be seen from here: what the record says stands
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _write(run: Path, session: Session) -> None:

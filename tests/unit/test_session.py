@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dragoman.errors import CheckpointError, TrainingError
+from dragoman.errors import CheckpointError, MachineError, TrainingError
 from dragoman.session import read_session, stop_session, training_session
 from dragoman.status import read_status
 from processes import wait_until
@@ -58,4 +60,29 @@ def test_a_killed_trainer_is_gone(tmp_path: Path) -> None:
     holder.wait()
     assert read_status(tmp_path).state == "gone"
     with training_session(tmp_path):
+        pass
+
+
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """A run directory that this process may read and not write to, even where it is root's."""
+    with tempfile.TemporaryDirectory() as directory:
+        run, is_root = Path(directory), os.geteuid() == 0
+        with training_session(run):
+            (run / "session.lock").chmod(0o444)
+            run.chmod(0o555)
+            if is_root:
+                os.seteuid(65534)
+            yield run
+            if is_root:
+                os.seteuid(0)
+            run.chmod(0o755)
+
+
+def test_a_run_that_may_only_be_read_is_told_of(readable: Path) -> None:
+    assert read_status(readable).state == "running"
+
+
+def test_a_run_that_may_only_be_read_is_not_trained(readable: Path) -> None:
+    with pytest.raises(MachineError, match="cannot be written to"), training_session(readable):
         pass
