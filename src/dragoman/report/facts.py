@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe import Recipe
+from dragoman.report.imported import ImportedRun
 
 _SILENCE_S = 600.0
 _SILENT_GAPS = 5
@@ -235,33 +236,6 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """What the log of another tool says beyond the events of ours."""
-
-    tool: str
-    log_name: str
-    gpu_name: str | None
-    interface: str | None
-    hosts: str
-    """Names of the machines with a comma between them."""
-    pairs_per_rank: int | None
-    max_length: int | None
-    printed_pairs: int
-    printed_source_tokens: float | None
-    """Mean length of the source sides that were printed, in pieces, cut at max_length."""
-    printed_target_tokens: float | None
-    printed_at_max_share: float | None
-    """Of the printed sides, those that were as long as max_length allows."""
-    schedule_scale: float | None
-    schedule_width: int | None
-    schedule_warmup: int | None
-    train_file: str | None
-    checkpoint_every_steps: int | None
-    score_method: str | None
-    """How the numbers came about that the tool called its BLEU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """What one machine costs an hour."""
 
@@ -301,7 +275,7 @@ class Facts:
     devices: tuple[Device, ...] = ()
     manifest: Manifest | None = None
     recipe: Recipe | None = None
-    imported: Imported | None = None
+    imported: ImportedRun | None = None
     imported_scores: tuple[tuple[int, float], ...] = ()
     """(step, what the other tool called its BLEU)."""
     price: Price | None = None

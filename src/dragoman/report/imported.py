@@ -1,4 +1,4 @@
-"""Events that only a run of another tool has; see facts.Imported for what the fields mean."""
+"""Events that only a run of another tool has."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ class ImportedRun(Payload):
     gpu_name: str | None
     interface: str | None
     hosts: str
+    """Names of the machines with a comma between them."""
     pairs_per_rank: int | None
     max_length: int | None
     printed_pairs: int
     printed_source_tokens: float | None
+    """Mean length of the source sides that were printed, in pieces, cut at max_length."""
     printed_target_tokens: float | None
     printed_at_max_share: float | None
+    """Of the printed sides, those that were as long as max_length allows."""
     schedule_scale: float | None
     schedule_width: int | None
     schedule_warmup: int | None
     train_file: str | None
     checkpoint_every_steps: int | None
     score_method: str | None
+    """How the numbers came about that the tool called its BLEU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from dragoman.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.recipe import Recipe, load_recipe
 from dragoman.report import facts
 from dragoman.report.facts import Facts, Price, Rank
+from dragoman.report.imported import ImportedRun
 from dragoman.report.payloads import from_payload
 from dragoman.report.preparation import prepare_s
 from dragoman.report.rank_file import RankFile
@@ -114,7 +115,7 @@ class _RunFields:
 
 def _of_main_rank(file: RankFile) -> Facts:
     run = from_payload(_RunFields, file.run) or _RunFields()
-    imported = from_payload(facts.Imported, file.imported) if file.imported else None
+    imported = from_payload(ImportedRun, file.imported) if file.imported else None
     return Facts(
         name=run.run_name or "",
         read_at=0.0,
