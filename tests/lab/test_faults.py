@@ -44,10 +44,14 @@ def goes_on(desk: Desk, *, ranks: int, since: float, starts: int = 2) -> float:
     return taken_s
 
 
+def alerts(desk: Desk, severity: str) -> list[Event]:
+    """Those of one severity; that a lab's network is slow is a warning."""
+    return [event for event in desk.events("alert") if event.payload["severity"] == severity]
+
+
 def what_broke(desk: Desk) -> str:
-    """The cause that the first alert names."""
-    alert = desk.events("alert")[0]
-    assert alert.payload["severity"] == "error"
+    """The cause that the first alert names, unless it is about the speed."""
+    alert = alerts(desk, "error")[0]
     assert alert.payload["remedy"].startswith("training goes on from step-")
     return str(alert.payload["cause"])
 
@@ -86,7 +90,7 @@ def test_a_cut_of_ten_seconds_is_waited_out(desk: Desk) -> None:
     back = time.time()
     wait_until(lambda: trained_until(desk) > cut_at, limit_s=60)
     print(f"trains again {time.time() - back:.0f} s after the cut")
-    assert desk.events("alert") == []
+    assert alerts(desk, "error") == []
     assert len(desk.events("run_started")) == 1
     stop(desk, training)
 
@@ -106,8 +110,8 @@ def test_a_host_that_was_cut_off_for_a_minute_is_taken_in_again(
     host.plug(plugged=True)
     goes_on(desk, ranks=3, since=time.time(), starts=3)
     assert what_broke(desk).startswith(f"{cut}: the connection was lost")
-    news = desk.events("alert")[1].payload
-    assert (news["severity"], news["cause"]) == ("info", f"{cut}: answers again")
+    news = [event.payload["cause"] for event in alerts(desk, "info")]
+    assert f"{cut}: answers again" in news
     # What was trained without it is not lost, also where it is the host that saves.
     assert desk.events("run_started")[2].payload["resumed_from_step"] >= alone - 20
     assert desk.events("run_started", rank=0)[2].host == "alpha"

@@ -16,8 +16,11 @@ TOLERATED: Final = 1.5
 """Times the expected; what is slower than this has a cause that is worth looking for."""
 _WARM_STEPS: Final = 5
 _SEE_CARD: Final = "look at the cable, the port of the switch and ethtool on that host"
+_CHOOSE: Final = 'compare strategies with dragoman plan, or set distributed.strategy = "auto"'
 _WHERE_IT_GOES: Final = 0.3
 """Of the steps' time: a wait that takes more than this is the cause."""
+_WORTH_A_WORD_S: Final = 600.0
+"""What waiting must cost until the end to be told of where it is as it always was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class Card:
 class StepGuard:
     """Looks at the last fifty steps of this rank.
 
-    expected_s: of a step by the plan; where there is none, what the first fifty steps took.
+    expected_s: of a step by the plan; where there is none, what the first fifty steps took. A
+    network that was slow from the beginning is told of, too: by how long these waited for it.
 
     What counts is the mean of all steps but the slowest: strategies that wait now and then would
     pass under a median, and one odd step would not under a plain mean.
@@ -100,24 +104,34 @@ class StepGuard:
     def _judge(self, step_s: float, left: int, changed: str) -> Alert | None:
         if self.expected_s is None:
             self.expected_s, self._by = step_s, "usual"
+            return self._slow_from_the_start(step_s, left)
         if step_s <= TOLERATED * self.expected_s:
             back, self._told_s = self._told_s is not None, None
             return self._recovered(step_s) if back else None
         if self._told_s is not None and step_s <= TOLERATED * self._told_s:
             return None
         self._told_s = step_s
-        return self._slow(step_s, self.expected_s, left, changed)
-
-    def _slow(self, step_s: float, expected_s: float, left: int, changed: str) -> Alert:
         cause, remedy = self._why()
         if changed:
             cause, remedy = f"{cause}; {changed}", _SEE_CARD
+        return self._slow(step_s, self.expected_s, left, f"was {self._by}: {cause}", remedy)
+
+    def _slow_from_the_start(self, step_s: float, left: int) -> Alert | None:
+        """Where nothing was planned: whether waiting for others makes all of this long."""
+        cause, _ = self._why()
+        working_s = step_s * (1 - self._waited)
+        wasted_s = left * (step_s - working_s)
+        if step_s <= TOLERATED * working_s or wasted_s < _WORTH_A_WORD_S:
+            return None
+        return self._slow(step_s, working_s, left, f"without waiting: {cause}", _CHOOSE)
+
+    def _slow(self, step_s: float, expected_s: float, left: int, why: str, remedy: str) -> Alert:
         was, now = (units.DURATION.text(round(left * s)) for s in (expected_s, step_s))
         extra = self.price.text(left * (step_s - expected_s)) if self.price else ""
         return Alert(
             severity="warning",
             cause=f"the last {self._steps} steps took {units.STEP_TIME.text(step_s)}, "
-            f"{units.STEP_TIME.text(expected_s)} was {self._by}: {cause}. The rest will take "
+            f"{units.STEP_TIME.text(expected_s)} {why}. The rest will take "
             f"{now} on every machine, not {was}{f', for {extra} more' if extra else ''}",
             remedy=remedy,
         )
@@ -127,9 +141,7 @@ class StepGuard:
         return Alert(severity="info", cause=cause, remedy="nothing is to be done")
 
     def _why(self) -> tuple[str, str]:
-        total_s = sum(self._times_s)
-        waited = (self.sync.exposed_s - self._exposed_s) / total_s
-        starved = self._data_wait_s / total_s
+        waited, starved = self._waited, self._data_wait_s / sum(self._times_s)
         if waited > max(_WHERE_IT_GOES, starved):
             cause = f"{units.SHARE.text(waited)} of it waits for other ranks and the network"
             return cause, "run dragoman doctor: it measures every link and every host"
@@ -137,6 +149,11 @@ class StepGuard:
             cause = f"{units.SHARE.text(starved)} of it waits for data"
             return cause, "look at the disk and at what else uses the processor"
         return "it is the compute itself", "look at what else uses the device, and at its clock"
+
+    @property
+    def _waited(self) -> float:
+        """For other ranks and the network, of the time of these steps."""
+        return (self.sync.exposed_s - self._exposed_s) / sum(self._times_s)
 
     def _card_changed(self) -> str:
         """What happened to the network card since the last time; "" where nothing did."""

@@ -70,6 +70,26 @@ def test_without_a_plan_the_first_steps_tell_what_is_usual() -> None:
     assert "compute" in slow.cause
 
 
+def test_a_network_that_is_slow_from_the_start_is_told_of_without_a_plan() -> None:
+    sync = WaitingSync(nn.Linear(1, 1))
+    guard = StepGuard(sync, max_steps=3700)
+    warm(guard)
+    sync.waited_s += 0.9 * 99 * 3.0  # 99 times as long as a usual step, with the odd one
+    (alert,) = watched(guard, 3.0, windows=3)
+    assert "took 3 s/step, 300.0 ms/step without waiting: 90.0% of it waits" in alert.cause
+    assert "The rest will take 3 h 00 min on every machine, not 18 min 00 s" in alert.cause
+    assert "plan" in alert.remedy
+
+
+def test_little_waiting_or_little_left_is_not_told_of_without_a_plan() -> None:
+    for share, steps in ((0.3, 3700), (0.9, 150)):
+        sync = WaitingSync(nn.Linear(1, 1))
+        guard = StepGuard(sync, max_steps=steps)
+        warm(guard)
+        sync.waited_s += share * 99 * 3.0
+        assert watched(guard, 3.0) == []
+
+
 def test_an_update_of_several_steps_counts_as_so_many() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0)
     alerts = [
