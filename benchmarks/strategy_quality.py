@@ -2,11 +2,17 @@
 
     benchmarks/strategy_quality.py --multi30k DIR --work DIR [--seeds 1 2 3] [--replicas 2 4]
 
-Every run is `dragoman train` of the shipped multi30k-tiny with a shorter schedule: the same batches
-in the same order for every strategy of a seed. Replicas share this machine, each rank being one:
-this asks about quality, not speed. Half an hour a run on two cores; minutes where a GPU is shared.
+Every run is `dragoman train` of the shipped multi30k-tiny with a shorter schedule and fewer pieces:
+the same batches in the same order for every strategy of a seed, 2,500 of 4,096 cells, which is a
+quarter of an hour on two cores. Replicas share this machine, each being a rank: this asks about
+quality, not speed. An update of `sync`, `accum` and `powersgd` is that of the global batch on any
+number of ranks, so these are trained once for all; `diloco` is another program with each number of
+replicas. Three strategies, two and four replicas, three seeds: twelve runs, about three hours.
+
 Stop it at any time: the same command goes on, runs from their checkpoints, and prints the table of
-what is there. `--table` prints it and trains nothing.
+what is there. Results stay in benchmarks/strategy_quality.jsonl, a line a run. `--table` prints it
+and trains nothing; `--seconds FILE` prints the loss against the wall clock too, with the seconds of
+a step that `benchmarks/strategies.py --json FILE` has measured.
 """
 
 from __future__ import annotations
@@ -14,80 +20,162 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dragoman.telemetry.events import TestScored, read_events
 
+AUTO: Final = "diloco H=52 F=4 tau=6"
+"""What `auto` takes where plain fp32 takes 16 x the compute (benchmarks/README.md)."""
 STRATEGIES: Final[dict[str, list[str]]] = {
     "sync": ["strategy=sync"],
+    AUTO: ["strategy=diloco", "diloco.every=52", "diloco.fragments=4", "diloco.delay=6"],
     "accum K=4": ["strategy=accum", "accum.every=4"],
-    "diloco H=52 F=4 tau=6": [
-        *("strategy=diloco", "diloco.every=52", "diloco.fragments=4", "diloco.delay=6")
-    ],
     "diloco H=100 F=1": [
         *("strategy=diloco", "diloco.every=100", "diloco.fragments=1", "diloco.delay=0")
     ],
     "powersgd r=4": ["strategy=powersgd"],
 }
+ASKED: Final = list(STRATEGIES)[:3]
+MEASURED: Final = {"plain": "sync", "sync": "sync", "accum": "accum K=4", "auto": AUTO}
+"""Whose curve of losses belongs to which line of benchmarks/strategies.py."""
+ANY: Final = 0
+"""Replicas of a strategy to which their number makes no difference."""
+RANKS_OF_ANY: Final = 2
+SETTING: Final = [
+    "corpus.subword.vocab_size=4000",
+    "data.accumulate=1",
+    "schedule.kind=linear",
+    "schedule.peak_learning_rate=3.5e-3",
+    "train.precision=bf16",
+    "train.validate_at_start=false",
+    # An average of the weights takes the noise of the last steps out of the comparison.
+    "train.ema_decay=0.995",
+    "checkpoint.keep_last=1",
+    "evaluate.bleu_pairs=0",
+]
+NUM_VALIDATIONS: Final = 10
 T_95: Final = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t for a mean of so many, two-sided."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One finished run."""
+    """One finished run; curve: steps, and the loss on the dev set after them.
+
+    setting: what all runs of a comparison have in common. replicas: 0 where any number is the same.
+    seconds_s: of the sitting in which it came to its end.
+    """
 
     strategy: str
     replicas: int
     seed: int
     steps: int
+    setting: str
     bleu: float
     bleu_low: float | None
     bleu_high: float | None
     signature: str
-    dev_loss: float
+    curve: list[tuple[int, float]]
+    seconds_s: float
+    machine: str
+    date: str
 
 
 def main() -> None:
     options = _options()
-    options.work.mkdir(parents=True, exist_ok=True)
-    file = options.work / "results.jsonl"
+    setting = " ".join(SETTING)
     if not options.table:
+        options.work.mkdir(parents=True, exist_ok=True)
         prepared = _prepare(options)
-        # Seed by seed, so that there is something to compare as early as possible.
-        for seed, replicas, name in product(options.seeds, options.replicas, options.strategies):
-            done = {(r.strategy, r.replicas, r.seed, r.steps) for r in _results(file)}
-            if (name, replicas, seed, options.steps) not in done:
+        for seed, name, replicas in _wanted(options):
+            done = {(r.strategy, r.replicas, r.seed, r.steps, r.setting) for r in _results(options)}
+            if (name, replicas, seed, options.steps, setting) not in done:
                 result = _run(options, prepared, name, replicas, seed)
-                with file.open("a", encoding="utf-8") as lines:
+                with options.results.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(asdict(result)) + "\n")
-                print(f"{name}, {replicas} replicas, seed {seed}: {result.bleu:.2f}", flush=True)
-    print(table([result for result in _results(file) if result.steps == options.steps]))
+                took = f"{result.seconds_s / 60:.0f} min"
+                print(
+                    f"{name}, {replicas or 'any'} replicas, seed {seed}: {result.bleu:.2f}, {took}"
+                )
+    found = [r for r in _results(options) if (r.steps, r.setting) == (options.steps, setting)]
+    print(table(found))
+    if options.seconds:
+        rows = json.loads(options.seconds.read_text(encoding="utf-8"))
+        print(f"\n{against_the_clock(found, rows)}")
+
+
+def _wanted(options: argparse.Namespace) -> Iterator[tuple[int, str, int]]:
+    """Seed by seed, so that there is something to compare as early as possible."""
+    for seed, name in product(options.seeds, options.strategies):
+        for replicas in options.replicas if name.startswith("diloco") else [ANY]:
+            yield seed, name, replicas
 
 
 def table(results: list[Result]) -> str:
-    """Means over seeds, and differences from `sync` of the same seed and replicas."""
+    """Means over seeds, and differences from `sync` of the same seed."""
     lines = ["| replicas | strategy | seeds | BLEU | against sync (95%) | dev loss |"]
     lines.append("|---:|---|---:|---:|---:|---:|")
-    by_key = {(one.strategy, one.replicas, one.seed): one for one in results}
+    synced = {one.seed: one for one in results if one.strategy == "sync"}
     for replicas, name in product(sorted({one.replicas for one in results}), STRATEGIES):
         runs = [one for one in results if (one.strategy, one.replicas) == (name, replicas)]
         if not runs:
             continue
-        pairs = [(one, by_key.get(("sync", replicas, one.seed))) for one in runs]
-        gains = [one.bleu - other.bleu for one, other in pairs if other is not None]
+        gains = [one.bleu - synced[one.seed].bleu for one in runs if one.seed in synced]
         bleu = statistics.mean(one.bleu for one in runs)
-        loss = statistics.mean(one.dev_loss for one in runs)
+        loss = statistics.mean(one.curve[-1][1] for one in runs)
         against = "" if name == "sync" else _interval(gains)
-        lines.append(f"| {replicas} | {name} | {len(runs)} | {bleu:.2f} | {against} | {loss:.3f} |")
+        count = replicas or "any"
+        lines.append(f"| {count} | {name} | {len(runs)} | {bleu:.2f} | {against} | {loss:.3f} |")
     return "\n".join(lines)
+
+
+def against_the_clock(results: list[Result], rows: Sequence[dict[str, Any]]) -> str:
+    """Dev loss of each strategy after the same time, by steps measured on two hosts.
+
+    T is the time in which a network that costs nothing would let all steps be made.
+    """
+    times = (0.25, 0.5, 1.0, 2.0, 4.0, 16.0)
+    lines = ["| port | strategy | s/step | " + " | ".join(f"{t:g} T" for t in times) + " |"]
+    lines.append("|---|---|---:|" + "---:|" * len(times))
+    num_hosts = 2
+    for row in (row for row in rows if row["hosts"] == num_hosts):
+        name = MEASURED.get(row["name"].split()[0].rstrip(":"))
+        curves = [
+            dict(one.curve)
+            for one in results
+            if one.strategy == name and one.replicas in (ANY, num_hosts)
+        ]
+        if not curves:
+            continue
+        steps = sorted(curves[0])
+        mean = [(step, statistics.mean(curve[step] for curve in curves)) for step in steps]
+        cells = []
+        for share in times:
+            step = share * steps[-1] * row["compute_s"] / row["step_s"]
+            cells.append(_loss_at(mean, step))
+        lines.append(
+            f"| {row['rate']} | {row['name']} | {row['step_s']:.3f} | {' | '.join(cells)} |"
+        )
+    return "\n".join(lines)
+
+
+def _loss_at(curve: list[tuple[int, float]], step: float) -> str:
+    """Between two validations on the line between them; the last one after the end."""
+    if step < curve[0][0]:
+        return "not yet"
+    for (left, high), (right, low) in pairwise(curve):
+        if step <= right:
+            return f"{high + (low - high) * (step - left) / (right - left):.3f}"
+    return f"{curve[-1][1]:.3f}"
 
 
 def _interval(gains: list[float]) -> str:
@@ -103,34 +191,49 @@ def _interval(gains: list[float]) -> str:
 def _run(
     options: argparse.Namespace, prepared: Path, name: str, replicas: int, seed: int
 ) -> Result:
-    runs = options.work / "runs" / f"{name.replace(' ', '-').replace('=', '')}-{replicas}-{seed}"
+    folder = f"{name.replace(' ', '-').replace('=', '')}-{replicas}-{seed}-{options.steps}"
+    runs = options.work / "runs" / folder
     overrides = [f"distributed.{setting}" for setting in STRATEGIES[name]]
     overrides += [f"train.seed={seed}", *_common(options)]
+    ranks = str(replicas or RANKS_OF_ANY)
+    started = time.monotonic()
     _dragoman(
         *("train", "multi30k-tiny", "--prepared", str(prepared), "--runs", str(runs)),
-        *("--ranks", str(replicas), *_flags(overrides)),
+        *("--ranks", ranks, *_flags(overrides)),
     )
     run = max(path.parent for path in runs.glob("*/recipe.toml"))
-    _dragoman("evaluate", str(run), "--checkpoint", "last")
+    _dragoman("evaluate", str(run), "--checkpoint", "last", "--ranks", str(RANKS_OF_ANY))
     events = [*read_events(run / "events" / "rank-0000.jsonl")]
     scored = [event for event in events if event.kind == TestScored.kind][-1].payload
-    losses = [event.payload["dev_loss"] for event in events if event.kind == "validated"]
+    # A run that went on from a checkpoint may have measured a step twice.
+    curve = {e.step or 0: e.payload["dev_loss"] for e in events if e.kind == "validated"}
     return Result(
         strategy=name,
         replicas=replicas,
         seed=seed,
         steps=options.steps,
+        setting=" ".join(SETTING),
         bleu=scored["bleu"],
         bleu_low=scored["bleu_low"],
         bleu_high=scored["bleu_high"],
         signature=scored["bleu_signature"],
-        dev_loss=losses[-1],
+        curve=sorted(curve.items()),
+        seconds_s=round(time.monotonic() - started, 1),
+        machine=_processor(),
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
     )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
 
 
 def _prepare(options: argparse.Namespace) -> Path:
     prepared: Path = options.work / "prepared"
-    flags = _flags([f"corpus.folder={options.multi30k.resolve()}"])
+    flags = _flags([f"corpus.folder={options.multi30k.resolve()}", SETTING[0]])
     _dragoman("prepare", "multi30k-tiny", "--prepared", str(prepared), *flags)
     return prepared
 
@@ -139,14 +242,10 @@ def _common(options: argparse.Namespace) -> list[str]:
     return [
         f"corpus.folder={options.multi30k.resolve()}",
         f"train.max_steps={options.steps}",
-        f"schedule.warmup_steps={options.steps // 5}",
-        f"train.validate_every_steps={max(1, options.steps // 5)}",
-        "train.validate_at_start=false",
-        # An average of the weights takes the noise of the last steps out of the comparison.
-        "train.ema_decay=0.995",
-        f"checkpoint.every_steps={max(1, options.steps // 10)}",
-        "checkpoint.keep_last=1",
-        "evaluate.bleu_pairs=0",
+        f"schedule.warmup_steps={options.steps // 10}",
+        f"train.validate_every_steps={max(1, options.steps // NUM_VALIDATIONS)}",
+        f"checkpoint.every_steps={max(1, options.steps // NUM_VALIDATIONS)}",
+        *SETTING,
     ]
 
 
@@ -154,9 +253,9 @@ def _flags(overrides: list[str]) -> list[str]:
     return [flag for override in overrides for flag in ("--set", override)]
 
 
-def _results(file: Path) -> Iterator[Result]:
-    if file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines():
+def _results(options: argparse.Namespace) -> Iterator[Result]:
+    if options.results.is_file():
+        for line in options.results.read_text(encoding="utf-8").splitlines():
             yield Result(**json.loads(line))
 
 
@@ -166,14 +265,20 @@ def _dragoman(*arguments: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--multi30k", type=Path, required=True, help="train.en, test2016.de ...")
-    parser.add_argument("--work", type=Path, required=True, help="runs and results are kept here")
+    parser.add_argument("--multi30k", type=Path, help="the folder of train.en, test2016.de ...")
+    parser.add_argument("--work", type=Path, help="where runs are kept")
+    here = Path(__file__).with_suffix(".jsonl")
+    parser.add_argument("--results", type=Path, default=here, help=f"default: {here.name}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
+    parser.add_argument("--strategies", nargs="+", default=ASKED, choices=STRATEGIES)
     parser.add_argument("--steps", type=int, default=2500, help="of 4,096 cells (default: 2500)")
     parser.add_argument("--table", action="store_true", help="of the results so far; no training")
-    return parser.parse_args()
+    parser.add_argument("--seconds", type=Path, help="what benchmarks/strategies.py --json wrote")
+    options = parser.parse_args()
+    if not options.table and not (options.multi30k and options.work):
+        parser.error("--multi30k and --work are needed to train; --table does without")
+    return options
 
 
 if __name__ == "__main__":
