@@ -11,7 +11,7 @@ import inspect
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -51,11 +51,19 @@ def table(section: type[BaseModel], path: str) -> str:
         if inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
             inner.append(table(field.annotation, f"{path}.{name}" if path else name))
             continue
-        rows.append(f"| `{name}` | {default(field)} | {told.get(name, '')} |")
+        meaning = f"{told.get(name, '')} {choices(field)}".strip()
+        rows.append(f"| `{name}` | {default(field)} | {meaning} |")
     summary = (inspect.getdoc(section) or "").split("\n\n")[0].replace("\n", " ")
     heading = f"\n## `[{path}]`\n\n{summary}\n" if path else ""
     body = "\n| key | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
     return heading + body + "".join(inner)
+
+
+def choices(field: FieldInfo) -> str:
+    """The values to choose from, where the field has such."""
+    if get_origin(field.annotation) is not Literal:
+        return ""
+    return f"One of {', '.join(f'`{value}`' for value in get_args(field.annotation))}."
 
 
 def default(field: FieldInfo) -> str:

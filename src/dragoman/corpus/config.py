@@ -1,4 +1,4 @@
-"""The corpus section of a recipe: what text, which filters, which subwords."""
+"""The corpus section of a recipe: what text, which subwords; filters.py has the filters' part."""
 
 from __future__ import annotations
 
@@ -6,24 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from dragoman.corpus.filters import FilterConfig
 from dragoman.settings import Section
-
-
-class FilterConfig(Section):
-    """Thresholds of the filters; a pair is dropped by the first filter that it fails."""
-
-    max_words: int = Field(default=250, ge=1)
-    """Longest side, in white-space separated words."""
-    max_length_ratio: float = Field(default=4.0, ge=1.0)
-    """Longer over shorter side in characters, applied where either side has over 20 characters."""
-    max_control_characters: int = Field(default=0, ge=0)
-    """Control and unassigned characters that are left after normalisation."""
-    drop_identical: bool = True
-    """Drop pairs whose two sides are equal."""
-    drop_duplicates: bool = True
-    """Keep only the first of equal pairs."""
-    drop_overlap: bool = True
-    """Drop training pairs of which either side occurs in the dev or test set."""
 
 
 class SubwordConfig(Section):
@@ -66,17 +50,22 @@ class CorpusConfig(Section):
     source_language: str = "en"
     target_language: str = "de"
     train: tuple[TextFiles, ...] = ()
+    """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}` or
+    `{mtdata = "ID"}`; files may be packed with gzip, zstd or xz."""
     valid: tuple[TextFiles, ...] = ()
+    """The dev set, in such entries."""
     test: tuple[TextFiles, ...] = ()
+    """The test set, in such entries."""
     valid_pairs: int = Field(default=0, ge=0)
     """Where `valid` is empty: this many training pairs are held out for validation."""
     test_pairs: int = Field(default=0, ge=0)
     """Where `test` is empty: this many training pairs are held out for testing."""
     lowercase: bool = False
+    """Train on lower-cased text; what is translated later is lower-cased too."""
     filters: FilterConfig = FilterConfig()
     subword: SubwordConfig = SubwordConfig()
     max_pieces: int = Field(default=256, ge=1)
     """Longest side in subword pieces, end of sentence not counted."""
     too_long: Literal["drop", "truncate"] = "drop"
     """What happens to a training pair with a side of over `max_pieces`."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, lt=2**63)

@@ -1,7 +1,8 @@
 """Scores and thresholds: why a pair is kept or dropped.
 
 A filter gives every pair a score; a pair is dropped by the first filter whose threshold its score
-exceeds. To add a filter, write its score and add a line to FILTERS.
+exceeds. To add a filter, write its score, add a line to FILTERS and, where a recipe may set its
+threshold, a field to FilterConfig.
 """
 
 from __future__ import annotations
@@ -13,11 +14,29 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from dragoman.corpus.config import FilterConfig
+from dragoman.settings import Section
 
 _RATIO_MIN_CHARACTERS = 20
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
+
+
+class FilterConfig(Section):
+    """Thresholds of the filters; a pair is dropped by the first filter that it fails."""
+
+    max_words: int = Field(default=250, ge=1)
+    """Longest side, in white-space separated words."""
+    max_length_ratio: float = Field(default=4.0, ge=1.0)
+    """Longer over shorter side in characters, applied where either side has over 20 characters."""
+    max_control_characters: int = Field(default=0, ge=0)
+    """Control and unassigned characters that are left after normalisation."""
+    drop_identical: bool = True
+    """Drop pairs whose two sides are equal."""
+    drop_duplicates: bool = True
+    """Keep only the first of equal pairs."""
+    drop_overlap: bool = True
+    """Drop training pairs of which either side occurs in the dev or test set."""
 
 
 class Columns:

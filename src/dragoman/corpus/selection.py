@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.clean import DUPLICATE
-from dragoman.corpus.config import FilterConfig
 from dragoman.corpus.dedup import HeldOutSides, Keys, repeated
-from dragoman.corpus.filters import Rejection
+from dragoman.corpus.filters import FilterConfig, Rejection
 from dragoman.corpus.runs import SortedPairs
 
 HELD_OUT = "held_out"

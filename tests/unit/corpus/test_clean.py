@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dragoman.corpus.clean import BlockCleaner, BlockReport, clean_block, refuse_malformed
-from dragoman.corpus.config import CorpusConfig, FilterConfig
+from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.pairs import Block, NamedPath, TextEntry
 from dragoman.corpus.runs import KEY_SPACE, KeyRange, SortedRuns
 from dragoman.errors import CorpusError

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.corpus.config import FilterConfig
-from dragoman.corpus.filters import FILTERS, Columns, Filter, Rejection, reject
+from dragoman.corpus.filters import FILTERS, Columns, Filter, FilterConfig, Rejection, reject
 
 GOOD = ("A good sentence of some length.", "Ein guter Satz von einiger Länge.")
 BAD = {

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from dragoman.corpus.config import CorpusConfig, FilterConfig, SubwordConfig, TextFiles
+from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
+from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.prepare import prepare
