@@ -61,6 +61,12 @@ class Recipe(Section):
             raise ValueError("neither corpus.valid nor corpus.valid_pairs is set")
         if self.model.tied_embeddings == "all" and not corpus.subword.joint:
             raise ValueError('model.tied_embeddings = "all" needs corpus.subword.joint = true')
+        if (
+            self.train.stop_metric == "bleu"
+            and self.train.patience
+            and not self.evaluate.bleu_pairs
+        ):
+            raise ValueError('train.stop_metric = "bleu" never stops with evaluate.bleu_pairs = 0')
         return self
 
 

@@ -55,6 +55,8 @@ def from_validation(
     line = line_of(text, location)
     in_file = f"{file}:{line}" if line else str(file)
     problem, remedy = _explain(details, root)
+    # Where keys disagree, the one that the problem names is the one at fault.
+    said.sort(key=lambda given: _key_name(given) in problem)
     return ConfigError(problem, place=f"--set {said[-1]}" if said else in_file, remedy=remedy)
 
 
@@ -79,6 +81,10 @@ def line_of(text: str, location: Location) -> int | None:
         if len(path) > best[0] and location[: len(path)] == path:
             best = (len(path), number)
     return best[1]
+
+
+def _key_name(override: str) -> str:
+    return override.partition("=")[0].rpartition(".")[2].strip()
 
 
 def _split(dotted: str) -> Location:

@@ -141,6 +141,8 @@ def test_a_wrong_file_is_refused_with_line_key_and_remedy(
         ("=4", ["section.key=value"]),
         ("corpus.train=", ["names no text to train on"]),
         ("corpus.valid_pairs=0", ["neither corpus.valid nor corpus.valid_pairs"]),
+        ("train.seed=-1", ["--set train.seed=-1:", "greater than or equal to 0"]),
+        ("corpus.seed=99999999999999999999", ["--set corpus.seed=", "less than 92233720"]),
     ],
 )
 def test_a_wrong_override_is_refused_in_its_own_words(
@@ -152,6 +154,18 @@ def test_a_wrong_override_is_refused_in_its_own_words(
     message = refusal(mine, overrides=(override,))
     for word in words:
         assert word in message
+
+
+def test_of_several_overrides_the_one_at_fault_is_named(mine: Path) -> None:
+    overrides = ("data.batch_tokens=9", "data.batch_sentences=7", "data.bucket=false")
+    message = refusal(mine, overrides=overrides)
+    assert message.startswith("--set data.batch_sentences=7: ")
+
+
+def test_patience_with_a_score_that_is_never_measured_is_refused(mine: Path) -> None:
+    never = ("train.patience=3", "train.stop_metric=bleu", "evaluate.bleu_pairs=0")
+    assert "never stops with evaluate.bleu_pairs = 0" in refusal(mine, overrides=never)
+    assert load_recipe(mine, never[:2]).train.patience == 3
 
 
 def test_what_is_no_recipe_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class TrainConfig(Section):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: bool = False
     """torch.compile the encoder and decoder stacks (worth it on a GPU)."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, lt=2**63)
     log_every_steps: int = Field(default=100, ge=1)
     validate_every_steps: int = Field(default=4000, ge=1)
     validate_at_start: bool = True
