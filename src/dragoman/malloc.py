@@ -1,16 +1,22 @@
-"""How the C library keeps memory that training frees and asks for again a moment later."""
+"""Memory: kept for the next step instead of given back, and said in one line when it runs out."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from dragoman.errors import MachineError
 
 # Names and numbers of <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_MAX: Final = -4
 _TOP_PAD_BYTES: Final = 64 << 20
+# PyTorch has a class of its own for a GPU's memory; on a CPU its message is all there is.
+_SAID: Final = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def keep_freed_memory() -> None:
@@ -26,3 +32,17 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+
+
+@contextmanager
+def memory_errors_named(remedy: str) -> Iterator[None]:
+    """Turn what Python, NumPy and PyTorch say when memory runs out into a MachineError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error).splitlines()[0] if str(error) else "no more was to be had"
+        if isinstance(error, MemoryError) or any(words in said for words in _SAID):
+            raise MachineError(
+                f"memory ran out: {said}", place="this machine", remedy=remedy
+            ) from error
+        raise

@@ -157,6 +157,12 @@ def evaluate(
             place="evaluate",
             remedy="give both --source and --reference, or neither for the run's own test set",
         )
+    if source is None and not (directory.prepared() / "test").is_dir():
+        raise ConfigError(
+            "the run has no test set",
+            place=directory.path,
+            remedy="give a text with --source and its translation with --reference",
+        )
     for override in overrides:
         if override.partition(".")[0].strip() not in ("search", "evaluate"):
             raise ConfigError(

@@ -9,7 +9,7 @@ runs/<name>-<utc>-<digest>/
     events/                  what happened: prepare.jsonl, and one file a rank
     tensorboard/             the same for TensorBoard
     checkpoints/             step-NNNNNNN directories
-    samples/                 translations made at validations and at the end
+    samples/                 translations of test sets
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RunDirectory:
 
     @property
     def samples(self) -> Path:
-        """Translations made on the way."""
+        """Translations of test sets."""
         return self.path / "samples"
 
     def recipe(self) -> Recipe:

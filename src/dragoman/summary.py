@@ -26,7 +26,7 @@ def print_summary(run: RunDirectory) -> None:
     for what, place in [
         ("run", run.path),
         ("checkpoints", run.checkpoints),
-        ("translations", run.samples),
+        *([("translations", run.samples)] if run.samples.is_dir() else []),
         ("curves", f"tensorboard --logdir {run.path.parent}"),
         ("every file", f"dragoman inspect {run.path}"),
         ("translate", f'echo "Click the button." | dragoman translate {run.path}'),

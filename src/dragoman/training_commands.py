@@ -143,6 +143,18 @@ def _opened(options: Namespace) -> RunDirectory:
             place="--from",
             remedy=f"start another run: dragoman train {path / 'recipe.toml'} --from ...",
         )
+    if options.fresh:
+        raise ConfigError(
+            "a run that is named goes on",
+            place="--fresh",
+            remedy=f"start another run: dragoman train {path / 'recipe.toml'} --fresh",
+        )
+    if options.prepared is not None:
+        raise ConfigError(
+            "a run keeps the shards it was started with",
+            place="--prepared",
+            remedy="leave it out, or start another run from the recipe",
+        )
     if options.overrides:
         raise ConfigError(
             "a run keeps the recipe it was started with",

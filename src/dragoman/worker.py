@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from dragoman.auto import Chosen, choose_strategy
+from dragoman.corpus.files import write_whole
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, merged
@@ -37,7 +38,7 @@ from dragoman.evaluate.validate import (
     validate,
 )
 from dragoman.launch import InterruptedRunError, introduce_worker, report_failure
-from dragoman.malloc import keep_freed_memory
+from dragoman.malloc import keep_freed_memory, memory_errors_named
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe, digest, load_recipe
 from dragoman.run_directory import RunDirectory
@@ -59,6 +60,11 @@ from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
 from dragoman.translation import TranslationModel, new_model
+
+_LESS_MEMORY = {
+    "train": "lower data.batch_tokens and raise data.accumulate by as much, or use more ranks",
+    "evaluate": "lower search.batch_tokens with --set",
+}
 
 
 def train(run: RunDirectory) -> None:
@@ -140,7 +146,8 @@ def evaluate(
         test = run.prepared() / "test"
         source, reference, name = test / "source.txt", test / "target.txt", "test"
     else:
-        name = source.stem
+        # "test" is the run's own test set, whose translations are kept.
+        name = source.name if source.stem == "test" else source.stem
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):  # before hours of search, not after them
         raise CorpusError(
@@ -157,7 +164,7 @@ def evaluate(
             return
         run.samples.mkdir(exist_ok=True)
         text = "".join(f"{line}\n" for line in hypotheses)
-        (run.samples / f"{name}.{recipe.corpus.target_language}").write_text(text, encoding="utf-8")
+        write_whole(run.samples / f"{name}.{recipe.corpus.target_language}", text)
         scores = score_all(hypotheses, references, recipe.evaluate)
         events.write(_scored(name, scores, len(hypotheses), decode_s))
         for further in further_scores(name, scores):
@@ -169,16 +176,17 @@ def work(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(arguments)
     run = RunDirectory.open(options.run)
     keep_freed_memory()
-    if options.job == "train":
-        train(run)
-    else:
-        evaluate(
-            run,
-            checkpoint=options.checkpoint,
-            source=options.source,
-            reference=options.reference,
-            overrides=options.overrides,
-        )
+    with memory_errors_named(_LESS_MEMORY[options.job]):
+        if options.job == "train":
+            train(run)
+        else:
+            evaluate(
+                run,
+                checkpoint=options.checkpoint,
+                source=options.source,
+                reference=options.reference,
+                overrides=options.overrides,
+            )
 
 
 def default_ranks() -> int:

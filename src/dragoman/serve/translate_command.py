@@ -15,6 +15,7 @@ from rich.progress import Progress as ProgressBar
 
 from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.malloc import memory_errors_named
 from dragoman.model.config import SearchConfig
 from dragoman.serve.engines import Opened, open_translator
 from dragoman.serve.files import Progress, input_lines, translate_file
@@ -32,14 +33,17 @@ def translate(options: Namespace) -> int:
             place="--inspect",
             remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
         )
-    with open_translator(
-        options.run,
-        checkpoints=options.checkpoint.split(","),
-        overrides=options.overrides,
-        engine=options.engine,
-        threads=options.threads,
-        batch_cells=options.batch_cells,
-    ) as opened:
+    with (
+        memory_errors_named("lower --batch-cells"),
+        open_translator(
+            options.run,
+            checkpoints=options.checkpoint.split(","),
+            overrides=options.overrides,
+            engine=options.engine,
+            threads=options.threads,
+            batch_cells=options.batch_cells,
+        ) as opened,
+    ):
         if options.inspect or (options.input is None and sys.stdin.isatty()):
             _converse(opened, options)
         elif options.output is None:
