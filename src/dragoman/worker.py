@@ -39,6 +39,7 @@ from dragoman.evaluate.validate import (
 )
 from dragoman.launch import InterruptedRunError, introduce_worker, report_failure
 from dragoman.malloc import keep_freed_memory, memory_errors_named
+from dragoman.model.compiling import compile_stacks, compiler_errors_named
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe, digest, load_recipe
 from dragoman.run_directory import RunDirectory
@@ -176,7 +177,7 @@ def work(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(arguments)
     run = RunDirectory.open(options.run)
     keep_freed_memory()
-    with memory_errors_named(_LESS_MEMORY[options.job]):
+    with memory_errors_named(_LESS_MEMORY[options.job]), compiler_errors_named():
         if options.job == "train":
             train(run)
         else:
@@ -236,8 +237,7 @@ def _model(recipe: Recipe, manifest: Manifest, world: World, store: CheckpointSt
         load_weights(first.path, model)
     model = model.to(world.device)
     if recipe.train.compile:
-        model.encoder.compile()
-        model.decoder.compile()
+        compile_stacks(model)
     return model
 
 

@@ -165,6 +165,30 @@ def test_a_model_larger_than_the_memory(folder: Path, capsys: pytest.CaptureFixt
     assert "data.batch_tokens" in line
 
 
+@pytest.mark.slow
+def test_compiling_without_a_compiler(folder: Path) -> None:
+    environment = os.environ | {"PATH": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    environment.pop("CXX", None)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "dragoman.cli",
+            "train",
+            "small.toml",
+            "--set",
+            "train.compile=true",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "g++" in done.stderr
+    assert "train.compile = false" in done.stderr
+
+
 def test_errors_have_exit_codes_of_their_class() -> None:
     def classes(base: type[DragomanError]) -> set[type[DragomanError]]:
         return {base}.union(*(classes(sub) for sub in base.__subclasses__()))

@@ -5,6 +5,7 @@ layout        padded rows <-> the flat list of their real tokens
 attention     multi-head attention
 positions     the sinusoids that tell the decoder and encoder where a token is
 transformer   the encoder-decoder
+compiling     torch.compile of its stacks
 loss          label-smoothed cross-entropy that keeps no logits
 incremental   the decoder a token at a time, with its caches
 search        greedy and beam search with key/value cache, ensembles
