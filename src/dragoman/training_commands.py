@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _NEEDED_BYTES: Final = 2_000_000_000
 """Of disk on each host, where no run says how much: code, some data, some checkpoints."""
 _STOP_S: Final = 180.0
-HOSTS_FILE: Final = "hosts.json"
-"""In a run's directory: the hosts it was last trained on."""
 
 
 def setup(options: Namespace) -> int:
@@ -75,7 +73,7 @@ def train(options: Namespace) -> int:
 def resume(options: Namespace) -> int:
     """Go on with a run where it was trained before: on its hosts, or on this machine."""
     from dragoman import run as steps
-    from dragoman.cluster.hosts import Hosts
+    from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 
     directory = RunDirectory.open(options.run)
     record = directory.path / HOSTS_FILE
@@ -167,6 +165,7 @@ def _opened(options: Namespace) -> RunDirectory:
 def _train_on(hosts: Hosts, directory: RunDirectory) -> int:
     from dragoman import run as steps
     from dragoman.cluster.doctor_view import print_findings
+    from dragoman.cluster.hosts import HOSTS_FILE
     from dragoman.cluster.training import NotFitError
 
     (directory.path / HOSTS_FILE).write_text(hosts.model_dump_json(indent=1), encoding="utf-8")

@@ -180,6 +180,14 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         Recorded(peak_memory_bytes=lambda step: 10**9 + step * 200_000),
         {"memory_creep": "yes"},
     ),
+    "memory jumps once, late": (
+        Recorded(peak_memory_bytes=lambda step: 10**9 + (step > 5000) * 6 * 10**8),
+        {"memory_creep": "no"},
+    ),
+    "memory grows with the longest batch so far": (
+        Recorded(peak_memory_bytes=lambda step: int(10**9 * (1 + math.log(step) / 10))),
+        {"memory_creep": "no"},
+    ),
     "GPU busy-waiting at 100% and 43 W": (
         Recorded(sync_s=(1.1, 1.1), device="cuda", extra=[(0, _gpu(43)), (1, _gpu(43))]),
         {"processors": "no", "network": "yes", "throttled": "no"},

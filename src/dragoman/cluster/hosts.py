@@ -37,6 +37,8 @@ from dragoman.settings import Section
 _ADDRESS: Final = r"^[A-Za-z0-9:][A-Za-z0-9:._%-]*$"
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
+HOSTS_FILE: Final = "hosts.json"
+"""In a run's directory: the hosts it was last trained on."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
 _PATH: Final = r"^[A-Za-z0-9._/][A-Za-z0-9._/+@ -]*$"
 _INLINE: Final = re.compile(

@@ -6,7 +6,7 @@ imported, openseq2seq   the old tool's log -> events
 trend         slopes with confidence intervals, and a curve to look ahead with
 measures      numbers that several questions need
 verdict       an answer with what it rests on
-account, convergence, speed, rates, cost   the twelve questions by what they ask about
+account, convergence, speed, network, rates, cost   the twelve questions by what they ask about
 verdicts      all twelve, in their order
 health        ailments, each with its limit and remedy
 comparison, comparison_page   runs beside each other

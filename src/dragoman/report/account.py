@@ -180,7 +180,8 @@ def cost(facts: Facts) -> Verdict:
         if price and (left_s := measures.left_s(facts)) is not None:
             whole = cost_text(facts, wall_s + left_s)
             says = f"{text} of machine time, {price} so far; {whole} when it is done."
-        remedy = "" if price else "Give the price of a machine for an hour: --price '3.06 USD'."
+        how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
+        remedy = "" if price else how
     if facts.price is not None:
         text = units.money(facts.price.amount, currency=facts.price.currency)
         rows.append(Evidence("price of a machine-hour", facts.price.amount, text))

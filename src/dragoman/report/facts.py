@@ -236,6 +236,15 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The strategy that `auto` chose: its name, it with its numbers, and why."""
+
+    strategy: str
+    label: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """What one machine costs an hour."""
 
@@ -272,6 +281,7 @@ class Facts:
     traffic: tuple[Traffic, ...] = ()
     machines: tuple[Machine, ...] = ()
     links: tuple[Link, ...] = ()
+    chosen: Chosen | None = None
     devices: tuple[Device, ...] = ()
     manifest: Manifest | None = None
     recipe: Recipe | None = None

@@ -29,7 +29,7 @@ _SMOOTHED = 9
 _BY_CHANCE = 5
 _OF_NEIGHBOURS = 1.048
 """A normal distribution's standard deviation over the median distance of two draws from it."""
-_FIRST_QUARTER = 4
+_QUARTERS = 4
 _EARLY = 5
 """A fifth of the schedule is enough to have learnt something."""
 
@@ -118,9 +118,7 @@ def _slowest_rank(facts: Facts) -> float | None:
     """Compute of the slowest rank over the median of ranks; a rank works on as much as another."""
     found = []
     for rank in facts.ranks:
-        parts = total(
-            *(measures.per_step(rank.intervals, name) for name in measures.COMPUTE_FIELDS)
-        )
+        parts = measures.per_step_total(rank.intervals, measures.COMPUTE_FIELDS)
         if parts is not None:
             found.append(parts)
     if facts.world_size == 1:
@@ -148,12 +146,17 @@ def _throttled(facts: Facts) -> float | None:
 
 
 def _creep(facts: Facts) -> float | None:
-    """Growth of the peak memory from a quarter of the run to its end, the worst rank."""
+    """Growth of the peak memory after a quarter of the run, as far as each later quarter has it.
+
+    What is kept from step to step grows in all of them; a first long batch or validation in one.
+    """
     growths = []
     for rank in facts.ranks:
         peaks = [one.peak_memory_bytes for one in rank.intervals if one.peak_memory_bytes]
-        if len(peaks) >= 2 * _FIRST_QUARTER:
-            growths.append(peaks[-1] / peaks[len(peaks) // _FIRST_QUARTER] - 1)
+        if len(peaks) >= 2 * _QUARTERS:
+            ends = [peaks[(len(peaks) - 1) * n // _QUARTERS] for n in range(1, _QUARTERS + 1)]
+            least = min(two - one for one, two in pairwise(ends))
+            growths.append((_QUARTERS - 1) * least / ends[0])
     return max(growths, default=None)
 
 
@@ -248,7 +251,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="memory_creep",
         question="Does memory creep up?",
-        what="growth of the peak memory after a quarter of the run",
+        what="steady growth of the peak memory after a quarter of the run",
         measure=_creep,
         quantity=units.SHARE,
         limit=0.2,

@@ -42,6 +42,11 @@ def per_step(intervals: Sequence[Interval], name: str) -> float | None:
     return sum(getattr(one, name) for one in timed) / steps if steps else None
 
 
+def per_step_total(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
+    """The mean of some fields together over steps; None where one is missing."""
+    return total(*(per_step(intervals, name) for name in names))
+
+
 def step_s(facts: Facts) -> float | None:
     """Mean seconds of a step, validations and checkpoints not counted."""
     timed = [one for one in facts.intervals if one.interval_s is not None]

@@ -24,11 +24,14 @@ _SYMBOLS = {
     if symbol
 }
 _BEFORE_UNIT = re.compile(rf"(?<=\d) (?=(?:{'|'.join(map(re.escape, _SYMBOLS))})\b)")
+_UNBROKEN = re.compile(r"\b\d[\d.]*e-\d+\b|--[a-z][a-z-]*")
+"""Browsers would break these after their dashes."""
 
 
 def escape(text: str) -> str:
-    """The text for HTML; a number stays on one line with its unit."""
-    return _BEFORE_UNIT.sub("\u00a0", html.escape(text))
+    """The text for HTML; numbers stay on one line with their units, options with their dashes."""
+    text = _BEFORE_UNIT.sub("\u00a0", html.escape(text)).replace("(= ", "(=\u00a0")
+    return _UNBROKEN.sub(r"<span class='whole'>\g<0></span>", text)
 
 
 def page(facts: Facts, answers: Sequence[Verdict], ailments: Sequence[Verdict]) -> str:
@@ -52,7 +55,7 @@ def whole_page(title: str, body: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>"
+        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 

@@ -47,6 +47,7 @@ class RankFile:
     test_scores: list[facts.TestScore] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     links: list[facts.Link] = field(default_factory=list)
+    chosen: list[facts.Chosen] = field(default_factory=list)
     devices: list[facts.Device] = field(default_factory=list)
     alerts: list[facts.Alert] = field(default_factory=list)
     prepare_s: float | None = None
@@ -164,7 +165,7 @@ class RankFile:
     def _sample(self, event: Event, _moment: float) -> None:
         self.samples.see(event)
 
-    def _strategy_chosen(self, event: Event, _moment: float) -> None:
+    def _strategy_chosen(self, event: Event, moment: float) -> None:
         """What `auto` measured before it chose."""
         rate = number(event.payload.get("link_bytes_per_s"))
         if rate is not None:
@@ -173,6 +174,7 @@ class RankFile:
                 host=event.host, peer="the other ranks", bytes_per_s=rate, method=method
             )
             self.links.append(link)
+        self._keep(facts.Chosen, self.chosen, event, moment)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
         self.imported = event.payload

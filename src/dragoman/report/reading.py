@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from pydantic import ValidationError
+
 from dragoman import units
+from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.recipe import Recipe, load_recipe
@@ -32,6 +35,8 @@ class Records:
     manifest: Manifest | None = None
     recipe: Recipe | None = None
     prepare_s: float | None = None
+    hosts: Hosts | None = None
+    """Those it was last trained on, where `train --hosts` did that."""
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -39,13 +44,15 @@ class Records:
         """What is there; what is broken is a problem and left out."""
         problems: list[str] = []
         manifest, recipe = _manifest(directory, problems), _recipe(directory, problems)
-        return cls(manifest, recipe, prepare_s(directory / "events"), tuple(problems))
+        hosts = _hosts(directory, problems)
+        return cls(manifest, recipe, prepare_s(directory / "events"), hosts, tuple(problems))
 
 
 def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
     """The facts of a run.
 
-    price: of one machine for an hour. now: seconds since 1970, this moment where it is None.
+    price: of one machine for an hour; where it is None, what its hosts.toml said.
+    now: seconds since 1970, this moment where it is None.
     Raises CheckpointError where there is no run.
     """
     paths = event_paths(directory)
@@ -95,7 +102,7 @@ def combine(
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
         recipe=recipe,
-        price=price,
+        price=price or _price(records.hosts, known_hosts={rank.host for rank in ranks}),
         problems=tuple(problems),
     )
 
@@ -134,6 +141,7 @@ def _of_main_rank(file: RankFile) -> Facts:
         prepare_s=file.prepare_s,
         environment=file.environment,
         alerts=tuple(file.alerts),
+        chosen=file.chosen[-1] if file.chosen else None,
         imported=imported,
         imported_scores=tuple(file.imported_scores),
     )
@@ -181,6 +189,26 @@ def _recipe(directory: Path, problems: list[str]) -> Recipe | None:
     except ConfigError as error:
         problems.append(str(error))
         return None
+
+
+def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
+    path = directory / HOSTS_FILE
+    try:
+        return Hosts.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        problems.append(f"{path}: cannot be read: the prices of its hosts are not known")
+        return None
+
+
+def _price(hosts: Hosts | None, *, known_hosts: Set[str]) -> Price | None:
+    """Of one of the hosts, the mean; None where some have none, or it was trained elsewhere."""
+    if hosts is None or hosts.price_per_hour is None:
+        return None
+    if len(known_hosts) == 1 < len(hosts.host):
+        return None
+    return Price(amount=hosts.price_per_hour / len(hosts.host), currency=hosts.currency)
 
 
 def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:

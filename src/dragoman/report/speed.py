@@ -1,4 +1,4 @@
-"""Where the time of a step goes: questions 4, 5, 10 and 11."""
+"""Where the time of a step goes: questions 4 and 10."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dragoman import units
 from dragoman.report import measures
-from dragoman.report.facts import Facts, Gpu, Machine, Traffic
-from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
+from dragoman.report.facts import Facts, Gpu, Machine
+from dragoman.report.verdict import Answer, Evidence, Verdict, evidence
 from dragoman.telemetry.lines import told
 
 BUSY_COMPUTE = 0.9
@@ -16,10 +16,6 @@ BUSY_POWER = 0.5
 """Of a GPU's power limit: below it the GPU spins rather than computes."""
 BUSY_FLOPS = 0.3
 """Useful FLOPs over those of matrix products in the same time."""
-NETWORK_BOUND = 0.2
-"""Of a step in exposed communication: from here on the network decides the speed."""
-_OVERLAP = 0.9
-"""Of backward, during which gradients can be on the wire."""
 
 
 def processors(facts: Facts) -> Verdict:
@@ -139,101 +135,6 @@ def _gpu_text(gpu: Gpu) -> str:
     return ", ".join(parts) or "tells nothing"
 
 
-def network(facts: Facts) -> Verdict:
-    """Question 5."""
-    answer, says, remedy = _is_network_bound(facts)
-    return Verdict(
-        key="network",
-        question="Was the network the bottleneck?",
-        answer=answer,
-        says=says,
-        evidence=tuple(_network_evidence(facts)),
-        thresholds=(
-            f"yes: at least {units.SHARE.text(NETWORK_BOUND)} of a step in exposed communication, "
-            "with 95% confidence; no: less",
-        ),
-        method="Exposed communication is timed where a rank waits for gradients after its own "
-        "backward pass; the rank that waits least counts, the others wait for ranks too. "
-        "Capacity is measured, never nominal.",
-        remedy=remedy,
-    )
-
-
-def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
-    if facts.world_size == 1:
-        return "no", "One process trained alone: nothing was sent.", ""
-    patient = measures.patient_rank(facts)
-    found = measures.share_interval(patient.intervals, "sync_s") if patient else None
-    if found is None:
-        say = "Exposed communication was not measured."
-        if needed := _needed_rate(facts):
-            return "cannot tell", f"{say} {needed}", ""
-        return "cannot tell", say, ""
-    mean, low, high = found
-    part = (
-        f"{units.SHARE.text(mean)} of a step ({units.SHARE.text(low)} to {units.SHARE.text(high)})"
-    )
-    if facts.is_one_host:
-        say = f"All ranks share one host: no network was used. Summing between them took {part}."
-        return "no", say, ""
-    if low >= NETWORK_BOUND:
-        say = f"Waiting for the network took {part}."
-        return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
-    if high < NETWORK_BOUND:
-        return "no", f"Waiting for the network took {part}.", ""
-    return "cannot tell", f"Waiting for the network took {part}: too near the limit.", ""
-
-
-def _needed_rate(facts: Facts) -> str:
-    """What the gradients of another tool's run ask of a link that is busy all the time."""
-    wire, seconds_s = measures.ring_bytes(facts), measures.step_s(facts)
-    if not wire or not seconds_s:
-        return ""
-    return (
-        f"A ring sends {units.SIZE.text(wire)} of fp32 gradients per step and direction: at "
-        f"{units.STEP_TIME.text(seconds_s)} that needs {units.BYTE_RATE.text(wire / seconds_s)}."
-    )
-
-
-def _network_evidence(facts: Facts) -> Iterator[Evidence]:
-    if facts.world_size == 1:
-        return
-    wire, seconds_s = _wire_bytes(facts), measures.step_s(facts)
-    yield evidence("exposed communication, of a step", units.SHARE, measures.exposed_share(facts))
-    for rank in facts.ranks:
-        share = measures.share(rank.intervals, "sync_s")
-        if share is not None and len(facts.ranks) > 1:
-            yield evidence(f"rank {rank.rank} on {rank.host}", units.SHARE, share)
-    yield evidence("sent per step and direction", units.SIZE, wire)
-    if wire and seconds_s:
-        yield evidence("that needs, all the time", units.BYTE_RATE, wire / seconds_s)
-    yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
-    for one in facts.traffic:
-        name = f"{one.interface} of {one.host}"
-        yield Evidence(name, one.sent_bytes_per_s, _traffic_text(one))
-    if facts.imported is not None and facts.imported.interface:
-        yield in_words("interface of the collectives", facts.imported.interface)
-
-
-def _traffic_text(one: Traffic) -> str:
-    """What the kernel counted, all that the host sent through it included."""
-    sent, received = (
-        units.BYTE_RATE.text(count / one.seconds_s)
-        for count in (one.sent_bytes, one.received_bytes)
-    )
-    parts = [f"{sent} out, {received} in on average"]
-    if one.most_sent_bytes_per_s is not None:
-        most = units.BYTE_RATE.text(one.most_sent_bytes_per_s)
-        parts.append(f"{most} out in the busiest second")
-    if one.nominal_bits_per_s is not None:
-        parts.append(f"nominally {units.BIT_RATE.text(one.nominal_bits_per_s)}")
-    packets = one.sent_packets + one.received_packets
-    parts.append(f"{one.errors} errors in {units.COUNT.text(packets)} packets")
-    if one.carrier_changes:
-        parts.append(f"link lost or found {one.carrier_changes} times")
-    return ", ".join(parts)
-
-
 def step_time(facts: Facts) -> Verdict:
     """Question 10."""
     seconds_s = measures.step_s(facts)
@@ -296,77 +197,6 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
         f"{units.SHARE.text(padding)}, {printed}: {seen.pairs_per_rank} random pairs hold one of "
         f"{at_most} pieces with a chance of {units.SHARE.text(full)}, and all are padded to it",
     )
-
-
-def network_fit(facts: Facts) -> Verdict:
-    """Question 11."""
-    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
-    question = "How does the time of a step relate to network use?"
-    method = (
-        "Bytes over bandwidth, less what can be hidden behind 90% of the backward pass, against "
-        "the exposed communication that was timed."
-    )
-    if facts.world_size == 1 or facts.is_one_host:
-        alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
-        says = f"Not at all: {alone}."
-        return Verdict(key="network_fit", question=question, answer="measured", says=says)
-    exposed_s = _exposed_s(facts)
-    rows = tuple(_fit_evidence(facts, wire, capacity, exposed_s))
-    if wire is None or capacity is None or exposed_s is None:
-        says = _needed_rate(facts) or "The bytes of a step were not counted."
-        if capacity is None:
-            says += " The capacity of the link was not measured."
-        return Verdict(
-            key="network_fit",
-            question=question,
-            answer="cannot tell",
-            says=says,
-            evidence=rows,
-            method=method,
-            remedy="Measure the link before the run.",
-        )
-    predicted_s, seconds_s = _predicted_s(facts, wire, capacity), measures.step_s(facts) or 0.0
-    says = (
-        f"{units.SIZE.text(wire)} over {units.BYTE_RATE.text(capacity)} is "
-        f"{units.DURATION.text(wire / capacity)} of {units.STEP_TIME.text(seconds_s)}; "
-        f"{units.DURATION.text(predicted_s)} of it should be exposed, "
-        f"{units.DURATION.text(exposed_s)} was."
-    )
-    return Verdict(
-        key="network_fit",
-        question=question,
-        answer="measured",
-        says=says,
-        evidence=rows,
-        method=method,
-    )
-
-
-def _fit_evidence(
-    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
-) -> Iterator[Evidence]:
-    yield evidence("sent per step and direction", units.SIZE, wire)
-    yield evidence("capacity of the link", units.BYTE_RATE, capacity)
-    yield evidence("exposed communication, measured", units.STEP_TIME, exposed_s)
-    if wire is not None and capacity and exposed_s is not None:
-        predicted_s = _predicted_s(facts, wire, capacity)
-        yield evidence("exposed communication, computed", units.STEP_TIME, predicted_s)
-        yield evidence("residual", units.STEP_TIME, exposed_s - predicted_s)
-
-
-def _predicted_s(facts: Facts, wire: float, capacity: float) -> float:
-    backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
-    return max(wire / capacity - _OVERLAP * backward_s, 0.0)
-
-
-def _exposed_s(facts: Facts) -> float | None:
-    patient = measures.patient_rank(facts)
-    return measures.per_step(patient.intervals, "sync_s") if patient else None
-
-
-def _wire_bytes(facts: Facts) -> float | None:
-    counted = measures.wire_bytes_per_step(facts)
-    return measures.ring_bytes(facts) if counted is None and facts.imported else counted
 
 
 def compute_share(facts: Facts) -> float | None:

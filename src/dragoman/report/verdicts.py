@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dragoman.report import account, convergence, rates, speed
+from dragoman.report import account, convergence, network, rates, speed
 from dragoman.report.facts import Facts
 from dragoman.report.verdict import Verdict
 
@@ -17,13 +17,13 @@ QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
     convergence.trained,
     convergence.overfitting,
     speed.processors,
-    speed.network,
+    network.network,
     rates.rate,
     account.corpus,
     account.checkpoint_files,
     account.checkpoint_size,
     speed.step_time,
-    speed.network_fit,
+    network.network_fit,
     account.cost,
 )
 

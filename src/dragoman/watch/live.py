@@ -13,10 +13,10 @@ from dragoman.errors import CheckpointError
 from dragoman.report import measures
 from dragoman.report.facts import Facts, Price
 from dragoman.report.health import examine
+from dragoman.report.network import network
 from dragoman.report.payloads import number
 from dragoman.report.rank_file import RankFile
 from dragoman.report.reading import Records, combine, event_paths
-from dragoman.report.speed import network
 from dragoman.telemetry.events import Event, read_line
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.samples import GpuSampled, HostSampled, NetworkSampled

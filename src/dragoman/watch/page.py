@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from importlib import resources
 
@@ -23,7 +24,7 @@ def shell(now: Now, *, nonce: str) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<title>{escape(now.facts.name)}</title><style>{style}</style>"
+        f"<title>{html.escape(now.facts.name)}</title><style>{style}</style>"
         '<noscript><meta http-equiv="refresh" content="5"></noscript></head>'
         f"<body><p id='lost' hidden>dragoman watch does not answer any more</p>"
         f"<main id='live'>{live(now)}</main>"
@@ -42,7 +43,7 @@ def _head(now: Now) -> Iterator[str]:
     share = facts.last_step / last if last else 0.0
     state = state_text(facts)
     yield (
-        f"<header data-title='{share:.0%} {escape(facts.name)}'><h1>{escape(facts.name)}</h1>"
+        f"<header data-title='{share:.0%} {html.escape(facts.name)}'><h1>{escape(facts.name)}</h1>"
         f"<p class='state'><span class='badge plain'>{escape(state)}</span> "
         f"{units.COUNT.text(facts.last_step)} of {units.COUNT.text(last)} steps</p>"
         f"<progress max='1' value='{share:.4f}'></progress><p class='times'>"

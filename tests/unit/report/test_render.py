@@ -13,6 +13,7 @@ import pytest
 from dragoman.errors import MachineError
 from dragoman.recipe import dump_toml, load_recipe
 from dragoman.report.facts import Price
+from dragoman.report.page import escape
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report, as_json, as_markdown
 from dragoman.report.svg import Axis, Part, Series, bar_plot, line_plot, ticks
@@ -195,3 +196,10 @@ def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
     assert 1 <= len(found) <= 7
     assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
     assert len({f"{tick:.4g}" for tick in found}) == len(found)
+
+
+def test_a_number_with_an_exponent_and_an_option_stay_whole() -> None:
+    assert escape("to 3.000e-3 by") == "to <span class='whole'>3.000e-3</span> by"
+    assert escape("say --price '3 USD'").startswith("say <span class='whole'>--price</span> ")
+    assert escape("2 kB (= 2 KiB)") == "2\u00a0kB (=\u00a02\u00a0KiB)"
+    assert escape("2026-11-22") == "2026-11-22"

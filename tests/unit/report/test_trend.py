@@ -11,8 +11,8 @@ import pytest
 
 from dragoman import units
 from dragoman.report import measures
+from dragoman.report.network import network
 from dragoman.report.reading import read_facts
-from dragoman.report.speed import network
 from dragoman.report.trend import fit_curve, ratio_interval, student_95, trend
 from recorded_runs import Recorded
 

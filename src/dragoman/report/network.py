@@ -1,0 +1,238 @@
+"""Was the network the bottleneck, and does it explain the time of a step? Questions 5 and 11."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman import units
+from dragoman.cluster import step_time
+from dragoman.cluster.workload import Shapes, weight_shapes
+from dragoman.recipe import Recipe
+from dragoman.report import measures
+from dragoman.report.facts import Facts, Traffic
+from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
+
+NETWORK_BOUND = 0.2
+"""Of a step in exposed communication: from here on the network decides the speed."""
+_LARGE_RESIDUAL = 0.1
+"""Of a step: what waited longer or shorter than computed by more has another cause."""
+
+
+def network(facts: Facts) -> Verdict:
+    """Question 5."""
+    answer, says, remedy = _is_network_bound(facts)
+    return Verdict(
+        key="network",
+        question="Was the network the bottleneck?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_network_evidence(facts)),
+        thresholds=(
+            f"yes: at least {units.SHARE.text(NETWORK_BOUND)} of a step in exposed communication, "
+            "with 95% confidence; no: less",
+        ),
+        method="Exposed communication is timed where a rank waits for gradients after its own "
+        "backward pass; the rank that waits least counts, the others wait for ranks too. "
+        "Capacity is measured, never nominal.",
+        remedy=remedy,
+    )
+
+
+def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
+    if facts.world_size == 1:
+        return "no", "One process trained alone: nothing was sent.", ""
+    patient = measures.patient_rank(facts)
+    found = measures.share_interval(patient.intervals, "sync_s") if patient else None
+    if found is None:
+        say = "Exposed communication was not measured."
+        if needed := _needed_rate(facts):
+            return "cannot tell", f"{say} {needed}", ""
+        return "cannot tell", say, ""
+    mean, low, high = found
+    part = (
+        f"{units.SHARE.text(mean)} of a step ({units.SHARE.text(low)} to {units.SHARE.text(high)})"
+    )
+    if facts.is_one_host:
+        say = f"All ranks share one host: no network was used. Summing between them took {part}."
+        return "no", say, ""
+    if low >= NETWORK_BOUND:
+        say = f"Waiting for the network took {part}."
+        return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
+    if high < NETWORK_BOUND:
+        return "no", f"Waiting for the network took {part}.", ""
+    say = f"Waiting for the network took {part}: too near the limit."
+    return "cannot tell", say, "More steps narrow the interval."
+
+
+def _needed_rate(facts: Facts) -> str:
+    """What the gradients of another tool's run ask of a link that is busy all the time."""
+    wire, seconds_s = measures.ring_bytes(facts), measures.step_s(facts)
+    if not wire or not seconds_s:
+        return ""
+    return (
+        f"A ring sends {units.SIZE.text(wire)} of fp32 gradients per step and direction: at "
+        f"{units.STEP_TIME.text(seconds_s)} that needs {units.BYTE_RATE.text(wire / seconds_s)}."
+    )
+
+
+def _network_evidence(facts: Facts) -> Iterator[Evidence]:
+    if facts.world_size == 1:
+        return
+    wire, seconds_s = _wire_bytes(facts), measures.step_s(facts)
+    yield evidence("exposed communication, of a step", units.SHARE, measures.exposed_share(facts))
+    if facts.chosen is not None:
+        yield in_words("strategy, chosen by auto", f"{facts.chosen.label}: {facts.chosen.why}")
+    elif facts.recipe is not None:
+        yield in_words("strategy", facts.recipe.distributed.strategy)
+    for rank in facts.ranks:
+        share = measures.share(rank.intervals, "sync_s")
+        if share is not None and len(facts.ranks) > 1:
+            yield evidence(f"rank {rank.rank} on {rank.host}", units.SHARE, share)
+    yield evidence("sent per step and direction", units.SIZE, wire)
+    if wire and seconds_s:
+        yield evidence("that needs, all the time", units.BYTE_RATE, wire / seconds_s)
+    yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
+    for one in facts.traffic:
+        name = f"{one.interface} of {one.host}"
+        yield Evidence(name, one.sent_bytes_per_s, _traffic_text(one))
+    if facts.imported is not None and facts.imported.interface:
+        yield in_words("interface of the collectives", facts.imported.interface)
+
+
+def _traffic_text(one: Traffic) -> str:
+    """What the kernel counted, all that the host sent through it included."""
+    sent, received = (
+        units.BYTE_RATE.text(count / one.seconds_s)
+        for count in (one.sent_bytes, one.received_bytes)
+    )
+    parts = [f"{sent} out, {received} in on average"]
+    if one.most_sent_bytes_per_s is not None:
+        most = units.BYTE_RATE.text(one.most_sent_bytes_per_s)
+        parts.append(f"{most} out in the busiest second")
+    if one.nominal_bits_per_s is not None:
+        parts.append(f"nominally {units.BIT_RATE.text(one.nominal_bits_per_s)}")
+    packets = one.sent_packets + one.received_packets
+    parts.append(f"{one.errors} errors in {units.COUNT.text(packets)} packets")
+    if one.carrier_changes:
+        parts.append(f"link lost or found {one.carrier_changes} times")
+    return ", ".join(parts)
+
+
+def network_fit(facts: Facts) -> Verdict:
+    """Question 11."""
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    question = "How does the time of a step relate to network use?"
+    method = (
+        "Bytes over bandwidth, less what can be hidden behind 90% of the backward pass (the last "
+        "gradients leave when it ends), against the exposed communication that was timed."
+    )
+    if facts.world_size == 1 or facts.is_one_host:
+        alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
+        says = f"Not at all: {alone}."
+        return Verdict(key="network_fit", question=question, answer="measured", says=says)
+    exposed_s = _exposed_s(facts)
+    rows = tuple(_fit_evidence(facts, wire, capacity, exposed_s))
+    if wire is None or capacity is None or exposed_s is None:
+        says = _needed_rate(facts) or "The bytes of a step were not counted."
+        if capacity is None:
+            says += " The capacity of the link was not measured."
+        return Verdict(
+            key="network_fit",
+            question=question,
+            answer="cannot tell",
+            says=says,
+            evidence=rows,
+            method=method,
+            remedy="Measure the link before the run.",
+        )
+    seconds_s, network_s = measures.step_s(facts) or 0.0, wire / capacity
+    computed_s = computed_exposed_s(facts, network_s)
+    says = (
+        f"{units.SIZE.text(wire)} over {units.BYTE_RATE.text(capacity)} is "
+        f"{units.DURATION.text(network_s)}, a step {units.DURATION.text(seconds_s)}: "
+    )
+    was = units.DURATION.text(exposed_s)
+    if computed_s is None:
+        says += f"{was} of it waited for the network."
+    else:
+        says += f"{units.DURATION.text(computed_s)} of it should wait for the network, {was} did."
+    return Verdict(
+        key="network_fit",
+        question=question,
+        answer="measured",
+        says=says,
+        evidence=rows,
+        method=method,
+        remedy=_why_not_as_computed(exposed_s, computed_s, seconds_s),
+    )
+
+
+def _why_not_as_computed(exposed_s: float, computed_s: float | None, seconds_s: float) -> str:
+    if computed_s is None or abs(exposed_s - computed_s) < _LARGE_RESIDUAL * seconds_s:
+        return ""
+    if exposed_s < computed_s:
+        return "The link carried more than was measured of it: it lets bursts through, or was busy."
+    return "Bytes do not explain it: look for other traffic, latency, and ranks that are late."
+
+
+def _fit_evidence(
+    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
+) -> Iterator[Evidence]:
+    yield evidence("sent per step and direction", units.SIZE, wire)
+    yield evidence("capacity of the link", units.BYTE_RATE, capacity)
+    yield evidence("exposed communication, measured", units.STEP_TIME, exposed_s)
+    if wire is not None and capacity and exposed_s is not None:
+        computed_s = computed_exposed_s(facts, wire / capacity)
+        yield evidence("exposed communication, computed", units.STEP_TIME, computed_s)
+        residual_s = None if computed_s is None else exposed_s - computed_s
+        yield evidence("residual", units.STEP_TIME, residual_s)
+
+
+def computed_exposed_s(facts: Facts, network_s: float) -> float | None:
+    """What a step should wait for transfers of `network_s`, by the formulas of the planner.
+
+    The backward pass is the measured one. None where the strategy is not known well enough.
+    """
+    backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
+    if facts.recipe is None:
+        return max(network_s - step_time.OVERLAP_SHARE * backward_s, 0.0)
+    config = facts.recipe.distributed
+    strategy = facts.chosen.strategy if facts.chosen else config.strategy
+    if strategy == "powersgd":
+        return network_s
+    if facts.chosen and strategy != "sync":
+        return None  # with which numbers `auto` chose it is told in words alone
+    if strategy == "diloco":
+        step_s = measures.per_step_total(facts.intervals, measures.COMPUTE_FIELDS) or 0.0
+        every, parts = config.diloco.every, config.diloco.fragments
+        return step_time.streaming_exposed_s(
+            step_s,
+            network_s * every / parts,
+            sync_every=every,
+            num_fragments=parts,
+            delay=config.diloco.delay,
+        )
+    every = config.accum.every if strategy == "accum" else 1
+    buckets = step_time.bucket_bytes(_weight_shapes(facts.recipe))
+    last_micro_batch_s = backward_s / facts.recipe.data.accumulate
+    exposed_s = step_time.sync_exposed_s(
+        last_micro_batch_s / step_time.BACKWARD_SHARE,
+        network_s * every,
+        last_share=buckets[-1] / sum(buckets),
+    )
+    return exposed_s / every
+
+
+def _weight_shapes(recipe: Recipe) -> Shapes:
+    size = recipe.corpus.subword.vocab_size
+    return weight_shapes(recipe.model, source_vocab_size=size, target_vocab_size=size)
+
+
+def _exposed_s(facts: Facts) -> float | None:
+    patient = measures.patient_rank(facts)
+    return measures.per_step(patient.intervals, "sync_s") if patient else None
+
+
+def _wire_bytes(facts: Facts) -> float | None:
+    counted = measures.wire_bytes_per_step(facts)
+    return measures.ring_bytes(facts) if counted is None and facts.imported else counted
