@@ -42,7 +42,12 @@ def _so_far(facts: Facts) -> str:
         return "It took"
     if facts.segments[-1].reason == "signal":
         return "Until a signal stopped it, it took"
-    return "Its record ends without saying why, after" if facts.is_silent else "So far it took"
+    if not facts.is_silent:
+        return "So far it took"
+    if facts.exit is None:
+        return "Its record ends without saying why, after"
+    words = {"failed": "It failed after", "gone": "It was killed after"}
+    return words.get(facts.exit.state, "It was ended after")
 
 
 def _duration_evidence(facts: Facts) -> Iterator[Evidence]:

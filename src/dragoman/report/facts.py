@@ -245,6 +245,14 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How the command ended that trained: finished, stopped, failed, or gone without a word."""
+
+    state: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """What one machine costs an hour."""
 
@@ -265,6 +273,8 @@ class Facts:
     max_steps: int | None = None
     train_pairs: int | None = None
     segments: tuple[Segment, ...] = ()
+    exit: Exit | None = None
+    """None where it trains still, or nobody knows."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
     test_scores: tuple[TestScore, ...] = ()
@@ -326,9 +336,12 @@ class Facts:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it neither ended nor gave a sign of life for long: it crashed or was killed."""
+        """Whether it crashed or was killed: it did not say how it ended, and did end or say nothing
+        for long."""
         if not self.segments or self.segments[-1].reason is not None:
             return False
+        if self.exit is not None:
+            return True
         gaps = [two.time - one.time for one, two in pairwise(self.intervals)]
         patience_s = max([_SILENCE_S, *(_SILENT_GAPS * gap for gap in gaps)])
         return self.read_at - self.segments[-1].ended > patience_s

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 
 from dragoman import units
-from dragoman.report.facts import Facts
+from dragoman.report.facts import Exit, Facts
 from dragoman.report.plots import PLOTS
 from dragoman.report.verdict import Evidence, Verdict
 from dragoman.units import Quantity
@@ -95,9 +95,17 @@ def state_text(facts: Facts) -> str:
         return "read from its log"
     reason = facts.segments[-1].reason
     if reason is None:
-        return "silent: crashed, killed or cut off" if facts.is_silent else "running"
+        return _silent_text(facts.exit) if facts.is_silent else "running"
     said = {"max_steps": "finished", "early_stop": "stopped early", "signal": "stopped by a signal"}
     return said.get(reason, reason)
+
+
+def _silent_text(found: Exit | None) -> str:
+    if found is None:
+        return "silent: crashed, killed or cut off"
+    if found.state == "gone":
+        return "killed"
+    return f"{found.state}: {found.problem}" if found.problem else found.state
 
 
 def _answers(answers: Sequence[Verdict]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import statistics
 import time
 from collections.abc import Sequence, Set
@@ -17,11 +18,12 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.recipe import Recipe, load_recipe
 from dragoman.report import facts
-from dragoman.report.facts import Facts, Price, Rank
+from dragoman.report.facts import Exit, Facts, Price, Rank, Segment
 from dragoman.report.imported import ImportedRun
 from dragoman.report.payloads import from_payload
 from dragoman.report.preparation import prepare_s
 from dragoman.report.rank_file import RankFile
+from dragoman.session import read_session
 from dragoman.train.inventory import take_inventory
 
 _CLOCKS_DIFFER_S = 5.0
@@ -99,6 +101,7 @@ def combine(
         machines=tuple(machine for file in files for machine in file.samples.machines()),
         links=tuple(link for file in files for link in file.links),
         devices=tuple(device for file in files for device in file.devices),
+        exit=_exit(directory, known.segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
         recipe=recipe,
@@ -209,6 +212,18 @@ def _price(hosts: Hosts | None, *, known_hosts: Set[str]) -> Price | None:
     if len(known_hosts) == 1 < len(hosts.host):
         return None
     return Price(amount=hosts.price_per_hour / len(hosts.host), currency=hosts.currency)
+
+
+def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
+    """How the command ended whose training is the last that the events tell of."""
+    session = read_session(directory)
+    if session is None or session.state == "running" or not segments:
+        return None
+    if session.state == "gone" and session.machine != socket.gethostname():
+        return None  # whether a process of another machine is there cannot be seen from here
+    if segments[-1].started < session.started - _CLOCKS_DIFFER_S:
+        return None  # that training came to nothing; the events are of one before
+    return Exit(state=session.state, problem=session.problem)
 
 
 def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:

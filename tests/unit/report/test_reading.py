@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from dragoman.recipe import dump_toml, load_recipe
 from dragoman.report import measures
 from dragoman.report.facts import Facts, Price
 from dragoman.report.health import examine
+from dragoman.report.page import state_text
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
 from dragoman.report.verdicts import judge
@@ -269,3 +272,27 @@ def test_whether_it_still_runs(tmp_path: Path) -> None:
     assert not read_facts(run, now=ended + 300).is_silent
     assert read_facts(run, now=ended + 3600).is_silent
     assert ended > START
+
+
+@pytest.mark.parametrize(
+    ("session", "state", "says"),
+    [
+        ({"state": "failed", "problem": "the GPU is lost"}, "failed: the GPU is lost", "It failed"),
+        ({"state": "stopped"}, "stopped", "It was ended after"),
+        ({"state": "running"}, "killed", "It was killed after"),  # nobody holds its lock
+        ({"state": "running", "machine": "another"}, "running", "So far it took"),
+        ({"state": "failed", "started": START + 9000}, "running", "So far it took"),
+    ],
+)
+def test_a_crash_is_told_at_once_where_its_command_is_known_to_have_ended(
+    session: dict[str, Any], state: str, says: str, tmp_path: Path
+) -> None:
+    run = Recorded(steps=1000, reason=None).write(tmp_path / "run")
+    known = {"pid": 1, "machine": socket.gethostname(), "started": START - 1.0}
+    (run / "session.json").write_text(json.dumps(known | session))
+    soon = read_facts(run).segments[-1].ended + 60.0
+    facts = read_facts(run, now=soon)
+    assert state_text(facts) == state
+    assert facts.is_running == (state == "running")
+    duration = next(one for one in judge(facts) if one.key == "duration")
+    assert duration.says.startswith(says)
