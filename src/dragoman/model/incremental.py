@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import CrossAttention, SelfAttention, join_heads, split, split_heads
 from dragoman.model.layout import make_layout
+from dragoman.model.products import project
 from dragoman.model.transformer import DecoderLayer, Transformer
 
 FIRST_COLUMNS = 64
@@ -173,8 +174,9 @@ def decode_step(model: Transformer, ids_BW: Tensor, state: DecoderState) -> Tens
     state.num_columns += width
     if len(state.logits_NV) < len(x_ND):
         state.logits_NV = x_ND.new_empty(len(x_ND), len(embeddings.output_matrix))
-    logits_NV = state.logits_NV[: len(x_ND)]
-    torch.mm(model.decoder.norm(x_ND), embeddings.output_matrix.t(), out=logits_NV)
+    logits_NV = project(
+        model.decoder.norm(x_ND), embeddings.output_matrix, memory_NO=state.logits_NV[: len(x_ND)]
+    )
     return logits_NV.float().view(num_rows, width, -1)
 
 

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CPU_CHUNK_CELLS = 2 << 20
-"""Logits that exist at a time: on a CPU, as many as its cache holds."""
+from dragoman.model.products import onednn_project, prefers_onednn, project
+
+CPU_CHUNK_CELLS = 8 << 20
+"""Logits that exist at a time: with fewer, the gradient of the weights is added to more often."""
 CHUNK_CELLS = 64 << 20
 
 
@@ -78,7 +80,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         buffer_CV = torch.empty(rows, vocab_size, dtype=dtype, device=x_ND.device)
         for start in range(0, x_ND.shape[0], rows):
             x_CD, target_C1 = x_ND[start : start + rows], target_N[start : start + rows, None]
-            logits_CV = torch.mm(x_CD, typed_VD.t(), out=buffer_CV[: x_CD.shape[0]]).float()
+            logits_CV = project(x_CD, typed_VD, memory_NO=buffer_CV[: len(x_CD)]).float()
             target_logits_C1 = logits_CV.gather(1, target_C1)
             torch.log_softmax(logits_CV, 1, out=logits_CV)
             nll_C1 = -logits_CV.gather(1, target_C1)
@@ -88,8 +90,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 grad_CV = logits_CV.exp_()
                 grad_CV.scatter_add_(1, target_C1, torch.full_like(nll_C1, smoothing - 1.0))
                 grad_CV = grad_CV.to(dtype)
-                torch.mm(grad_CV, typed_VD, out=grad_x_ND[start : start + rows])
-                _add_matmul_(grad_weight_VD, grad_CV.t(), x_CD)
+                grad_x_ND[start : start + rows] = project(grad_CV, typed_VD.t())
+                _add_product_(grad_weight_VD, grad_CV.t(), x_CD)
         ctx.save_for_backward(grad_x_ND.sub_(weight_sum_D * even), grad_weight_VD)
         sum_mean_nll = sum_log_partition - torch.dot(x_sum_D, weight_sum_D) / vocab_size
         ctx.mark_non_differentiable(sum_nll)
@@ -102,9 +104,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return grad_x_ND.mul_(grad_loss), grad_weight_VD.mul_(grad_loss), None, None, None
 
 
-def _add_matmul_(total: Tensor, left: Tensor, right: Tensor) -> None:
+def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
     """total += left @ right, where total may be of a wider type than the product."""
-    if total.dtype == left.dtype:
+    if prefers_onednn(left, right.t()):
+        total += onednn_project(right.t(), left).t()
+    elif total.dtype == left.dtype:
         total.addmm_(left, right)
     else:
         total += torch.mm(left, right)

@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from dragoman.model.products import project
 from dragoman.telemetry.samples import DeviceMeasured
 from dragoman.train.config import TrainConfig
 
@@ -36,7 +37,7 @@ def measure_device(device: torch.device, config: TrainConfig) -> DeviceMeasured:
 def _product_s(matrix: torch.Tensor) -> float:
     _wait(matrix.device)
     began = time.perf_counter()
-    matrix @ matrix
+    project(matrix, matrix)
     _wait(matrix.device)
     return time.perf_counter() - began
 
