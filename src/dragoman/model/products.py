@@ -61,8 +61,8 @@ def prefers_onednn(x_NI: Tensor, weight_OI: Tensor) -> bool:
 def mkl_is_slow() -> bool:
     """Whether PyTorch's products are MKL's, on a processor with AVX-512 that is not Intel's."""
     return (
-        torch.backends.mkl.is_available()
-        and torch.backends.mkldnn.is_available()
+        torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
         and _vendor() not in (None, "GenuineIntel")
     )

@@ -75,5 +75,5 @@ def test_intels_own_processors_keep_mkl() -> None:
     products.mkl_is_slow.cache_clear()
     if "GenuineIntel" in cpuinfo or "avx512" not in cpuinfo:
         assert not products.mkl_is_slow()
-    elif "AuthenticAMD" in cpuinfo and torch.backends.mkl.is_available():
+    elif "AuthenticAMD" in cpuinfo and torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         assert products.mkl_is_slow()
