@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
 from dragoman.distributed.world import join_world
+from forker import forker
 
 RankFunction = Callable[..., Any]
 
@@ -35,24 +35,22 @@ def run_ranks(
     with tempfile.TemporaryDirectory() as directory:
         local_ranks = [n for size in hosts or [world_size] for n in range(size)]
         call = [inspect.getfile(function), function.__name__, directory, json.dumps(arguments)]
-        outputs = [(Path(directory) / f"{rank}.out").open("wb") for rank in range(world_size)]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, __file__, *call],
-                env=_environment(rank, local_ranks[rank], world_size, directory),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-            for rank, output in enumerate(outputs)
-        ]
-        try:
-            exit_codes = [process.wait(timeout_s) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-            for output in outputs:
-                output.close()
-        said = [(Path(directory) / f"{rank}.out").read_text() for rank in range(world_size)]
+        outputs = [Path(directory) / f"{rank}.out" for rank in range(world_size)]
+        exit_codes = forker().run(
+            [
+                {
+                    "module": "ranks",
+                    "function": "enter",
+                    "arguments": call,
+                    "folder": str(Path.cwd()),
+                    "environment": _environment(rank, local_ranks[rank], world_size, directory),
+                    "output": str(output),
+                }
+                for rank, output in enumerate(outputs)
+            ],
+            timeout_s=timeout_s,
+        )
+        said = [output.read_text() for output in outputs]
         assert not any(exit_codes), "\n".join(
             f"rank {rank} ended with {code}:\n{text}"
             for rank, (code, text) in enumerate(zip(exit_codes, said, strict=True))
@@ -68,16 +66,11 @@ def _environment(rank: int, local_rank: int, world_size: int, directory: str) ->
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world_size),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_python_path()]),
         RENDEZVOUS_VARIABLE: f"{directory}/meeting",
     }
 
 
-def _python_path() -> list[str]:
-    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-
-
-def _enter(file: str, function: str, directory: str, arguments: str) -> None:
+def enter(file: str, function: str, directory: str, arguments: str) -> None:
     """What each process does: load the test's module by its file and call the function."""
     spec = importlib.util.spec_from_file_location("of_the_test", file)
     assert spec is not None
@@ -91,4 +84,4 @@ def _enter(file: str, function: str, directory: str, arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    _enter(*sys.argv[1:])
+    enter(*sys.argv[1:])
