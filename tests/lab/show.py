@@ -128,7 +128,7 @@ def _plan(rate: str) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make lab", description=__doc__)
-    parser.add_argument("--steps", type=int, default=60, help="of the demo's 1,200 (default: 60)")
+    parser.add_argument("--steps", type=int, default=60, help="of the demo's (default: 60)")
     parser.add_argument("--rates", nargs="+", default=["50mbit", "200mbit"], help="in tc's words")
     return parser
 
