@@ -6,12 +6,13 @@ sums are taken exactly: one rank and many measure the same numbers and write the
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ from dragoman.model.search import plan_batches, translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import SampleTranslation, Validated
 from dragoman.telemetry.scored import MetricScored
+from dragoman.train.stopping import GivenUpError, is_asked_to_stop
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,10 @@ def validate(
     search: SearchConfig,
     world: World,
 ) -> Validation:
-    """Measure a model; every rank takes part. For averaged weights, load them first."""
+    """Measure a model; every rank takes part. For averaged weights, load them first.
+
+    Raises GivenUpError on every rank, after the batch under way, where one is asked to stop.
+    """
     started = time.perf_counter()
     everything = np.arange(data.dev.num_pairs)
     dev_loss = mean_loss(model, data.dev, everything, world, batch_tokens=config.batch_tokens)
@@ -172,19 +179,20 @@ def mean_loss(
 ) -> float:
     """Nats per target token over these pairs, dropout off, without smoothing; on every rank.
 
-    batch_tokens: rows times the longest side of a batch. Raises CorpusError without pairs.
+    batch_tokens: rows times the longest side of a batch. Raises CorpusError without pairs, and
+    GivenUpError where a signal asks to stop.
     """
     if not len(indices):
         raise CorpusError("no pairs to measure the loss on", remedy="give the split some text")
     batches = _batches_of_like_length(shards, indices, batch_tokens)
     sums, num_tokens = [], 0
     with inference([model]):
-        for batch_indices in batches[world.rank :: world.world_size]:
+        for batch_indices in _until_asked_to_stop(batches[world.rank :: world.world_size]):
             batch = make_batch(*shards.gather(batch_indices)).to(world.device)
             sums.append(model(batch).nll.double())
             num_tokens += batch.num_target_tokens
     own_sums = torch.stack(sums).tolist() if sums else []
-    gathered = world.gather_json([own_sums, num_tokens])
+    gathered = _gather_whole(world, [own_sums, num_tokens])
     total_nll = math.fsum(nll for rank_sums, _ in gathered for nll in rank_sums)
     total_tokens: int = sum(rank_tokens for _, rank_tokens in gathered)
     return total_nll / total_tokens
@@ -203,6 +211,7 @@ def translate_corpus(
 
     subwords: of the source and of the target. sources: text normalised as the training text was.
     A line of more than max_source_pieces is translated in parts; an empty one stays empty.
+    Raises GivenUpError where a signal asks to stop training.
     """
     source_subword, target_subword = subwords
     chunks_of_lines = [
@@ -211,16 +220,28 @@ def translate_corpus(
     chunks = [chunk for chunks_of_line in chunks_of_lines for chunk in chunks_of_line]
     own_texts: list[tuple[int, str]] = []
     batches = plan_batches([len(chunk) for chunk in chunks], config)
-    for batch in batches[world.rank :: world.world_size]:
+    for batch in _until_asked_to_stop(batches[world.rank :: world.world_size]):
         found = translate_batch(models, [chunks[row] for row in batch], config)
         texts = target_subword.decode([hypotheses[0].ids for hypotheses in found])
         own_texts.extend(zip(batch, texts, strict=True))
-    translated = {row: text for part in world.gather_json(own_texts) for row, text in part}
+    translated = {row: text for part in _gather_whole(world, own_texts) for row, text in part}
     rows = iter(range(len(chunks)))
     return [
         " ".join(translated[next(rows)] for _ in chunks_of_line)
         for chunks_of_line in chunks_of_lines
     ]
+
+
+def _until_asked_to_stop(batches: Iterable[T]) -> Iterator[T]:
+    return itertools.takewhile(lambda _batch: not is_asked_to_stop(), batches)
+
+
+def _gather_whole(world: World, own: Any) -> list[Any]:
+    """What every rank has measured; raises GivenUpError on each where one is asked to stop."""
+    gathered = world.gather_json([own, is_asked_to_stop()])
+    if any(stopped for _, stopped in gathered):
+        raise GivenUpError
+    return [found for found, _ in gathered]
 
 
 def read_lines(path: Path) -> list[str]:

@@ -13,6 +13,17 @@ from torch import Tensor
 from dragoman.distributed.world import World
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_heeded: list[StopSignals] = []
+"""Those whose blocks this process is in; the signals of a process are one thing, too."""
+
+
+class GivenUpError(Exception):
+    """What was under way was given up, on every rank, because one was asked to stop."""
+
+
+def is_asked_to_stop() -> bool:
+    """Whether a signal has asked this process to stop training."""
+    return any(signals.received for signals in _heeded)
 
 
 class StopSignals:
@@ -27,6 +38,7 @@ class StopSignals:
         self._alone = alone
 
     def __enter__(self) -> Self:
+        _heeded.append(self)
         self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         return self
 
@@ -38,6 +50,7 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        _heeded.remove(self)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.received and self._alone:

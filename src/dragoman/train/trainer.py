@@ -32,7 +32,7 @@ from dragoman.train.optimizer import LossScaler, lent
 from dragoman.train.snapshot import own_snapshot, snapshot
 from dragoman.train.state import TrainState
 from dragoman.train.step import StepResult, TrainStep
-from dragoman.train.stopping import Agreement, StopSignals, Votes
+from dragoman.train.stopping import Agreement, GivenUpError, StopSignals, Votes
 
 Reason = Literal["max_steps", "early_stop", "signal"]
 
@@ -78,9 +78,10 @@ def fit(
     learning_rate: of a step by its number.
     validate: measures the model as it is; it is called with the number of updates made so far,
         with the averaged weights in the model where there are any, and else with those that all
-        ranks share.
-    On SIGTERM and SIGINT the update or validation under way is finished and saved. A second one
-    ends a rank that is alone at once; several ranks are ended by who launched them.
+        ranks share. It may raise GivenUpError, on every rank, where a signal asks to stop; it is
+        called again when training goes on.
+    On SIGTERM and SIGINT the update under way is finished and saved. A second one ends a rank that
+    is alone at once; several ranks are ended by who launched them.
 
     Raises DivergenceError, MachineError where a checkpoint cannot be written, and what
     `updates` and `validate` raise.
@@ -136,7 +137,8 @@ class _Loop:
         self.step.model.train()
         if self._validation_is_due() and self.state.dev_loss is None:
             # Before the first update, or where a signal came in place of the validation.
-            self._validate()
+            if not self._validate():
+                return "signal"
             if self.state.step:
                 self._save(self._reason_after_validation())
         while not self._finished():
@@ -155,11 +157,13 @@ class _Loop:
         save_reason = self._save_reason(agreed)
         if validating or save_reason or self._log_is_due():
             self._tell_interval()
+        stopping = agreed.stop
         if validating:
-            self._validate()
-            save_reason = self._reason_after_validation() or save_reason
+            stopping = not self._validate()
+            found = "signal" if stopping else self._reason_after_validation()
+            save_reason = found or save_reason
         self._save(save_reason)
-        return agreed.stop
+        return stopping
 
     def _finished(self) -> bool:
         return self.state.step >= self.config.max_steps or self._lost_patience()
@@ -245,10 +249,14 @@ class _Loop:
         due = _passed(self.config.validate_every_steps, self.validated_step, step)
         return due or step == self.config.max_steps
 
-    def _validate(self) -> None:
+    def _validate(self) -> bool:
+        """Measure; False where it was given up for a signal, on all ranks alike."""
         ema, shared = self.step.ema, self.step.sync.weights()
-        with lent(self.step.model, shared) if ema is None else ema.in_model():
-            validation = self.validate(self.state.step)
+        try:
+            with lent(self.step.model, shared) if ema is None else ema.in_model():
+                validation = self.validate(self.state.step)
+        except GivenUpError:
+            return False
         self.validated_step = self.state.step
         event = validation.event()
         self.state = self.state.after_validation(
@@ -258,6 +266,7 @@ class _Loop:
             self.events.write(event, step=self.state.step)
             for further in (*validation.further_scores, *validation.samples):
                 self.events.write(further, step=self.state.step)
+        return True
 
     def _save_reason(self, agreed: Votes) -> str | None:
         if agreed.stop:

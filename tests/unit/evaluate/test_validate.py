@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from dragoman.evaluate.validate import (
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.telemetry.events import EventWriter, read_events
+from dragoman.train.stopping import GivenUpError, StopSignals
 from ranks import run_ranks
 from trained_model import (
     VOCAB_SIZE,
@@ -223,6 +226,33 @@ def test_one_rank_and_two_agree_to_the_last_digit(corpus: Path) -> None:
     assert first == second
     del alone["times_s"], first["times_s"]
     assert first == alone
+
+
+def stopped_as_rank(world: World, corpus: str) -> str:
+    """What becomes of a validation during whose first batch rank 1 is asked to stop."""
+    model, batches = small_model(), []
+    model.load_state_dict(load_file(Path(corpus) / "model.safetensors"))
+    data = ValidationData.open(Path(corpus), max_source_pieces=20)
+
+    def ask(*_: object) -> None:
+        batches.append(1)
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    model.register_forward_hook(ask)
+    config = CONFIG.model_copy(update={"batch_tokens": 1})
+    with StopSignals(alone=False):
+        try:
+            validate(model, data, config=config, search=SEARCH, world=world)
+        except GivenUpError:
+            return f"given up after {len(batches)} batches"
+    return "measured"
+
+
+def test_a_signal_to_one_rank_ends_a_validation_on_all(corpus: Path) -> None:
+    first, second = run_ranks(stopped_as_rank, str(corpus), world_size=2)
+    assert second == "given up after 1 batches"
+    assert first == f"given up after {(DEV_PAIRS + 1) // 2} batches"
 
 
 def test_a_metric_that_is_added_is_measured_and_told(

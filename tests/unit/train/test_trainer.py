@@ -19,6 +19,7 @@ from dragoman.telemetry.events import Event, read_events
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.train.divergence import loss_problem, smoothed_loss
 from dragoman.train.schedule import ScheduleConfig
+from dragoman.train.stopping import GivenUpError, is_asked_to_stop
 from toy_fit import ToyRun, ToyValidation, dev_loss
 
 
@@ -122,6 +123,38 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path: Path, step: int) -> No
     assert found.state.model_copy(update={"recent_loss": None}) == expected.state.model_copy(
         update={"recent_loss": None}
     )
+    scores = [
+        [(event.step, event.payload["dev_loss"]) for event in events_of(run, "validated")]
+        for run in (whole, resumed)
+    ]
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("at", [0, 6, 9])
+def test_a_validation_is_given_up_for_a_signal_and_made_when_the_run_goes_on(
+    tmp_path: Path, at: int
+) -> None:
+    """Before the first update, between updates, after the last one."""
+
+    def validate(step: int, model: Transformer) -> ToyValidation:
+        if step == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert is_asked_to_stop()
+            raise GivenUpError
+        return ToyValidation(dev_loss(model))
+
+    config = TrainConfig(max_steps=9, validate_every_steps=6, ema_decay=0.9, log_every_steps=2)
+    whole = ToyRun(tmp_path / "whole", config)
+    expected = whole.fit()
+    stopped = ToyRun(tmp_path / "stopped", config, validate=validate)
+    result = stopped.fit()
+    assert (result.reason, result.state.step) == ("signal", at)
+    assert result.state.dev_loss is None
+    assert not is_asked_to_stop()
+    resumed = ToyRun(tmp_path / "stopped", config)
+    found = resumed.fit()
+    assert found.state == expected.state
+    assert_same_tensors(tensors_at(resumed, 9), tensors_at(whole, 9))
     scores = [
         [(event.step, event.payload["dev_loss"]) for event in events_of(run, "validated")]
         for run in (whole, resumed)
