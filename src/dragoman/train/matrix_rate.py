@@ -17,7 +17,7 @@ _SIZES: Final = {"cuda": 8192, "cpu": 1024}
 """Square matrices that fill the device and are made in an instant."""
 _TRIES: Final = 7
 _ENOUGH_S: Final = 1.0
-"""A type that the device has no instructions for (fp16 on most CPUs) is not tried again and again."""
+"""A type without instructions on the device (fp16 on most CPUs) is not tried again and again."""
 
 
 def measure_device(device: torch.device, config: TrainConfig) -> DeviceMeasured:
