@@ -94,10 +94,10 @@ def wsd(step: int, config: ScheduleConfig, run: Run) -> float:
     """
     if step < config.warmup_steps:
         return _warmup(step, config)
-    decay_start = run.total_steps - config.decay_steps
+    decay_start = max(config.warmup_steps, run.total_steps - config.decay_steps)
     if step < decay_start:
         return config.peak_learning_rate
-    return _between(config, 1 - _share(step - decay_start, config.decay_steps))
+    return _between(config, 1 - _share(step - decay_start, run.total_steps - decay_start))
 
 
 def constant(step: int, config: ScheduleConfig, _run: Run) -> float:

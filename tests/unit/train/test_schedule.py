@@ -92,6 +92,13 @@ def test_wsd_warms_up_holds_and_decays_in_a_straight_line() -> None:
     assert curve[80:101] == pytest.approx([1.0 - 0.5 * n / 20 for n in range(21)])
 
 
+def test_wsd_decays_from_its_peak_where_warmup_leaves_less_than_decay_steps() -> None:
+    config = ScheduleConfig(
+        kind="wsd", peak_learning_rate=1.0, warmup_steps=10, decay_steps=200, final_ratio=0.5
+    )
+    assert rates(config, 101)[10:] == pytest.approx([1.0 - 0.5 * n / 90 for n in range(91)])
+
+
 def test_wsd_without_a_decay_is_refused() -> None:
     with pytest.raises(ValueError, match="never decays without"):
         ScheduleConfig(kind="wsd")
