@@ -156,6 +156,8 @@ def test_a_client_of_libretranslate_works_unchanged(server: Server, bundle: Path
     body = {"q": ["A man.", "<b>A dog.</b>"], "source": "auto", "target": "de", "format": "html"}
     answer = server.ask("/libretranslate/translate", body | {"alternatives": 1}).json
     assert len(answer["translatedText"]) == len(answer["alternatives"]) == 2
+    many = {"q": [""] * 257, "target": "de"}  # each costs something, be it empty
+    assert server.ask("/libretranslate/translate", many).status == 422
     with serving(bundle, token=TOKEN) as guarded:
         keyed = LibreTranslateAPI(f"{guarded.url}/libretranslate", api_key=TOKEN)
         assert keyed.translate("A man.", "en", "de") == expected

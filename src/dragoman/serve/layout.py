@@ -14,10 +14,12 @@ Layout = Literal["line", "document", "markup"]
 """line: a text is one sentence. document: it is split into sentences; the space between them and
 what has no letters are kept. markup: as a document, and the tags of HTML or XML stay as well."""
 
-_TAG = re.compile(
-    r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<![^>]*>|<\?.*?\?>|</?[A-Za-z][^<>]*>",
-    re.DOTALL | re.IGNORECASE,
-)
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_RAW = re.compile(r"<(script|style)\b", re.IGNORECASE | re.ASCII)
+_RAW_END = {
+    name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in ("script", "style")
+}
+_DELIMITED = (("<!--", "-->"), ("<!", ">"), ("<?", "?>"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,44 @@ def cut(text: str, layout: Layout) -> list[Part]:
         return list(_sentences(text, escaped=False))
     parts: list[Part] = []
     start = 0
-    for match in _TAG.finditer(text):
-        parts += _sentences(text[start : match.start()], escaped=True)
-        parts.append(Part(match[0], translated=False))
-        start = match.end()
+    for tag_start, tag_end in _tags(text):
+        parts += _sentences(text[start:tag_start], escaped=True)
+        parts.append(Part(text[tag_start:tag_end], translated=False))
+        start = tag_end
     return [*parts, *_sentences(text[start:], escaped=True)]
+
+
+def _tags(text: str) -> Iterator[tuple[int, int]]:
+    """(Start, end) of tags, comments, and scripts and styles with what is in them.
+
+    An end that is not there is looked for once and not again from each place that wants it:
+    hostile text stays linear.
+    """
+    missing: set[str] = set()
+    position = text.find("<")
+    while position >= 0:
+        end = _end_of_tag(text, position, missing)
+        if end is not None:
+            yield position, end
+        position = text.find("<", position + 1 if end is None else end)
+
+
+def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
+    """Where what begins with this < ends; None where it is no tag."""
+    for opening, closing in _DELIMITED:
+        if text.startswith(opening, start) and closing not in missing:
+            found = text.find(closing, start + len(opening))
+            if found >= 0:
+                return found + len(closing)
+            missing.add(closing)
+    raw = _RAW.match(text, start)
+    if raw is not None and (name := raw[1].lower()) not in missing:
+        end = _RAW_END[name].search(text, raw.end())
+        if end is not None:
+            return end.end()
+        missing.add(name)
+    tag = _TAG.match(text, start)
+    return tag.end() if tag is not None else None
 
 
 def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, HTTPException, Request
@@ -25,7 +25,7 @@ class LibreRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    q: Text | list[Text]
+    q: Text | Annotated[list[Text], Field(max_length=256)]
     source: str = "auto"
     target: str
     format: Literal["text", "html"] = "text"

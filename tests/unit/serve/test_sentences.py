@@ -52,3 +52,31 @@ def test_ten_megabytes_of_the_same_lose_nothing(run: str) -> None:
     # With a pattern that looks at each mark anew this would take hours.
     text = run * (10_000_000 // len(run))
     assert "".join(part for pair in split_sentences(text) for part in pair) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a<!-- b > c -->d", ["<!-- b > c -->"]),
+        ("a<!-- b > c", ["<!-- b >"]),
+        ("a<!DOCTYPE html>b<?php x > y ?>c", ["<!DOCTYPE html>", "<?php x > y ?>"]),
+        ("<STYLE>a<b</Style >c", ["<STYLE>a<b</Style >"]),
+        ("<script>a<b>c", ["<script>", "<b>"]),
+        ("<scripted>a</scripted>", ["<scripted>", "</scripted>"]),
+        ("<ſcript>a", []),
+        ("1 < 2 <3> a<b", []),
+        ("<a <b>c", ["<b>"]),
+    ],
+)
+def test_what_is_a_tag(text: str, kept: list[str]) -> None:
+    found = [part.text for part in cut(text, "markup") if part.text.startswith("<")]
+    assert [one for one in found if one in kept or one.endswith(">")] == kept
+
+
+@pytest.mark.parametrize(
+    "run", ["<!--", "<!", "<?", "<script ", "<style>", "</", "<a", "&#", "-->"]
+)
+def test_what_never_ends_loses_nothing(run: str) -> None:
+    # With a pattern that looks for the end from each beginning anew this would take very long.
+    text = run * (300_000 // len(run))
+    assert "".join(part.text for part in cut(text, "markup")) == text
