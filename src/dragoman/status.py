@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman import units
+from dragoman.errors import MachineError
 from dragoman.report.payloads import number
 from dragoman.session import read_session
 from dragoman.telemetry.events import read_events
@@ -41,9 +42,13 @@ def read_status(run: Path) -> Status:
     session, progress = read_session(run), Progress()
     last = None
     events = run / "events" / "rank-0000.jsonl"
-    for event in read_events(events) if events.is_file() else ():
-        progress.see(event)
-        last = event.time
+    problem = session.problem if session else ""
+    try:
+        for event in read_events(events) if events.exists() else ():
+            progress.see(event)
+            last = event.time
+    except MachineError as error:
+        problem = str(error)
     running = session is not None and session.state == "running"
     world_size = number(progress.run.get("world_size"))
     return Status(
@@ -56,7 +61,7 @@ def read_status(run: Path) -> Status:
         tokens_per_s=progress.tokens_per_s if running else None,
         last_event_time=last,
         finish_time=progress.finish_time if running else None,
-        problem=session.problem if session else "",
+        problem=problem,
     )
 
 

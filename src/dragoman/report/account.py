@@ -68,6 +68,8 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("samples (pairs)", units.COUNT, pairs)
     yield evidence("source + target tokens", units.COUNT, measures.tokens(facts))
     yield evidence("starts", units.COUNT, len(facts.segments))
+    if facts.exit is not None and facts.exit.problem:
+        yield in_words("how it ended", facts.exit.problem)
 
 
 def idle_s(facts: Facts) -> float | None:

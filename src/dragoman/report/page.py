@@ -105,7 +105,7 @@ def _silent_text(found: Exit | None) -> str:
         return "silent: crashed, killed or cut off"
     if found.state == "gone":
         return "killed"
-    return f"{found.state}: {found.problem}" if found.problem else found.state
+    return found.state
 
 
 def _answers(answers: Sequence[Verdict]) -> Iterator[str]:
@@ -132,10 +132,11 @@ def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _problems(facts: Facts) -> Iterator[str]:
-    if not facts.problems and not facts.alerts:
+    ended = [facts.exit.problem] if facts.exit is not None and facts.exit.problem else []
+    if not facts.problems and not facts.alerts and not ended:
         return
     yield "<section><h2>About the evidence</h2><ul class='problems'>"
-    for text in (*facts.problems, *(alert.text for alert in facts.alerts)):
+    for text in (*ended, *facts.problems, *(alert.text for alert in facts.alerts)):
         yield f"<li>{escape(text)}</li>"
     yield "</ul></section>"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dragoman.errors import MachineError
 from dragoman.report.facts import summed
 from dragoman.report.payloads import number
 from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, read_events
@@ -12,15 +13,18 @@ PREPARE_EVENTS = "prepare.jsonl"
 
 
 def prepare_s(directory: Path) -> float | None:
-    """Seconds until the corpus was whole; None where its events are not there.
+    """Seconds until the corpus was whole; None where its events are not there, or not readable.
 
     Stages of attempts that were stopped and gone on with count too. Where no end was written, the
     stages are all that is known.
     """
     path = directory / PREPARE_EVENTS
-    if not path.is_file():
+    if not path.exists():
         return None
-    seen = list(read_events(path))
+    try:
+        seen = list(read_events(path))
+    except MachineError:
+        return None
     ends = [n for n, event in enumerate(seen) if event.kind == CorpusPrepared.kind]
     if not ends:
         return summed(map(_seconds_s, _stages(seen)))

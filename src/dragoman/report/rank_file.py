@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dragoman.errors import MachineError
 from dragoman.report import facts
 from dragoman.report.imported import ImportedRun, ImportedScore
 from dragoman.report.payloads import from_payload, number
@@ -52,6 +53,8 @@ class RankFile:
     alerts: list[facts.Alert] = field(default_factory=list)
     prepare_s: float | None = None
     samples: Samples = field(default_factory=Samples)
+    unreadable: str = ""
+    """Why the file could not be read to its end."""
     damaged: list[int] = field(default_factory=list)
     versions: set[int] = field(default_factory=set)
     incomplete: int = 0
@@ -69,13 +72,17 @@ class RankFile:
     def read(cls, path: Path) -> RankFile:
         """The events of `rank-NNNN.jsonl`."""
         found = cls.empty(path)
-        for event in read_events(path, on_damaged=found.damaged.append):
-            found.see(event)
+        try:
+            for event in read_events(path, on_damaged=found.damaged.append):
+                found.see(event)
+        except MachineError as error:
+            found.unreadable = str(error)
         return found
 
     def problems(self) -> list[str]:
         """What is wrong with the file, in words."""
-        name, found = f"events of rank {self.rank}", []
+        name = f"events of rank {self.rank}"
+        found = [self.unreadable] if self.unreadable else []
         if self.damaged:
             lines = ", ".join(map(str, self.damaged[:5]))
             found.append(f"{name}: {len(self.damaged)} damaged lines passed over (line {lines})")

@@ -350,22 +350,27 @@ def read_events(
 
     A line that is no event (torn by a kill, foreign) is passed over: on_damaged is called with
     its number, counted from 1. Keys of the payload that are not known here are kept, so that
-    newer files can be read; keys that an older schema lacks are simply not there.
+    newer files can be read; keys that an older schema lacks are simply not there. Raises
+    MachineError where the file cannot be read.
     """
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            event = read_line(line)
-            if event is not None:
-                yield event
-            elif line.strip():
-                on_damaged(number)
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                event = read_line(line)
+                if event is not None:
+                    yield event
+                elif line.strip():
+                    on_damaged(number)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+        raise MachineError(why, place=path, remedy="look at who may read it") from error
 
 
 def read_line(line: bytes) -> Event | None:
     """The event of one line; None where the line is none."""
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # also an endless row of brackets
         return None
     if not isinstance(values, dict):
         return None

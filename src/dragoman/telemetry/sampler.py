@@ -102,7 +102,15 @@ def host_sampler(
     """
     probes: list[Probe] = []
     if sys.platform == "linux":
-        probes.append(MachineProbe(disk=disk, queued=queued))
+        try:
+            probes.append(MachineProbe(disk=disk, queued=queued))
+        except (OSError, ValueError, LookupError) as error:  # a /proc that hides or lacks entries
+            why = Alert(
+                severity="info",
+                cause=f"processor, memory and disk of this host are not sampled: {error}",
+                remedy="training goes on without",
+            )
+            events.write(why)
         if interface is not None:
             probes.append(NetworkProbe(interface))
     if num_gpus:

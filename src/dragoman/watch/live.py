@@ -219,6 +219,8 @@ def newest_run(runs: Path) -> Path:
 
 def _alerts(facts: Facts) -> Iterator[str]:
     """What a person should look at: the run's own alerts of the last hour, the newest first."""
+    if facts.exit is not None and facts.exit.problem:
+        yield facts.exit.problem
     since = facts.segments[-1].ended - _ALERTS_S if facts.segments else 0.0
     for alert in reversed(facts.alerts):
         if alert.time >= since and alert.severity != "info":

@@ -19,6 +19,7 @@ from dragoman.report.page import state_text
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
 from dragoman.report.verdicts import judge
+from dragoman.status import read_status
 from dragoman.telemetry.samples import GpuSampled, NetworkSampled
 from recorded_runs import START, Recorded
 
@@ -277,7 +278,7 @@ def test_whether_it_still_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("session", "state", "says"),
     [
-        ({"state": "failed", "problem": "the GPU is lost"}, "failed: the GPU is lost", "It failed"),
+        ({"state": "failed", "problem": "the GPU is lost"}, "failed", "It failed after"),
         ({"state": "stopped"}, "stopped", "It was ended after"),
         ({"state": "running"}, "killed", "It was killed after"),  # nobody holds its lock
         ({"state": "running", "machine": "another"}, "running", "So far it took"),
@@ -296,3 +297,18 @@ def test_a_crash_is_told_at_once_where_its_command_is_known_to_have_ended(
     assert facts.is_running == (state == "running")
     duration = next(one for one in judge(facts) if one.key == "duration")
     assert duration.says.startswith(says)
+    told = session["state"] == "failed" and state == "failed"
+    page = Report.of(facts).write(tmp_path / "report")[0].read_text()
+    assert ("the GPU is lost" in page) == told
+
+
+@pytest.mark.parametrize("name", ["rank-0000.jsonl", "rank-0001.jsonl", "prepare.jsonl"])
+def test_events_that_cannot_be_read_are_reported(name: str, tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    path = run / "events" / name
+    path.unlink(missing_ok=True)
+    path.mkdir()  # the one thing that not even root can read as a file
+    facts = read_facts(run)
+    assert any("cannot be read" in one for one in facts.problems) == name.startswith("rank")
+    assert Report.of(facts).write(tmp_path / "report")
+    assert ("cannot be read" in read_status(run).problem) == (name == "rank-0000.jsonl")

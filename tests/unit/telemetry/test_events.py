@@ -77,6 +77,14 @@ def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     assert damaged == [2, 3, 4, 5, 6, 8, 9, 11]
 
 
+def test_an_endless_row_of_brackets_is_a_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0000.jsonl"
+    path.write_bytes(b"[" * 200_000 + b"\n" + b'{"a":' * 200_000 + b"\n")
+    damaged: list[int] = []
+    assert list(read_events(path, on_damaged=damaged.append)) == []
+    assert damaged == [1, 2]
+
+
 def test_a_newer_schema_is_read_with_its_unknown_keys(tmp_path: Path) -> None:
     line = {"v": 9, "kind": "dream", "time": 1, "mono_s": 2.5, "host": "h", "rank": 0, "step": None}
     path = tmp_path / "rank-0000.jsonl"

@@ -198,6 +198,18 @@ def test_a_gpu_that_cannot_be_sampled_is_said_so(tmp_path: Path) -> None:
     assert alert.payload["remedy"]
 
 
+def test_a_host_that_hides_its_counters_trains_without_samples(tmp_path: Path) -> None:
+    with (
+        EventWriter(tmp_path) as events,
+        host_sampler(events, disk=tmp_path / "away", queued=lambda: 0, interface=None, num_gpus=0),
+    ):
+        pass
+    (alert,) = read_events(tmp_path / "rank-0000.jsonl")
+    assert alert.payload["severity"] == "info"
+    assert "memory and disk of this host are not sampled" in alert.payload["cause"]
+    assert str(tmp_path / "away") in alert.payload["cause"]
+
+
 def test_threads_write_whole_lines(tmp_path: Path) -> None:
     with EventWriter(tmp_path) as events:
 

@@ -171,7 +171,8 @@ def test_a_run_that_has_not_started(tmp_path: Path) -> None:
 def test_a_run_of_which_only_the_recipe_is_there(tmp_path: Path) -> None:
     demo = load_recipe("demo")
     (tmp_path / "recipe.toml").write_text(dump_toml(demo))
-    assert f"0 of {demo.train.max_steps:,} steps" in _plain(screen(_now(tmp_path), width=80, height=24))
+    drawn = _plain(screen(_now(tmp_path), width=80, height=24))
+    assert f"0 of {demo.train.max_steps:,} steps" in drawn
 
 
 def test_a_run_that_ended(tmp_path: Path) -> None:
