@@ -18,21 +18,26 @@ from typing import IO
 def unpack(stream: IO[bytes], directory: Path) -> int:
     """Write the plain files of a tar stream below the directory; returns how many there were.
 
-    Links, devices and names that lead out of the directory are refused.
+    Links, devices and names that lead out of the directory are refused with a ValueError. Raises
+    EOFError where the stream ends early, or is no archive.
     """
-    num_files = 0
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            name = Path(member.name)
-            content = archive.extractfile(member) if member.isreg() else None
-            if content is None or name.is_absolute() or ".." in name.parts:
-                raise ValueError(f"not a plain file: {member.name}")
-            path = directory / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                shutil.copyfileobj(content, file, 1 << 20)
-            num_files += 1
-    return num_files
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            return sum(_write(archive, member, directory) for member in archive)
+    except tarfile.TarError as error:
+        raise EOFError(f"the archive is not whole: {error}") from error
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: Path) -> int:
+    name = Path(member.name)
+    content = archive.extractfile(member) if member.isreg() else None
+    if content is None or name.is_absolute() or ".." in name.parts:
+        raise ValueError(f"not a plain file: {member.name}")
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        shutil.copyfileobj(content, file, 1 << 20)
+    return 1
 
 
 def receive(directory: Path, num_files: int) -> None:

@@ -99,3 +99,10 @@ def test_a_parcel_of_a_directory_holds_its_files(tmp_path: Path) -> None:
     parcel = directory_parcel("data/1", tmp_path)
     assert list(parcel.files) == ["a", "b/c"]
     assert parcel.size_bytes == 4
+
+
+@pytest.mark.parametrize("kept", [0, 100, 700, 5000])
+def test_a_connection_that_breaks_is_no_archive(kept: int, tmp_path: Path) -> None:
+    whole = archive(plain("weights", bytes(20_000)))
+    with pytest.raises(EOFError, match="not whole"):
+        unpack.unpack(io.BytesIO(whole[:kept]), tmp_path / "in")
