@@ -18,9 +18,11 @@ from dragoman.corpus.subword import Subword
 from dragoman.errors import CheckpointError, ConfigError, MachineError
 from dragoman.model.config import SearchConfig, length_limit, length_penalty
 
-BATCH_CELLS: Final = 8192
-"""Rows x longest source x beam of one batch, at most; more is slower for want of cache. Memory
-grows with them: keys, values and logits of every hypothesis, on every core."""
+BATCH_CELLS: Final = 2048
+"""Rows x longest source x beam of one batch, at most: keys and values take memory with them."""
+BATCH_SCORES: Final = 1_250_000
+"""Rows x beam x vocabulary of one batch, at most: each step makes so many floats, several times
+over. More than a few megabytes of them are no faster, and take memory on every core."""
 _ANY_EXPONENT: Final = 1.0
 _SCORED_TOGETHER: Final = 16
 
@@ -83,6 +85,11 @@ class CTranslate2Engine:
         self._source_pieces = source.all_pieces()
         self._target_pieces = target.all_pieces()
         self._target_ids = {piece: number for number, piece in enumerate(self._target_pieces)}
+
+    def batch_rows(self, longest: int, beam_size: int) -> int:
+        """Rows that are searched together at most, of which the longest has so many pieces."""
+        by_cells = self.batch_cells // ((longest + 1) * beam_size)
+        return max(1, min(by_cells, BATCH_SCORES // (len(self._target_pieces) * beam_size)))
 
     def submit(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
@@ -189,8 +196,8 @@ class PendingSearch:
         order = sorted(range(len(self._sources)), key=lambda row: -len(self._sources[row]))
         start = 0
         while start < len(order):
-            cells = (len(self._sources[order[start]]) + 1) * self._search.beam_size
-            rows = order[start : start + max(1, self._engine.batch_cells // cells)]
+            longest = len(self._sources[order[start]])
+            rows = order[start : start + self._engine.batch_rows(longest, self._search.beam_size)]
             start += len(rows)
             self._futures.extend(zip(rows, self._begin(rows), strict=True))
 

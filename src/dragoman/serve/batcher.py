@@ -145,9 +145,8 @@ class Batcher:
         taken: list[tuple[_Job, int]] = []
         longest = 0
         others: list[_Job] = []
-        capacity = self.engine.batch_cells * free
         while self._jobs and len(taken) < most_rows:
-            if (len(taken) + 1) * longest * search.beam_size > capacity:
+            if len(taken) >= free * self.engine.batch_rows(longest, search.beam_size):
                 break
             job = self._jobs.popleft()
             if (job.search, job.num_hypotheses) != (search, num_hypotheses):
@@ -156,7 +155,7 @@ class Batcher:
             for _ in range(min(_ROWS_IN_TURN, len(job.waiting))):
                 row = job.waiting.popleft()
                 taken.append((job, row))
-                longest = max(longest, len(job.rows[row]) + 1)
+                longest = max(longest, len(job.rows[row]))
                 self.waiting_pieces -= len(job.rows[row]) + 1
                 self._waiting_rows -= 1
             if job.waiting:

@@ -8,17 +8,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman.cli import main
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.export import ctranslate2_engine
 from dragoman.export.bundle import Bundle, Kind
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.export.export import Exported, Request, export
 from dragoman.export.huggingface import power_search, translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.verify import check_equal, check_near, compare
+from dragoman.model.config import SearchConfig
 from dragoman.model.search import Hypothesis
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
@@ -81,6 +85,30 @@ def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Pa
         one_by_one = translator_of(Bundle.open(done.path), threads=1, batch_cells=1)
         again = one_by_one.translate(LINES, run.recipe().search, layout="line")
         assert [best.text for best, *_ in again] == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "scores", "most"), [(10**9, 10**9, 40), (2 * 11 * 7, 10**9, 7), (10**9, 2 * 5, 5)]
+)
+def test_what_is_searched_together_is_bounded_by_cells_and_by_scores(
+    for_ctranslate2: Path, monkeypatch: pytest.MonkeyPatch, cells: int, scores: int, most: int
+) -> None:
+    opened = Bundle.open(for_ctranslate2)
+    pieces = len(opened.subwords()[1].all_pieces())
+    monkeypatch.setattr(ctranslate2_engine, "BATCH_SCORES", scores * pieces)
+    engine = CTranslate2Engine(opened.path, opened.subwords(), threads=1, batch_cells=cells)
+    begun: list[int] = []
+    start_batch = engine.start_batch
+
+    def recorded(sources: list[list[int]], *rest: Any) -> list[Any]:
+        begun.append(len(sources))
+        return start_batch(sources, *rest)
+
+    monkeypatch.setattr(engine, "start_batch", recorded)
+    sources = [[5] * 10 for _ in range(40)]
+    found = engine.search(sources, SearchConfig(beam_size=2))
+    assert len(found) == 40
+    assert begun[: 40 // most] == [most] * (40 // most)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
