@@ -13,6 +13,7 @@ from pathlib import Path
 from dragoman.errors import CheckpointError, ConfigError, MachineError
 from dragoman.export.bundle import Bundle, is_bundle
 from dragoman.serve.engines import open_translator
+from dragoman.serve.garbage import collect_rarely
 from dragoman.serve.translator import Translator
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
@@ -56,6 +57,7 @@ def serve(options: Namespace) -> int:
             timeout_graceful_shutdown=int(options.timeout) + _DRAIN_S,
         )
         listener = _listen(options.host, options.port)
+        collect_rarely()
         _tell(listener, options.host)
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn repeats them when it has drained
             signal.signal(number, lambda *_: None)
