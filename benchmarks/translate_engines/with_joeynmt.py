@@ -1,4 +1,4 @@
-"""JoeyNMT's own search over our weights; see search_peer.py.
+"""JoeyNMT's own search over our weights; see engine.py.
 
 Its positions begin at 0 and interleave sines and cosines: the table is replaced by ours. Its length
 penalty is that of Wu et al. 2016 and no other, so that some translations differ.
@@ -6,15 +6,25 @@ penalty is that of Wu et al. 2016 and no other, so that some translations differ
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from typing import Any
 
 import torch
+from engine import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Task,
+    Translate,
+    fairseq_weights,
+    in_batches,
+    padded,
+    positions,
+    run_torch,
+)
 from joeynmt.model import build_model
 from joeynmt.search import beam_search, greedy
 from joeynmt.vocabulary import Vocabulary
-from search_peer import BOS, EOS, PAD, UNK, TranslateBatch, padded, read_weights, run
 
 _NAMES = {
     "encoder": [
@@ -49,19 +59,12 @@ def renamed(name: str) -> str:
     return f"{side}.layers.{number}.{rest}"
 
 
-def positions(count: int, width: int) -> torch.Tensor:
-    """The table of model.positions, from the first token on."""
-    half = width // 2
-    rates = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10_000) / (half - 1)))
-    angles = torch.arange(1, count + 1, dtype=torch.float32)[:, None] * rates
-    return torch.cat([angles.sin(), angles.cos()], dim=1)
-
-
-def load(directory: Path, config: dict[str, Any]) -> Any:
+def load(task: Task) -> Any:
+    config = task.shape
     words = Vocabulary.__new__(Vocabulary)
     words.specials, words.lang_tags = [], []
     words._itos = ["<pad>", "<unk>", "<s>", "</s>"]
-    words._itos += [f"piece-{number}" for number in range(4, config["vocab_size"])]
+    words._itos += [f"piece-{number}" for number in range(4, task.given["vocab_size"])]
     words._stoi = {token: number for number, token in enumerate(words._itos)}
     words.pad_index, words.unk_index, words.bos_index, words.eos_index = PAD, UNK, BOS, EOS
     words.sep_index = None
@@ -80,14 +83,14 @@ def load(directory: Path, config: dict[str, Any]) -> Any:
         words,
         words,
     )
-    given = read_weights(directory)
+    given = fairseq_weights(task)
     weights = {renamed(name): weight for name, weight in given.items() if ".layers." in name}
     for stack in ("encoder", "decoder"):
         for part in ("weight", "bias"):
             name = f"model.{stack}.layer_norm.{part}"
             if name in given:
                 weights[f"{stack}.layer_norm.{part}"] = given[name]
-    matrix = given.get("model.shared.weight", given.get("model.decoder.embed_tokens.weight"))
+    matrix = given["model.shared.weight"]
     for name in ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight"):
         weights[name] = matrix
     table = positions(5000, config["d_model"])[None]
@@ -99,32 +102,31 @@ def load(directory: Path, config: dict[str, Any]) -> Any:
     return model.eval()
 
 
-def make(directory: Path, config: dict[str, Any], beam: int, alpha: float) -> TranslateBatch:
-    model = load(directory, config)
-    ratio, extra = config["length_limit"]
+def make(task: Task) -> tuple[Translate, str]:
+    model = load(task)
 
-    def translate(sources: list[list[int]]) -> list[list[int]]:
-        ids, lengths = padded(sources, left=False)
+    def search(sources: list[list[int]]) -> list[list[int]]:
+        ids, lengths = padded(sources)
         mask = (ids != PAD).unsqueeze(1)
         encoded, hidden, _, _ = model(
-            return_type="encode", src=ids, src_length=lengths, src_mask=mask
+            return_type="encode", src=ids, src_length=torch.tensor(lengths), src_mask=mask
         )
         options = {
             "src_mask": mask,
-            "max_output_length": int((int(lengths.max()) - 1) * ratio + extra),
+            "max_output_length": task.length_limit(max(lengths) - 1),
             "model": model,
             "encoder_output": encoded,
             "encoder_hidden": hidden,
             "generate_unk": True,
         }
-        if beam == 1:
+        if task.beam == 1:
             found, _, _ = greedy(**options)
         else:
-            found, _, _ = beam_search(**options, beam_size=beam, alpha=alpha)
+            found, _, _ = beam_search(**options, beam_size=task.beam, alpha=task.alpha)
         return [[int(piece) for piece in row] for row in found]
 
-    return translate
+    return in_batches(task, search, task.batch_size), ""
 
 
 if __name__ == "__main__":
-    run(make)
+    run_torch(make)

@@ -1,16 +1,27 @@
-"""fairseq's own search over our weights; see search_peer.py."""
+"""fairseq's own search over our weights; see engine.py."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+from engine import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Task,
+    Translate,
+    fairseq_weights,
+    in_batches,
+    padded,
+    run_torch,
+)
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
-from search_peer import BOS, EOS, PAD, UNK, TranslateBatch, padded, read_weights, run
 
 
 def dictionary(size: int) -> Any:
@@ -23,7 +34,8 @@ def dictionary(size: int) -> Any:
     return made
 
 
-def load(directory: Path, config: dict[str, Any], words: Any) -> Any:
+def load(task: Task, words: Any) -> Any:
+    config = task.shape
     options: dict[str, Any] = {"share_all_embeddings": True}
     for side in ("encoder", "decoder"):
         options |= {
@@ -35,15 +47,14 @@ def load(directory: Path, config: dict[str, Any], words: Any) -> Any:
         }
     arguments = Namespace(**options)
     base_architecture(arguments)
-    task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
-    model = TransformerModel.build_model(arguments, task)
+    words_of = SimpleNamespace(source_dictionary=words, target_dictionary=words)
+    model = TransformerModel.build_model(arguments, words_of)
     weights = {
-        name.removeprefix("model."): weight for name, weight in read_weights(directory).items()
+        name.removeprefix("model."): weight for name, weight in fairseq_weights(task).items()
     }
-    shared = weights.pop("shared.weight", None)
-    if shared is not None:
-        weights["encoder.embed_tokens.weight"] = weights["decoder.embed_tokens.weight"] = shared
-        weights["decoder.output_projection.weight"] = shared
+    shared = weights.pop("shared.weight")
+    for name in ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection"):
+        weights[f"{name}.weight"] = shared
     found = model.load_state_dict(weights, strict=False)
     own = ("_float_tensor", "version")
     missing = [name for name in found.missing_keys if not name.endswith(own)]
@@ -53,22 +64,27 @@ def load(directory: Path, config: dict[str, Any], words: Any) -> Any:
     return model.eval()
 
 
-def make(directory: Path, config: dict[str, Any], beam: int, alpha: float) -> TranslateBatch:
-    words = dictionary(config["vocab_size"])
-    model = load(directory, config, words)
-    ratio, extra = config["length_limit"]
+def make(task: Task) -> tuple[Translate, str]:
+    words = dictionary(task.given["vocab_size"])
+    model = load(task, words)
+    ratio, extra = task.given["length_limit"]
     generator = SequenceGenerator(
-        [model], words, beam_size=beam, max_len_a=ratio, max_len_b=extra, len_penalty=alpha
+        [model],
+        words,
+        beam_size=task.beam,
+        max_len_a=ratio,
+        max_len_b=extra,
+        len_penalty=task.alpha,
     )
 
-    def translate(sources: list[list[int]]) -> list[list[int]]:
+    def search(sources: list[list[int]]) -> list[list[int]]:
         ids, lengths = padded(sources, left=True)
-        sample = {"net_input": {"src_tokens": ids, "src_lengths": lengths}}
+        sample = {"net_input": {"src_tokens": ids, "src_lengths": torch.tensor(lengths)}}
         found = generator.generate([model], sample, bos_token=BOS)
         return [hypotheses[0]["tokens"].tolist() for hypotheses in found]
 
-    return translate
+    return in_batches(task, search, task.batch_size), ""
 
 
 if __name__ == "__main__":
-    run(make)
+    run_torch(make)

@@ -1,0 +1,27 @@
+"""`dragoman translate` from text to text, warm: what its command does between start and end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine import Found, Task, Translate, run
+
+from dragoman.export.bundle import Bundle
+from dragoman.serve.engines import translator_of
+
+
+def make(task: Task) -> tuple[Translate, str]:
+    translator = translator_of(Bundle.open(task.directory / "bundle"), threads=task.threads)
+    search = Bundle.open(task.directory / "bundle").recipe.search
+    search = search.model_copy(update={"beam_size": task.beam, "length_penalty_alpha": task.alpha})
+    lines = task.given["lines"]
+
+    def translate(numbers: Sequence[int]) -> Found:
+        found = translator.stream([lines[number] for number in numbers], search, layout="line")
+        return [best.text for best, *_ in found]
+
+    return translate, ""
+
+
+if __name__ == "__main__":
+    run(make)
