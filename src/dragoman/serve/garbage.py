@@ -12,7 +12,7 @@ _ALLOCATIONS: Final = 50_000
 def collect_rarely() -> None:
     """Leave alone what stays for the life of the process, and look at the rest less often.
 
-    Libraries and models are a hundred thousand objects; going through them again and again took
+    Libraries and models are tens of thousands of objects; going through them again and again took
     a quarter of the event loop's time. What nothing refers to is freed at once all the same; only
     cycles wait.
     """
