@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from dragoman.estimate import training_flop
+from dragoman.malloc import keep_freed_memory
 from dragoman.model.config import ModelConfig
 from dragoman.model.products import project
 
@@ -35,6 +36,7 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> None:
     options = _options()
+    keep_freed_memory()  # the matrix rate is that of products, not of new memory
     for size in options.sizes:
         rounds = [_round(number, size, options) for number in range(options.rounds)]
         _report(size, rounds, options.names)
