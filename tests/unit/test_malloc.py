@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -44,5 +45,10 @@ def test_products_of_many_shapes_keep_no_more_memory_than_those_of_some() -> Non
 
 
 def _growth_bytes(how: str) -> int:
+    # A test that trains in this process has set the limits for its children, too.
+    environment = {
+        name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name
+    }
     command = [sys.executable, "-c", _PRODUCTS_OF_MANY_SHAPES, how]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return int(done.stdout)
