@@ -7,21 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tiny_recipe import TINY
+
 SENTENCES = [
     (f"The cell number {n} is empty.", f"Die Zelle Nummer {n} ist leer.") for n in range(60)
 ]
-SMALL = """
-[corpus]
-train = [{source = "train.en", target = "train.de"}]
-valid_pairs = 5
-test_pairs = 5
-subword.vocab_size = 60
-[model]
-d_model = 16
-num_heads = 2
-d_ffn = 16
-encoder_layers = 1
-decoder_layers = 1
+SMALL = (
+    TINY
+    + """\
 [train]
 max_steps = 2
 log_every_steps = 1
@@ -32,6 +25,7 @@ keep_last = 2
 [evaluate]
 bootstrap_samples = 0
 """
+)
 
 
 def write_good_folder() -> None:

@@ -14,21 +14,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.telemetry.events import Event, read_events
+from tiny_recipe import TINY
 
-RECIPE = """
-[corpus]
-train = [{source = "train.en", target = "train.de"}]
-valid_pairs = 5
-test_pairs = 5
-subword.vocab_size = 60
+RECIPE = (
+    TINY
+    + """\
 [data]
 batch_tokens = 128
-[model]
-d_model = 16
-num_heads = 2
-d_ffn = 16
-encoder_layers = 1
-decoder_layers = 1
 [train]
 max_steps = 100000
 log_every_steps = 5
@@ -39,6 +31,7 @@ every_steps = 100000
 [evaluate]
 bootstrap_samples = 0
 """
+)
 
 
 @pytest.fixture

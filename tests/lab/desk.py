@@ -14,22 +14,14 @@ from typing import Any, Final
 from dragoman.telemetry.events import Event, read_events
 from lab.laboratory import Lab, LabHost
 from processes import wait_until as wait_in_time
+from tiny_recipe import TINY
 
 PROGRAM: Final = Path(sys.executable).with_name("dragoman")
-RECIPE: Final = """
-[corpus]
-train = [{source = "train.en", target = "train.de"}]
-valid_pairs = 5
-test_pairs = 5
-subword.vocab_size = 60
+RECIPE: Final = (
+    TINY
+    + """\
 [data]
 batch_tokens = 128
-[model]
-d_model = 16
-num_heads = 2
-d_ffn = 16
-encoder_layers = 1
-decoder_layers = 1
 [schedule]
 kind = "linear"
 peak_learning_rate = 1e-2
@@ -44,6 +36,7 @@ every_steps = 20
 [evaluate]
 bootstrap_samples = 0
 """
+)
 ENDLESS: Final = ("--set", "train.max_steps=100000", "--set", "checkpoint.every_steps=100000")
 OFTEN_SAVED: Final = ("--set", "train.max_steps=100000", "--set", "checkpoint.every_steps=20")
 
