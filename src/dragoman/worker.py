@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from pathlib import Path
 import torch
 
 from dragoman.auto import Chosen, choose_strategy
-from dragoman.corpus.files import write_whole
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, merged
@@ -27,25 +25,18 @@ from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
-from dragoman.errors import CheckpointError, CorpusError, DragomanError
-from dragoman.evaluate.metrics import Score
-from dragoman.evaluate.validate import (
-    Validation,
-    ValidationData,
-    further_scores,
-    read_lines,
-    score_all,
-    validate,
-)
+from dragoman.errors import CheckpointError, DragomanError
+from dragoman.evaluate.validate import Validation, ValidationData, validate
 from dragoman.launch import InterruptedRunError, introduce_worker, report_failure
 from dragoman.malloc import keep_freed_memory, memory_errors_named
 from dragoman.model.compiling import compile_stacks, compiler_errors_named
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import Recipe, digest, load_recipe
+from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory
+from dragoman.scoring import score_text
 from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.environment import read_environment, write_environment
-from dragoman.telemetry.events import Alert, EventWriter, RunStarted, TestScored
+from dragoman.telemetry.events import Alert, EventWriter, RunStarted
 from dragoman.telemetry.network import collective_interface
 from dragoman.telemetry.outside import subscribe_sinks
 from dragoman.telemetry.sampler import host_sampler
@@ -60,7 +51,7 @@ from dragoman.train.snapshot import agreed_checkpoint, resume
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
-from dragoman.translation import TranslationModel, new_model
+from dragoman.translation import new_model
 
 _LESS_MEMORY = {
     "train": "lower data.batch_tokens and raise data.accumulate by as much, or use more ranks",
@@ -130,48 +121,6 @@ def train(run: RunDirectory) -> None:
         )
 
 
-def evaluate(
-    run: RunDirectory,
-    *,
-    checkpoint: str,
-    source: Path | None,
-    reference: Path | None,
-    overrides: Sequence[str],
-) -> None:
-    """Translate a text and score it against its reference; without one, the run's test set.
-
-    The translations are kept in `samples/`, the scores as an event.
-    """
-    recipe = load_recipe(run.recipe_file, overrides)
-    if source is None or reference is None:
-        test = run.prepared() / "test"
-        source, reference, name = test / "source.txt", test / "target.txt", "test"
-    else:
-        # "test" is the run's own test set, whose translations are kept.
-        name = source.name if source.stem == "test" else source.stem
-    sources, references = read_lines(source), read_lines(reference)
-    if len(sources) != len(references):  # before hours of search, not after them
-        raise CorpusError(
-            f"{len(sources)} lines against {len(references)}",
-            place=f"{source}, {reference}",
-            remedy="give files in which line N of one belongs to line N of the other",
-        )
-    with join_world() as world, _events(run, world, SinksConfig()) as events:
-        model = TranslationModel.load(run, [checkpoint], world)
-        started = time.perf_counter()
-        hypotheses = model.translate(sources, recipe.search)
-        decode_s = time.perf_counter() - started
-        if not world.is_main:
-            return
-        run.samples.mkdir(exist_ok=True)
-        text = "".join(f"{line}\n" for line in hypotheses)
-        write_whole(run.samples / f"{name}.{recipe.corpus.target_language}", text)
-        scores = score_all(hypotheses, references, recipe.evaluate)
-        events.write(_scored(name, scores, len(hypotheses), decode_s))
-        for further in further_scores(name, scores):
-            events.write(further)
-
-
 def work(arguments: Sequence[str]) -> None:
     """Do one job in this process, as one rank of however many there are."""
     options = _parser().parse_args(arguments)
@@ -180,13 +129,16 @@ def work(arguments: Sequence[str]) -> None:
     with memory_errors_named(_LESS_MEMORY[options.job]), compiler_errors_named():
         if options.job == "train":
             train(run)
-        else:
-            evaluate(
+            return
+        with join_world() as world, _events(run, world, SinksConfig()) as events:
+            score_text(
                 run,
                 checkpoint=options.checkpoint,
                 source=options.source,
                 reference=options.reference,
                 overrides=options.overrides,
+                world=world,
+                events=events,
             )
 
 
@@ -377,23 +329,6 @@ def _validation(
         return validate(model, data, config=recipe.evaluate, search=recipe.search, world=world)
 
     return measure
-
-
-def _scored(name: str, scores: Mapping[str, Score], pairs: int, decode_s: float) -> TestScored:
-    by_words, by_characters = scores["bleu"], scores["chrf"]
-    return TestScored(
-        name=name,
-        bleu=by_words.value,
-        bleu_low=by_words.low,
-        bleu_high=by_words.high,
-        bleu_signature=by_words.signature,
-        chrf=by_characters.value,
-        chrf_low=by_characters.low,
-        chrf_high=by_characters.high,
-        chrf_signature=by_characters.signature,
-        pairs=pairs,
-        decode_s=decode_s,
-    )
 
 
 if __name__ == "__main__":
