@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman.corpus.files import disk_errors_named
 from dragoman.corpus.prepare import Progress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.errors import ConfigError
@@ -122,6 +123,7 @@ def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], Non
 
     tell: what is being done, for people.
     """
+    from dragoman.cluster.hosts import record_hosts
     from dragoman.cluster.training import HostRun, train_on_hosts
     from dragoman.estimate import estimate
     from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
@@ -129,8 +131,10 @@ def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], Non
     world_size = sum(hosts.ranks_per_host)
     disk = estimate(directory.recipe(), world_size=world_size).disk
     run = HostRun(directory.path, directory.prepared(), hosts, needed_bytes=disk.size_bytes)
-    listeners = [ConsoleSink(), TensorBoardSink(directory.tensorboard)]
     with training_session(directory.path):
+        record_hosts(directory.path, hosts)
+        with disk_errors_named(directory.tensorboard):
+            listeners = [ConsoleSink(), TensorBoardSink(directory.tensorboard)]
         try:
             train_on_hosts(run, listeners=listeners, tell=tell)
         finally:

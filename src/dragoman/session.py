@@ -13,12 +13,13 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, Literal
 
 from pydantic import ValidationError
 
+from dragoman.corpus.files import disk_errors_named, write_whole
 from dragoman.errors import CheckpointError, DragomanError, MachineError
 from dragoman.settings import Section
 
@@ -43,7 +44,10 @@ class Session(Section):
 
 @contextmanager
 def training_session(run: Path) -> Iterator[None]:
-    """Hold the run while the block trains it. Raises CheckpointError where another process does."""
+    """Hold the run while the block trains it. Raises CheckpointError where another process does.
+
+    Raises MachineError where the run cannot be written to.
+    """
     lock = _locked(run)
     if lock is None:
         other = read_session(run)
@@ -60,7 +64,8 @@ def training_session(run: Path) -> Iterator[None]:
             stopped = getattr(error, "exit_code", _INTERRUPTED) == _INTERRUPTED
             problem = str(error) if isinstance(error, DragomanError) else type(error).__name__
             state: State = "stopped" if stopped else "failed"
-            _write(run, session.model_copy(update={"state": state, "problem": problem}))
+            with suppress(MachineError):  # of a full disk, which may be why: the first error counts
+                _write(run, session.model_copy(update={"state": state, "problem": problem}))
             raise
         _write(run, session.model_copy(update={"state": "finished"}))
 
@@ -142,6 +147,5 @@ def _is_held(run: Path) -> bool:
 
 
 def _write(run: Path, session: Session) -> None:
-    draft = run / f".{_RECORD}"
-    draft.write_text(json.dumps(session.model_dump(), indent=1) + "\n", encoding="utf-8")
-    draft.replace(run / _RECORD)
+    with disk_errors_named(run):
+        write_whole(run / _RECORD, json.dumps(session.model_dump(), indent=1) + "\n")

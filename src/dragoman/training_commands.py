@@ -73,12 +73,12 @@ def train(options: Namespace) -> int:
 def resume(options: Namespace) -> int:
     """Go on with a run where it was trained before: on its hosts, or on this machine."""
     from dragoman import run as steps
-    from dragoman.cluster.hosts import HOSTS_FILE, Hosts
+    from dragoman.cluster.hosts import recorded_hosts
 
     directory = RunDirectory.open(options.run)
-    record = directory.path / HOSTS_FILE
-    if record.is_file():
-        return _train_on(Hosts.model_validate_json(record.read_bytes()), directory)
+    hosts = recorded_hosts(directory.path)
+    if hosts is not None:
+        return _train_on(hosts, directory)
     steps.train(directory)
     print(f"run directory: {directory.path}")
     return 0
@@ -165,10 +165,8 @@ def _opened(options: Namespace) -> RunDirectory:
 def _train_on(hosts: Hosts, directory: RunDirectory) -> int:
     from dragoman import run as steps
     from dragoman.cluster.doctor_view import print_findings
-    from dragoman.cluster.hosts import HOSTS_FILE
     from dragoman.cluster.training import NotFitError
 
-    (directory.path / HOSTS_FILE).write_text(hosts.model_dump_json(indent=1), encoding="utf-8")
     try:
         steps.train_on(hosts, directory, tell=open_console().print)
     except NotFitError as error:

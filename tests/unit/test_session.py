@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -86,3 +87,21 @@ def test_a_run_that_may_only_be_read_is_told_of(readable: Path) -> None:
 def test_a_run_that_may_only_be_read_is_not_trained(readable: Path) -> None:
     with pytest.raises(MachineError, match="cannot be written to"), training_session(readable):
         pass
+
+
+def test_a_full_disk_is_told_and_does_not_hide_how_a_training_failed(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fail_on_a_full_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        raise TrainingError("no loss", place="step 3", remedy="look")
+
+    try:
+        with pytest.raises(TrainingError, match="no loss"), training_session(tmp_path):
+            fail_on_a_full_disk()
+        with pytest.raises(MachineError, match="disk is full"), training_session(tmp_path):
+            pytest.fail("was trained")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert read_status(tmp_path).state == "gone"
+    assert {path.name for path in tmp_path.iterdir()} == {"session.lock", "session.json"}

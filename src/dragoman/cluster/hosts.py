@@ -29,7 +29,8 @@ from typing import Final
 
 from pydantic import Field, ValidationError
 
-from dragoman.errors import ConfigError
+from dragoman.corpus.files import disk_errors_named, write_whole
+from dragoman.errors import CheckpointError, ConfigError
 from dragoman.recipe_errors import from_toml, from_validation, line_of
 from dragoman.settings import Section
 
@@ -113,6 +114,33 @@ def load_hosts(text: str) -> Hosts:
     if text.endswith(".toml") or Path(text).is_file():
         return _from_file(Path(text))
     return _from_words(text)
+
+
+def record_hosts(run: Path, hosts: Hosts) -> None:
+    """Write down what a run is trained on, for `recorded_hosts`.
+
+    Raises MachineError where the run's directory cannot be written to; what was there stays.
+    """
+    with disk_errors_named(run):
+        write_whole(run / HOSTS_FILE, hosts.model_dump_json(indent=1))
+
+
+def recorded_hosts(run: Path) -> Hosts | None:
+    """The hosts that a run was last trained on; None where it was trained here.
+
+    Raises CheckpointError where the record is there and cannot be read.
+    """
+    file = run / HOSTS_FILE
+    try:
+        return Hosts.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(
+            "does not say which hosts the run was trained on",
+            place=file,
+            remedy=f"name them anew: dragoman train {run} --hosts HOSTS",
+        ) from error
 
 
 def _from_words(text: str) -> Hosts:

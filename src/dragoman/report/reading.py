@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from pydantic import ValidationError
-
 from dragoman import units
-from dragoman.cluster.hosts import HOSTS_FILE, Hosts
+from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.recipe import Recipe, load_recipe
@@ -195,13 +193,10 @@ def _recipe(directory: Path, problems: list[str]) -> Recipe | None:
 
 
 def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
-    path = directory / HOSTS_FILE
     try:
-        return Hosts.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError):
-        problems.append(f"{path}: cannot be read: the prices of its hosts are not known")
+        return recorded_hosts(directory)
+    except CheckpointError as error:
+        problems.append(f"{error.place}: cannot be read: the prices of its hosts are not known")
         return None
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dragoman.cluster import hosts as hosts_module
-from dragoman.cluster.hosts import Host, load_hosts
-from dragoman.errors import ConfigError
+from dragoman.cluster.hosts import HOSTS_FILE, Host, load_hosts, record_hosts, recorded_hosts
+from dragoman.errors import CheckpointError, ConfigError, MachineError
 
 GOOD = """\
 currency = "EUR"
@@ -169,3 +169,27 @@ def test_any_text_gives_safe_hosts_or_is_refused(text: str) -> None:
 def test_an_address_is_never_an_option_or_a_command(address: str) -> None:
     with pytest.raises(ValidationError):
         Host(address=address, gpus=1)
+
+
+def test_the_hosts_of_a_run_are_recorded(tmp_path: Path) -> None:
+    assert recorded_hosts(tmp_path) is None
+    hosts = load_hosts("root@10.0.0.1:2,10.0.0.2:1")
+    record_hosts(tmp_path, hosts)
+    assert recorded_hosts(tmp_path) == hosts
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"{", b"\xff", b"[]", b"{}", b'{"host": [{"ip": "::1"}]}']
+)
+def test_a_damaged_record_of_hosts_is_one_line(damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / HOSTS_FILE).write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=r"hosts\.json: .*dragoman train .* --hosts") as error:
+        recorded_hosts(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / HOSTS_FILE).mkdir()  # the one place that not even root can write a file to
+    with pytest.raises(MachineError, match=r"hosts\.json.*; check the disk"):
+        record_hosts(tmp_path, load_hosts("10.0.0.1:1"))
+    assert [path.name for path in tmp_path.iterdir()] == [HOSTS_FILE]
