@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from dragoman.errors import MachineError
 from dragoman.telemetry.events import Payload
@@ -26,6 +26,8 @@ _REASONS: Final = (
 
 class GpuProbe:
     """Means of each GPU that trains on this host. What a GPU does not tell is None."""
+
+    names: ClassVar[str] = "GPUs"
 
     def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
         self._gpus = [

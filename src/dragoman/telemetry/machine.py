@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from dragoman.telemetry.events import Payload
 from dragoman.telemetry.host import memory_bytes
@@ -25,6 +25,8 @@ class MachineProbe:
 
     disk: any path on the disk that holds the run. queued: batches that the loader holds ready.
     """
+
+    names: ClassVar[str] = "processor, memory and disk"
 
     def __init__(self, *, disk: Path, queued: Callable[[], int] | None = None) -> None:
         self._disk = disk

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from dragoman.telemetry.events import Payload
 from dragoman.telemetry.samples import NetworkSampled
@@ -57,6 +57,8 @@ class Counters:
 
 class NetworkProbe:
     """Sums of one interface between two tellings, and its busiest second."""
+
+    names: ClassVar[str] = "counters of the interface"
 
     def __init__(self, interface: str) -> None:
         self._interface = interface

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 from dragoman.errors import MachineError
 from dragoman.telemetry.events import Alert, EventWriter, Payload
@@ -21,9 +21,14 @@ LOOK_EVERY_S: Final = 1.0
 _FIRST_MINUTE_S: Final = 60.0
 _TELL_EVERY_S: Final = 10.0
 
+T = TypeVar("T")
+
 
 class Probe(Protocol):
     """What a sampler looks at. Both methods are called from the sampler's thread only."""
+
+    names: ClassVar[str]
+    """What it looks at, in the plural: "processor, memory and disk"."""
 
     def look(self) -> None:
         """Take one reading."""
@@ -36,12 +41,13 @@ class HostSampler:
     """Samples this host from a thread for as long as its `with` lasts.
 
     Every second is an event in the first minute, afterwards ten seconds are one, so that the
-    record of a long run stays small. What fails ends the sampling, with an alert, and never the
-    training: a driver that is gone, a disk that is full (which training meets itself).
+    record of a long run stays small. A probe that fails (a driver that is gone) is given up, with
+    an alert that names it, and the others go on; a disk that is full ends the sampling. Neither
+    ends the training, which meets a full disk itself.
     """
 
     def __init__(self, probes: Sequence[Probe], events: EventWriter) -> None:
-        self._probes = probes
+        self._probes = list(probes)
         self._events = events
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sample-host", daemon=True)
@@ -60,31 +66,41 @@ class HostSampler:
         self._thread.join()
 
     def _run(self) -> None:
-        try:
+        with suppress(MachineError):  # of the writer: there is nowhere left to tell it
             self._sample()
-        except Exception as error:  # a GPU that fell off its bus, a file system that is away
-            why = Alert(
-                severity="warning",
-                cause=f"this host is not sampled any more: {error}",
-                remedy="training goes on; look at the host",
-            )
-            with suppress(MachineError):
-                self._events.write(why)
 
     def _sample(self) -> None:
         began = told = time.monotonic()
-        for probe in self._probes:
-            probe.look()
-        while not self._stop.wait(LOOK_EVERY_S):
-            for probe in self._probes:
-                probe.look()
+        self._of_each(lambda probe: probe.look())
+        while self._probes and not self._stop.wait(LOOK_EVERY_S):
+            self._of_each(lambda probe: probe.look())
             now = time.monotonic()
             young = now - began < _FIRST_MINUTE_S
             if young or now - told >= _TELL_EVERY_S - LOOK_EVERY_S / 2:
-                for probe in self._probes:
-                    for payload in probe.tell(round(now - told, 3)):
-                        self._events.write(payload)
+                self._tell(round(now - told, 3))
                 told = now
+
+    def _tell(self, seconds_s: float) -> None:
+        for seen in self._of_each(lambda probe: list(probe.tell(seconds_s))):
+            for payload in seen:
+                self._events.write(payload)
+
+    def _of_each(self, ask: Callable[[Probe], T]) -> list[T]:
+        """What every probe answers; one that fails is never asked again."""
+        answers = []
+        for probe in tuple(self._probes):
+            try:
+                answers.append(ask(probe))
+            except Exception as error:  # a GPU that fell off its bus, a file system that is away
+                self._probes.remove(probe)
+                why = Alert(
+                    severity="warning",
+                    cause=f"{probe.names} of this host are not sampled any more: "
+                    f"{error or type(error).__name__}",
+                    remedy="training goes on; look at the host",
+                )
+                self._events.write(why)
+        return answers
 
 
 def host_sampler(
@@ -107,7 +123,7 @@ def host_sampler(
         except (OSError, ValueError, LookupError) as error:  # a /proc that hides or lacks entries
             why = Alert(
                 severity="info",
-                cause=f"processor, memory and disk of this host are not sampled: {error}",
+                cause=f"{MachineProbe.names} of this host are not sampled: {error}",
                 remedy="training goes on without",
             )
             events.write(why)
@@ -118,7 +134,9 @@ def host_sampler(
             probes.append(GpuProbe.open(num_gpus))
         except MachineError as error:
             why = Alert(
-                severity="info", cause=f"GPUs are not sampled: {error.problem}", remedy=error.remedy
+                severity="info",
+                cause=f"{GpuProbe.names} are not sampled: {error.problem}",
+                remedy=error.remedy,
             )
             events.write(why)
     return HostSampler(probes, events)
