@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 _NEEDED_BYTES: Final = 2_000_000_000
 """Of disk on each host, where no run says how much: code, some data, some checkpoints."""
 _STOP_S: Final = 180.0
+_OF_A_NEW_RUN: Final = {
+    "--from": ("origin", "weights"),
+    "--fresh": ("fresh", "checkpoints"),
+    "--prepared": ("prepared", "shards"),
+    "--workers": ("workers", "shards"),
+    "--set": ("overrides", "recipe"),
+}
+"""What a run that is named does not take: where the option is read, what it would change."""
 
 
 def setup(options: Namespace) -> int:
@@ -135,30 +143,14 @@ def _opened(options: Namespace) -> RunDirectory:
         return steps.start(
             recipe, prepared=prepared, runs=options.runs, fresh=options.fresh, origin=origin
         )
-    if options.origin is not None:
-        raise ConfigError(
-            "a run keeps the weights it was started with",
-            place="--from",
-            remedy=f"start another run: dragoman train {path / 'recipe.toml'} --from ...",
-        )
-    if options.fresh:
-        raise ConfigError(
-            "a run that is named goes on",
-            place="--fresh",
-            remedy=f"start another run: dragoman train {path / 'recipe.toml'} --fresh",
-        )
-    if options.prepared is not None:
-        raise ConfigError(
-            "a run keeps the shards it was started with",
-            place="--prepared",
-            remedy="leave it out, or start another run from the recipe",
-        )
-    if options.overrides:
-        raise ConfigError(
-            "a run keeps the recipe it was started with",
-            place="--set",
-            remedy=f"start another run: dragoman train {path / 'recipe.toml'} --set ...",
-        )
+    for flag, (option, kept) in _OF_A_NEW_RUN.items():
+        if getattr(options, option):
+            raise ConfigError(
+                f"a run that is named keeps the {kept} it was started with",
+                place=flag,
+                remedy="leave it out, or start another run: "
+                f"dragoman train {path / 'recipe.toml'} {flag}",
+            )
     return RunDirectory.open(path)
 
 

@@ -165,6 +165,12 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         ["--prepared"],
     ),
     (
+        "processes that would prepare nothing",
+        lambda run: None,
+        lambda run: ["train", str(run), "--workers", "2"],
+        ["--workers", "leave it out"],
+    ),
+    (
         "input that is not UTF-8",
         lambda run: Path("latin1").write_bytes(b"fine\n\xe4\n"),
         lambda run: ["translate", str(run), "--input", "latin1", "--output", "out"],
