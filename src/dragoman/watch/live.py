@@ -140,6 +140,8 @@ class LiveRun:
         self._files: dict[Path, tuple[Follower, RankFile]] = {}
         self._hosts: dict[str, HostNow] = {}
         self._lines: dict[Path, int] = {}
+        self._first: dict[Path, bytes] = {}
+        """The line that each file began with; its times make it the only one of its kind."""
         self._progress = Progress()
 
     def look(self) -> bool:
@@ -179,6 +181,9 @@ class LiveRun:
         return True
 
     def _see(self, path: Path, line: bytes) -> None:
+        if line == self._first.get(path):  # copied anew as a whole, as rsync does
+            self._files[path] = (self._files[path][0], RankFile.empty(path))
+            self._lines[path] = 0
         file = self._files[path][1]
         self._lines[path] = self._lines.get(path, 0) + 1
         event = read_line(line)
@@ -186,6 +191,7 @@ class LiveRun:
             if line.strip():
                 file.damaged.append(self._lines[path])
             return
+        self._first.setdefault(path, line)
         file.see(event)
         if event.kind in (HostSampled.kind, NetworkSampled.kind, GpuSampled.kind):
             self._hosts.setdefault(event.host, HostNow(event.host)).see(event)

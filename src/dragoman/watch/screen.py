@@ -39,6 +39,7 @@ def screen(now: Now, *, width: int, height: int) -> list[Text]:
     """At most `height` lines of at most `width` characters: the important ones first.
 
     Charts take what the rest leaves; where that is too little they are left out, then hosts.
+    No name in a file steers the terminal: what cannot be printed is shown as �.
     """
     head = [*_head(now, width), Text()]
     phases, alerts = list(_phases(now, width)), list(_alerts(now))
@@ -50,6 +51,7 @@ def screen(now: Now, *, width: int, height: int) -> list[Text]:
     charts = _charts(now.facts, width, min(left, most)) if left >= _LEAST_CHART else []
     lines = [*head, *charts, *phases, *hosts, *alerts][:height]
     for line in lines:
+        line.plain = "".join(one if one.isprintable() else "�" for one in line.plain)
         line.truncate(width, overflow="ellipsis")
     return lines
 

@@ -265,6 +265,53 @@ def test_what_was_long_ago_is_no_alert_and_neither_is_good_news(tmp_path: Path) 
     assert [text for text in now.alerts if " at " in text] == ["step 1: warning at -1"]
 
 
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_record_that_is_copied_here_again_and_again_counts_once(
+    renamed: bool, tmp_path: Path
+) -> None:
+    run = Recorded(steps=1000, max_steps=2000, reason=None).write(tmp_path / "run")
+    path = run / "events" / "rank-0000.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:8]))
+    watched = open_run(run)
+    watched.look()
+    fresh = tmp_path / "copied"
+    fresh.write_bytes(whole)
+    if renamed:  # as rsync does
+        fresh.replace(path)
+    else:  # as cp does, seen when it had only begun
+        path.write_bytes(b"")
+        watched.look()
+        path.write_bytes(whole)
+    watched.look()
+    seen, once = watched.now(), open_run(run)
+    once.look()
+    expected = once.now()
+    assert seen.facts.intervals == expected.facts.intervals
+    assert seen.facts.wall_s == expected.facts.wall_s
+    assert seen.facts.repeated_steps == 0
+    assert len(seen.facts.segments) == 1
+    assert seen.progress.left_s == expected.progress.left_s
+
+
+def test_no_name_in_a_file_steers_the_terminal(tmp_path: Path) -> None:
+    run = Recorded(steps=1000, extra=[(0, HOST)]).write(tmp_path / "run")
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    hostile = "\x1b[2J\n\u202e"
+    for line in lines:
+        line["host"] = hostile + "host"
+        if "run_name" in line:
+            line["run_name"] = hostile + "demo"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    watched = open_run(run)
+    watched.look()
+    shown = "\n".join(line.plain for line in screen(watched.now(), width=100, height=40))
+    assert "�[2J��demo" in shown
+    assert "�[2J��host" in shown
+    assert "\x1b" not in shown
+
+
 def test_hosts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     many = _now(_recorded(8).write(tmp_path / "many"))
     assert "sent, MB/s, first 6 of 8 hosts" in live(many)
