@@ -78,6 +78,7 @@ def test_a_document_streams_in_order(server: Server) -> None:
         ("/translate", {"text": []}, 422),
         ("/translate", {"text": "a", "beam_size": 10**30}, 422),
         ("/translate", {"txt": "a"}, 422),
+        ("/translate", {"txt" * 100_000: "a"}, 422),
         ("/translate", b'{"text": "\\ud800"}', 422),
         ("/translate", b'{"te\\udfffxt": "a"}', 422),
         ("/translate", b"[" * 100_000, 400),
@@ -111,6 +112,7 @@ HOSTILE = [
     "\uffff\U0010ffff",
     "</s><s><pad><unk>",
     "𝔸 𝕞𝕒𝕟" * 100,
+    "a &#" + "9" * 5000 + "; man",
 ]
 
 
@@ -194,6 +196,55 @@ def test_a_slow_client_is_sent_away(server: Server) -> None:
         slow.settimeout(60)
         assert b" 408 " in slow.recv(1000).split(b"\r\n")[0] + b" "
     assert translate(server, text="A man.")
+
+
+def test_a_head_is_bounded_in_bytes_and_in_time(server: Server) -> None:
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    chunked = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for begun in (request + b"X: ", request, chunked + b"0\r\nX: ", b"GET /"):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.settimeout(60)
+            try:
+                client.sendall(begun)
+                for _ in range(40):
+                    client.sendall(b"a" * 500_000 if begun is not request else b"X: a\r\n" * 5000)
+                answer = client.recv(1000)
+            except ConnectionError:  # it was closed while we were still sending
+                continue
+            assert not answer or answer.split(b" ")[1] in (b"400", b"431"), answer
+    assert server.memory_mb < 500
+    with (
+        socket.create_connection(("127.0.0.1", server.port)) as silent,
+        socket.create_connection(("127.0.0.1", server.port)) as slow,
+        socket.create_connection(("127.0.0.1", server.port)) as second,
+    ):
+        second.sendall(request + b"\r\n" + request)
+        slow.sendall(request)
+        for client, expected in (
+            (silent, b""),
+            (slow, b"HTTP/1.1 408 "),
+            (second, b"HTTP/1.1 200 "),
+        ):
+            client.settimeout(60)
+            seen = b""
+            while part := client.recv(1000):
+                seen += part
+            assert seen.startswith(expected)
+            assert bool(seen) == bool(expected)
+    assert server.ask("/health").status == 200
+
+
+def test_a_refused_stream_leaves_no_trace_in_the_log(bundle: Path) -> None:
+    with serving(bundle, "--threads", "1", "--queue", "50") as server:
+        body = {"text": LONG, "beam_size": 6}
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(server.ask, "/translate", body)
+            document = {"text": "A man.\n" * 40}
+            while server.ask("/translate/stream", document).status != 503:
+                assert not asked.done(), "never busy"
+            asked.result()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.communicate()[1] == ""
 
 
 def test_overload_is_refused_at_once_and_passes(bundle: Path) -> None:

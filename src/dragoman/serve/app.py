@@ -38,6 +38,7 @@ from dragoman.serve.schemas import (
 MAX_CHARACTERS: Final = 100_000
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
+_LONGEST_NAME: Final = 100
 _LAYOUTS: Final[dict[str, Layout]] = {"text": "document", "html": "markup"}
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -156,6 +157,7 @@ async def _streamed(
                     groups.pop(0), layout=_LAYOUTS[request.format], beam_size=request.beam_size
                 )
                 pending.append(asyncio.create_task(work))
+                pending[-1].add_done_callback(_take_note)
             async with asyncio.timeout(limits.request_s):
                 found = await pending.pop(0)
             for best, *_ in found:
@@ -170,6 +172,12 @@ async def _streamed(
     finally:
         for task in pending:
             task.cancel()
+
+
+def _take_note(task: asyncio.Task[Any]) -> None:
+    """An error of what nobody waits for any more is not written to the server's log."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
@@ -222,7 +230,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
         # What was sent is not sent back: it may be large, and not even text.
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5]]
+        problems = [
+            f"{'.'.join(map(str, one['loc']))[:_LONGEST_NAME]}: {one['msg']}"
+            for one in error.errors()[:5]
+        ]
         return error_response(422, "; ".join(problems))
 
     @app.exception_handler(StarletteHTTPException)

@@ -19,6 +19,7 @@ _RAW = re.compile(r"<(script|style)\b", re.IGNORECASE | re.ASCII)
 _RAW_END = {
     name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in ("script", "style")
 }
+_NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*+")
 _DELIMITED = (("<!--", "-->"), ("<!", ">"), ("<?", "?>"))
 
 
@@ -32,7 +33,10 @@ class Part:
 
     def source(self) -> str:
         """What is to be translated."""
-        return html.unescape(self.text) if self.escaped else self.text
+        if not self.escaped:
+            return self.text
+        # Python refuses numbers of thousands of digits; with eight it is no character already.
+        return html.unescape(_NUMBER.sub(r"&#\1", self.text))
 
     def written(self, translation: str) -> str:
         """A translation as it stands in the text."""

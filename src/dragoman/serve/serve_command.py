@@ -36,6 +36,7 @@ def serve(options: Namespace) -> int:
         from dragoman.serve.app import create_app
         from dragoman.serve.limits import Limits
         from dragoman.serve.models import ServedModel
+        from dragoman.serve.protocol import BoundedProtocol
     except ImportError as error:
         raise MachineError(
             f"{error.name} is not installed", remedy="install it: pip install 'dragoman[serve]'"
@@ -50,7 +51,9 @@ def serve(options: Namespace) -> int:
         served = [ServedModel.of(*_open(stack, path, options), limits) for path in options.bundles]
         config = uvicorn.Config(
             create_app(served, limits),
-            log_level="warning",
+            http=BoundedProtocol,
+            ws="none",
+            log_level="error",  # not a line for each request that is no HTTP: anybody can send it
             access_log=False,
             server_header=False,
             proxy_headers=False,

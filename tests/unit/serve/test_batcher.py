@@ -156,6 +156,28 @@ def test_a_full_queue_refuses_and_those_who_leave_make_room(
     asyncio.run(scenario())
 
 
+def test_who_leaves_does_not_hold_up_those_with_other_settings(
+    bundle: Bundle, rows: list[list[int]]
+) -> None:
+    async def scenario() -> None:
+        engine = HeldEngine(bundle.path, bundle.subwords(), threads=1)
+        batcher = Batcher(engine, 1000, 1000.0)
+        running = asyncio.create_task(batcher.translate(rows[:1], SEARCH))
+        await begun(engine, 1)
+        leaving = asyncio.create_task(batcher.translate(rows[1:2], SearchConfig(beam_size=1)))
+        staying = asyncio.create_task(batcher.translate(rows[2:3], SearchConfig(beam_size=3)))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        for _ in range(2):
+            engine.turns.release()
+        await running
+        assert len(await asyncio.wait_for(staying, timeout=60)) == 1
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
 class Untouched(list[str]):
     """Texts that nobody may look at."""
 

@@ -80,3 +80,12 @@ def test_what_never_ends_loses_nothing(run: str) -> None:
     # With a pattern that looks for the end from each beginning anew this would take very long.
     text = run * (300_000 // len(run))
     assert "".join(part.text for part in cut(text, "markup")) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "character"),
+    [("9" * 5000, "\ufffd"), ("0" * 5000, "\ufffd"), ("0" * 5000 + "65", "A"), ("8364", "€")],
+)
+def test_references_of_any_length_are_read(number: str, character: str) -> None:
+    (part,) = cut(f"a&#{number};b", "markup")
+    assert part.source() == f"a{character}b"
