@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pty
 import random
@@ -16,6 +18,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.distributed.world import join_world
 from dragoman.export.export import Request, export
+from dragoman.serve.engines import open_translator
 from processes import wait_until
 from small_run import small_run
 
@@ -209,3 +212,71 @@ def test_a_line_of_ten_megabytes_takes_bounded_memory(bundle: Path, tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 600_000, "kilobytes"
     assert output.read_bytes().count(b"\n") == 2
+
+
+def test_what_cannot_be_read_or_written_is_said_in_a_line(bundle: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.write_text("A man.\n" * 3, encoding="utf-8")
+    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), *GREEDY]
+    missing = str(tmp_path / "none" / "out")
+    for arguments, place in (
+        (["--input", str(tmp_path)], str(tmp_path)),
+        (["--input", str(tmp_path), "--output", str(tmp_path / "out")], str(tmp_path)),
+        (["--input", str(source), "--output", missing], missing),
+        (["--output", missing], missing),
+        (["--input", str(source)], "standard output"),
+    ):
+        with source.open("rb") as lines, Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [*command, *arguments], stdin=lines, stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.startswith(f"dragoman: {place}: "), done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "bundle"}
+
+
+def test_other_weights_start_anew(bundle: Path) -> None:
+    def identity() -> object:
+        with open_translator(
+            bundle, checkpoints=["best"], overrides=[], engine="auto", threads=1
+        ) as opened:
+            return opened.identity
+
+    before = identity()
+    assert identity() == before
+    card = bundle / "README.md"  # stands for any file of an export that took the place of this one
+    card.write_text(card.read_text("utf-8") + "Another.\n", encoding="utf-8")
+    digests = json.loads((bundle / "digests.json").read_bytes())
+    whole = card.read_bytes()
+    digests[card.name] = {"sha256": hashlib.sha256(whole).hexdigest(), "bytes": len(whole)}
+    (bundle / "digests.json").write_text(json.dumps(digests), encoding="utf-8")
+    assert identity() != before
+
+
+def test_the_bar_is_for_terminals_alone(bundle: Path, shared_data: Path, tmp_path: Path) -> None:
+    source, plain, beside = tmp_path / "in", tmp_path / "plain", tmp_path / "beside"
+    some_lines(shared_data, source, 600)
+    without = start(bundle, source, plain)
+    assert without.communicate()[1] == ""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), *GREEDY]
+    process = subprocess.Popen(
+        [*command, "--input", str(source), "--output", str(beside)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 4096):
+            seen += part
+    except OSError:  # Linux's way to say that nobody has the other end
+        pass
+    os.close(ours)
+    assert process.communicate()[0] == b""
+    assert process.returncode == 0
+    assert b" lines" in seen
+    assert b"512 lines" in seen
+    assert beside.read_bytes() == plain.read_bytes()

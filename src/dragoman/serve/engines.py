@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from dragoman.errors import ConfigError
 from dragoman.export.bundle import Bundle, Quantization, is_bundle
 from dragoman.export.ctranslate2_engine import BATCH_CELLS, CTranslate2Engine
 from dragoman.recipe import Recipe, load_recipe
+from dragoman.run_directory import RunDirectory
 from dragoman.serve.translator import Translator
+from dragoman.train.durable import DIGESTS_FILE
 
 if TYPE_CHECKING:
     from dragoman.translation import TranslationModel
@@ -56,7 +59,7 @@ def open_translator(
                 remedy="leave it out, or name the run",
             )
         translator = translator_of(bundle, threads=threads, batch_cells=batch_cells)
-        yield Opened(translator, recipe or bundle.recipe, _identity(path, checkpoints, overrides))
+        yield Opened(translator, recipe or bundle.recipe, _identity(path, [path], overrides))
         return
     from dragoman.distributed.world import join_world
     from dragoman.export.load import load_translation_model
@@ -81,7 +84,7 @@ def open_translator(
                 max_source_pieces=model.max_source_pieces,
             ),
             recipe or load_recipe(path / "recipe.toml", overrides),
-            _identity(path, checkpoints, overrides),
+            _identity(path, _weights(path, checkpoints), overrides),
         )
 
 
@@ -116,5 +119,17 @@ def converted(
         )
 
 
-def _identity(path: Path, checkpoints: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
-    return {"path": str(path.resolve()), "checkpoints": [*checkpoints], "set": [*overrides]}
+def _weights(path: Path, checkpoints: Sequence[str]) -> list[Path]:
+    """The directories of the weights: what is the best of a run changes while it trains."""
+    if is_bundle(path):
+        return [path]
+    from dragoman.translation import checkpoint_path
+
+    run = RunDirectory.open(path)
+    recipe = run.recipe()
+    return [checkpoint_path(run, which, recipe) for which in checkpoints]
+
+
+def _identity(path: Path, weights: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
+    digests = [hashlib.sha256((one / DIGESTS_FILE).read_bytes()).hexdigest() for one in weights]
+    return {"path": str(path.resolve()), "weights": digests, "set": [*overrides]}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -52,27 +52,27 @@ def translate_file(
     size = _size(source)
     draft = output.with_name(f".{output.name}.partial")
     record = output.with_name(f".{output.name}.partial.json")
-    try:
-        done = _resume(draft, record, _fingerprint(source, identity), numbered=numbered)
-        with source.open("rb") as lines, draft.open("ab") as out:
-            reader = LineReader(lines, name=str(source))
-            for _ in islice(reader.raw(), done):
-                pass
-            for number, written in enumerate(translate(reader.text(), done + 1), done + 1):
-                out.write(written.encode())
-                if number % _FLUSH_LINES == 0:
-                    out.flush()
-                    progress(Progress(number, reader.bytes_read, size))
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(output)
-        record.unlink()
-    except OSError as error:
-        raise MachineError(
-            f"cannot be written: {error.strerror}",
-            place=output,
-            remedy="free disk space or name another --output; the same command goes on",
-        ) from error
+    with input_lines(source) as reader:
+        try:
+            done = _resume(draft, record, _fingerprint(source, identity), numbered=numbered)
+            with draft.open("ab") as out:
+                for _ in islice(reader.raw(), done):
+                    pass
+                for number, written in enumerate(translate(reader.text(), done + 1), done + 1):
+                    out.write(written.encode())
+                    if number % _FLUSH_LINES == 0:
+                        out.flush()
+                        progress(Progress(number, reader.bytes_read, size))
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(output)
+            record.unlink()
+        except OSError as error:
+            raise MachineError(
+                f"cannot be written: {error.strerror}",
+                place=output,
+                remedy="free disk space or name another --output; the same command goes on",
+            ) from error
     return done
 
 
@@ -159,9 +159,33 @@ def _whole_numbered(file: IO[bytes]) -> tuple[int, int]:
 
 @contextmanager
 def input_lines(path: Path | None) -> Iterator[LineReader]:
-    """Lines of a file, or of the standard input."""
+    """Lines of a file, or of the standard input; raises CorpusError where it cannot be opened."""
+    name = "standard input" if path is None else str(path)
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(
+                open(0 if path is None else path, "rb", closefd=path is not None)
+            )
+        except OSError as error:
+            raise CorpusError(
+                f"cannot be read: {error.strerror}", place=name, remedy="check its name"
+            ) from error
+        yield LineReader(stream, name=name)
+
+
+@contextmanager
+def write_errors_named(place: str) -> Iterator[None]:
+    """What cannot be written is a MachineError that names the place; a reader that has gone is not.
+
+    Raises MachineError.
+    """
     try:
-        with open(0 if path is None else path, "rb", closefd=path is not None) as stream:
-            yield LineReader(stream, name="standard input" if path is None else str(path))
-    except FileNotFoundError as error:
-        raise CorpusError("no such file", place=str(path), remedy="check its name") from error
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MachineError(
+            f"cannot be written: {error.strerror}",
+            place=place,
+            remedy="free disk space or name another --output",
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from argparse import Namespace
@@ -18,7 +19,7 @@ from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.malloc import memory_errors_named
 from dragoman.model.config import SearchConfig
 from dragoman.serve.engines import Opened, open_translator
-from dragoman.serve.files import Progress, input_lines, translate_file
+from dragoman.serve.files import Progress, input_lines, translate_file, write_errors_named
 from dragoman.serve.layout import Layout
 from dragoman.serve.translator import Translation, Translator
 
@@ -56,18 +57,28 @@ def translate(options: Namespace) -> int:
 
 
 def _pipe(opened: Opened, options: Namespace) -> None:
-    with input_lines(options.input) as reader:
-        for text in _written(opened, options, reader.text(), 1):
-            sys.stdout.write(text)
+    with input_lines(options.input) as reader, write_errors_named("standard output"):
+        try:
+            for text in _written(opened, options, reader.text(), 1):
+                sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError:  # what is left would be tried again at the end, and told once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
 
 
 def _write_pipe(opened: Opened, options: Namespace) -> None:
     """From the standard input, which cannot be read again: the output appears when complete."""
     draft = options.output.with_name(f".{options.output.name}.tmp")
     try:
-        with input_lines(None) as reader, draft.open("w", encoding="utf-8", newline="\n") as out:
+        with (
+            write_errors_named(str(options.output)),
+            input_lines(None) as reader,
+            draft.open("w", encoding="utf-8", newline="\n") as out,
+        ):
             out.writelines(_written(opened, options, reader.text(), 1))
-        draft.replace(options.output)
+        with write_errors_named(str(options.output)):
+            draft.replace(options.output)
     finally:
         draft.unlink(missing_ok=True)
 
