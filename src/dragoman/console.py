@@ -98,6 +98,9 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
     if dropped.row_count:
         console.print(dropped)
         console.print(f"dropped pairs: {directory / 'rejected'}", soft_wrap=True, style="dim")
+    for source in manifest.sources:
+        for trace, count in source.mended.items():
+            console.print(f"{source.name}: {units.COUNT.text(count)} x {trace} taken out")
     vocabulary = units.COUNT.text(manifest.source_vocab_size)
     if manifest.target_vocab_size != manifest.source_vocab_size:
         vocabulary += f" and {units.COUNT.text(manifest.target_vocab_size)}"

@@ -24,7 +24,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["sun", "moon", "star", "sea", "hill"]
     lines = [f"the {a} and the {b}\tdie {b} und der {a}" for a in words for b in words]
     lines += [lines[0], "same\tsame", f"{'long ' * 9}\tkurz", ""]
-    (directory / "train.tsv").write_text("\n".join(lines))
+    text = "\ufeff" + "\r\n".join(lines[:4]) + "\n" + "\n".join(lines[4:])
+    (directory / "train.tsv").write_bytes(text.encode())
     config = CorpusConfig(
         folder=str(directory),
         train=(TextFiles(tsv="train.tsv"),),
@@ -84,6 +85,8 @@ def test_what_prepare_dropped_and_why(prepared: Path, capsys: pytest.CaptureFixt
     text = manifest.train.stages[-1].source_text
     assert f"{text.num_bytes} B" in shown
     assert "joint bpe pieces: 48" in shown
+    assert "train.tsv: 1 x byte order mark taken out" in shown
+    assert "train.tsv: 3 x CRLF line end taken out" in shown
 
 
 def test_every_file_is_listed_with_its_size_and_purpose(

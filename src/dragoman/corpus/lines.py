@@ -19,17 +19,23 @@ import zstandard
 from dragoman.errors import CorpusError
 
 RUN_BYTES = 16 << 20
+MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
+"""Traces of other systems that are not the text's, and that no pair is dropped for."""
 _READ_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What is known of a file after reading all of it; text_bytes are those after unpacking."""
+    """What is known of a file after reading all of it; text_bytes are those after unpacking.
+
+    mended: how often each of MENDED was in it, those that were; normalisation takes them out.
+    """
 
     path: Path
     sha256: str
     lines: int
     text_bytes: int
+    mended: dict[str, int]
 
 
 class LineReader:
@@ -42,6 +48,7 @@ class LineReader:
         self._pending = b""
         self._lines = 0
         self._text_bytes = 0
+        self._mended = dict.fromkeys(MENDED, 0)
 
     def take(self, max_lines: int, *, max_bytes: int = RUN_BYTES) -> tuple[bytes, int]:
         """The next lines, at most max_lines, and how many they are; (b"", 0) at the end.
@@ -69,11 +76,14 @@ class LineReader:
         text = self._without_torn_line(b"".join(pieces), num_lines)
         self._lines += num_lines
         self._text_bytes += len(text)
+        for name, trace in MENDED.items():
+            self._mended[name] += text.count(trace)
         return text, num_lines
 
     def facts(self) -> FileFacts:
         """The facts of the file, once all of it was taken."""
-        return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes)
+        mended = {name: count for name, count in self._mended.items() if count}
+        return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
 
     def _without_torn_line(self, text: bytes, num_lines: int) -> bytes:
         if text and not num_lines:

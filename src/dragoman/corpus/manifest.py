@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from dragoman.corpus.config import CorpusConfig
 from dragoman.errors import CorpusError
@@ -36,7 +36,10 @@ class TextSize(Section):
 
 
 class SourceFile(Section):
-    """A file that was read. name is as in the recipe; text is its size after unpacking."""
+    """A file that was read. name is as in the recipe; text is its size after unpacking.
+
+    mended: byte order marks and CRLF line ends that were taken out, by name.
+    """
 
     split: str
     name: str
@@ -45,6 +48,7 @@ class SourceFile(Section):
     mtime_ns: int
     lines: int
     text: TextSize
+    mended: dict[str, int] = Field(default_factory=dict)
 
 
 class StageFacts(Section):

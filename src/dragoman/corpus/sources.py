@@ -38,6 +38,7 @@ class SourceState:
             mtime_ns=self.mtime_ns,
             lines=facts.lines,
             text=TextSize.of(facts.text_bytes),
+            mended=facts.mended,
         )
 
 

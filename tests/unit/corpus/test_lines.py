@@ -55,6 +55,19 @@ def test_files_packed_one_after_the_other_are_one_text(
     assert read_all(path, 100)[0] == b"one\ntwo\nthree\n"
 
 
+def test_traces_of_other_systems_are_counted_wherever_the_file_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    lines = [b"\xef\xbb\xbfone\r", b"two", b"\xef\xbb\xbfthree \r", b"f\rour", b"\r"]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    for at_once in (1, 2, 100):
+        assert read_all(path, at_once)[2].facts().mended == {
+            "byte order mark": 2,
+            "CRLF line end": 3,
+        }
+    path.write_bytes(b"plain\n")
+    assert read_all(path, 100)[2].facts().mended == {}
+
+
 @pytest.mark.parametrize("pack", PACKINGS[1:])
 @pytest.mark.parametrize("keep", [0.5, 0.999])
 def test_a_packed_file_that_is_cut_off_is_an_error(
