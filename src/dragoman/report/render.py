@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from dragoman import units
 from dragoman.errors import MachineError
@@ -16,6 +18,7 @@ from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
 
 REPORT_VERSION = 1
+_NO_TEXT: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,14 @@ class Report:
 def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write texts by their names; returns their paths.
 
+    What a file of events may hold and no text can, such as control characters that steer the
+    terminal of whoever reads it, or half a surrogate pair, is written as �.
     Raises MachineError where the directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (directory / name).write_text(text, encoding="utf-8")
+            (directory / name).write_text(_NO_TEXT.sub("�", text), encoding="utf-8")
     except OSError as error:
         raise MachineError(
             f"cannot write the report: {error.strerror}",

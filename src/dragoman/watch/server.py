@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         if make is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        self._answer(make(self.server.now()).encode(), nonce)
+        self._answer(make(self.server.now()).encode(errors="replace"), nonce)
 
     def _answer(self, body: bytes, nonce: str) -> None:
         policy = (
