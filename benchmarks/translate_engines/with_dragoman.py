@@ -18,7 +18,7 @@ def make(task: Task) -> tuple[Translate, str]:
 
     def translate(numbers: Sequence[int]) -> Found:
         found = translator.stream([lines[number] for number in numbers], search, layout="line")
-        return [best.text for best, *_ in found]
+        return [best.text for group in found for best, *_ in group]
 
     return translate, ""
 

@@ -77,7 +77,8 @@ def test_killed_it_goes_on_without_repeating_or_losing_a_line(
     assert resumed
     process = start(bundle, source, broken, *options)
     assert "went on after line" in process.communicate()[1] or not draft.exists()
-    assert broken.read_bytes() == whole.read_bytes()
+    pairs = zip(broken.read_text().split("\n"), whole.read_text().split("\n"), strict=True)
+    assert [pair for pair in pairs if pair[0] != pair[1]] == []
     assert not list(tmp_path.glob(".broken*"))
     if not options:
         assert broken.read_bytes().count(b"\n") == count
@@ -277,6 +278,5 @@ def test_the_bar_is_for_terminals_alone(bundle: Path, shared_data: Path, tmp_pat
     os.close(ours)
     assert process.communicate()[0] == b""
     assert process.returncode == 0
-    assert b" lines" in seen
-    assert b"512 lines" in seen
+    assert b"600 lines" in seen
     assert beside.read_bytes() == plain.read_bytes()

@@ -1,7 +1,9 @@
 """A file translated line by line; broken off at any moment, it goes on where it stopped.
 
-What is done stands in a hidden draft beside the output, flushed as it grows, with a fingerprint of
-the input, the model and the options. The draft takes the output's name when it is complete.
+What is done stands in a hidden draft beside the output, with a record of how far it is sound and a
+fingerprint of the input, the model and the options. The draft takes the output's name when it is
+complete. Between groups of lines that are searched together alone is it gone on: a line in other
+company could get another score, in its last digit, and the output would tell of the break.
 """
 
 from __future__ import annotations
@@ -11,17 +13,24 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from dragoman.errors import CorpusError, MachineError
 
-_READ_BYTES: Final = 1 << 20
-_FLUSH_LINES: Final = 256
-TranslateLines = Callable[[Iterable[str], int], Iterator[str]]
-"""(lines, the number of the first) -> for each line what is written for it, newlines included."""
+TranslateLines = Callable[[Iterable[str], int], Iterator[list[str]]]
+"""(lines, the number of the first) -> group by group for each line what is written for it, newlines
+included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Lines of the input that are done, and the bytes of the draft that hold them."""
+
+    lines: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +48,11 @@ def translate_file(
     translate: TranslateLines,
     *,
     identity: dict[str, Any],
-    numbered: bool,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> int:
     """Translate every line of a file; returns how many an earlier attempt had done already.
 
     identity: what decides the output beside the input; another one starts anew.
-    numbered: whether a line's output is several lines that begin with its number.
     Raises CorpusError where the input is missing or not UTF-8, MachineError where the output
     cannot be written; what is done stays in the draft then.
     """
@@ -54,26 +61,27 @@ def translate_file(
     record = output.with_name(f".{output.name}.partial.json")
     with input_lines(source) as reader:
         try:
-            done = _resume(draft, record, _fingerprint(source, identity), numbered=numbered)
+            fingerprint = _fingerprint(source, identity)
+            done = _resume(draft, record, fingerprint)
             with draft.open("ab") as out:
-                for _ in islice(reader.raw(), done):
-                    pass
-                for number, written in enumerate(translate(reader.text(), done + 1), done + 1):
-                    out.write(written.encode())
-                    if number % _FLUSH_LINES == 0:
-                        out.flush()
-                        progress(Progress(number, reader.bytes_read, size))
-                out.flush()
-                os.fsync(out.fileno())
+                lines = sum(1 for _ in islice(reader.raw(), done.lines))
+                for group in translate(reader.text(), done.lines + 1):
+                    out.write("".join(group).encode())
+                    out.flush()
+                    os.fsync(out.fileno())
+                    lines += len(group)
+                    _note(record, fingerprint, Done(lines, out.tell()))
+                    progress(Progress(lines, reader.bytes_read, size))
             draft.replace(output)
-            record.unlink()
+            for left in (record, _draft_of(record)):
+                left.unlink(missing_ok=True)
         except OSError as error:
             raise MachineError(
                 f"cannot be written: {error.strerror}",
                 place=output,
                 remedy="free disk space or name another --output; the same command goes on",
             ) from error
-    return done
+    return done.lines
 
 
 class LineReader:
@@ -118,43 +126,29 @@ def _fingerprint(source: Path, identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _resume(draft: Path, record: Path, fingerprint: str, *, numbered: bool) -> int:
-    """Bring the draft to the end of its last whole line; the number of input lines behind it."""
+def _resume(draft: Path, record: Path, fingerprint: str) -> Done:
+    """Bring the draft to where it is sound and how far that is; an empty one where none is."""
+    done = Done(0, 0)
     try:
-        known = json.loads(record.read_bytes())["fingerprint"]
+        known = json.loads(record.read_bytes())
+        if known["fingerprint"] == fingerprint and draft.stat().st_size >= known["size_bytes"]:
+            done = Done(int(known["lines"]), int(known["size_bytes"]))
     except (OSError, ValueError, KeyError, TypeError):
-        known = None
-    if known != fingerprint or not draft.exists():
-        draft.unlink(missing_ok=True)
-        record.write_text(json.dumps({"fingerprint": fingerprint}), encoding="utf-8")
-        return 0
-    with draft.open("r+b") as file:
-        kept, done = _whole_numbered(file) if numbered else _whole(file)
-        file.truncate(kept)
+        pass
+    with draft.open("ab") as file:
+        file.truncate(done.size_bytes)
     return done
 
 
-def _whole(file: IO[bytes]) -> tuple[int, int]:
-    """(Bytes up to the last newline, lines in them)."""
-    kept = done = position = 0
-    while block := file.read(_READ_BYTES):
-        lines = block.count(b"\n")
-        if lines:
-            kept, done = position + block.rindex(b"\n") + 1, done + lines
-        position += len(block)
-    return kept, done
+def _note(record: Path, fingerprint: str, done: Done) -> None:
+    """Say how far the draft is sound, at once or not at all."""
+    fresh = _draft_of(record)
+    fresh.write_text(json.dumps({"fingerprint": fingerprint, **asdict(done)}), encoding="utf-8")
+    fresh.replace(record)
 
 
-def _whole_numbered(file: IO[bytes]) -> tuple[int, int]:
-    """The same where lines begin with numbers; those with the last number may not be complete."""
-    kept = position = 0
-    last = b""
-    for line in file:
-        number = line.partition(b"\t")[0]
-        if number != last:
-            kept, last = position, number
-        position += len(line)
-    return kept, max(0, int(last or b"1") - 1)
+def _draft_of(record: Path) -> Path:
+    return record.with_name(f"{record.name}.new")
 
 
 @contextmanager

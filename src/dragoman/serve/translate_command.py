@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -59,8 +60,8 @@ def translate(options: Namespace) -> int:
 def _pipe(opened: Opened, options: Namespace) -> None:
     with input_lines(options.input) as reader, write_errors_named("standard output"):
         try:
-            for text in _written(opened, options, reader.text(), 1):
-                sys.stdout.write(text)
+            for group in _written(opened, options, reader.text(), 1):
+                sys.stdout.writelines(group)
             sys.stdout.flush()
         except OSError:  # what is left would be tried again at the end, and told once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -76,7 +77,8 @@ def _write_pipe(opened: Opened, options: Namespace) -> None:
             input_lines(None) as reader,
             draft.open("w", encoding="utf-8", newline="\n") as out,
         ):
-            out.writelines(_written(opened, options, reader.text(), 1))
+            for group in _written(opened, options, reader.text(), 1):
+                out.writelines(group)
         with write_errors_named(str(options.output)):
             draft.replace(options.output)
     finally:
@@ -95,23 +97,29 @@ def _translate_file(opened: Opened, options: Namespace) -> None:
                 "scores": options.scores,
                 "layout": _layout(options),
             },
-            numbered=options.n_best > 1,
             progress=show,
         )
     if done:
         print(f"went on after line {done}", file=sys.stderr)
 
 
-def _written(opened: Opened, options: Namespace, lines: Iterable[str], first: int) -> Iterator[str]:
-    """What is written for each line."""
-    found = opened.translator.stream(
+def _written(
+    opened: Opened, options: Namespace, lines: Iterable[str], first: int
+) -> Iterator[list[str]]:
+    """What is written for each line, group by group."""
+    numbers = itertools.count(first)
+    for group in opened.translator.stream(
         lines,
         opened.recipe.search,
         layout=_layout(options),
         num_hypotheses=options.n_best,
-    )
-    for number, translations in enumerate(found, first):
-        yield _lines_of(number, translations, numbered=options.n_best > 1, scores=options.scores)
+    ):
+        yield [
+            _lines_of(
+                next(numbers), translations, numbered=options.n_best > 1, scores=options.scores
+            )
+            for translations in group
+        ]
 
 
 def _lines_of(number: int, translations: list[Translation], *, numbered: bool, scores: bool) -> str:

@@ -127,8 +127,12 @@ class Translator:
 
     def stream(
         self, texts: Iterable[str], search: SearchConfig, *, layout: Layout, num_hypotheses: int = 1
-    ) -> Iterator[list[Translation]]:
-        """The same for any number of texts, of which a bounded number is held at a time."""
+    ) -> Iterator[list[list[Translation]]]:
+        """The same for any number of texts, of which a bounded number is held at a time.
+
+        Yields the translations of as many texts as were searched together. Which those are follows
+        from the texts alone; in other company a score may differ in its last digits.
+        """
         waiting: deque[tuple[Plan, Pending]] = deque()
         for group in _groups(texts):
             plan = self.plan(group, layout)
@@ -136,9 +140,9 @@ class Translator:
             waiting.append((plan, pending))
             if len(waiting) > 1:
                 plan, pending = waiting.popleft()
-                yield from plan.assemble(pending.results(), num_hypotheses)
+                yield plan.assemble(pending.results(), num_hypotheses)
         for plan, pending in waiting:
-            yield from plan.assemble(pending.results(), num_hypotheses)
+            yield plan.assemble(pending.results(), num_hypotheses)
 
     def _chunks(self, part: Part) -> list[list[int]]:
         text = normalize(part.source().replace("\n", " "), lowercase=self.lowercase)
