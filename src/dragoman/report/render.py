@@ -18,7 +18,7 @@ from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
 
 REPORT_VERSION = 1
-_NO_TEXT: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_NO_TEXT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
