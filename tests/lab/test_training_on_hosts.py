@@ -108,6 +108,7 @@ def test_files_that_differ_are_refused(desk: Desk) -> None:
     training = desk.train()
     training.communicate(timeout=400)
     assert training.returncode == 0
+    run = str(desk.run_directory())
     beta = desk.lab.host("beta")
     (model,) = beta.home.glob(".dragoman/data/*/source.model")
     model.write_bytes(model.read_bytes()[:-1] + b"?")
@@ -115,7 +116,6 @@ def test_files_that_differ_are_refused(desk: Desk) -> None:
     assert again.returncode == 1
     assert "beta: same files: the " in again.stderr
     assert "the vocabulary differs" in again.stdout
-    run = str(desk.run_directory())
     examined = desk.run("doctor", "--hosts", "hosts.toml", "--run", run)
     assert examined.returncode == 1
     assert "the vocabulary differs" in examined.stdout
