@@ -22,8 +22,8 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
 
     Everything is on disk before the directory takes its name, so a crash at any moment leaves
     either all of it or a draft that `remove_drafts` removes. An older directory of the same name
-    is replaced. Raises MachineError where the disk is full or cannot be written, and leaves
-    nothing behind then.
+    is replaced, and not removed before: `remove_drafts` puts it back where it has to.
+    Raises MachineError where the disk is full or cannot be written, and leaves nothing behind then.
     """
     draft = _hidden(directory, "draft")
     try:
@@ -34,10 +34,13 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
         (draft / DIGESTS_FILE).write_text(text, encoding="utf-8")
         for path in [*draft.iterdir(), draft]:
             _flush(path)
+        older = _hidden(directory, "older")
         if directory.exists():
-            discard(directory)
+            shutil.rmtree(older, ignore_errors=True)
+            directory.rename(older)
         draft.rename(directory)
         _flush(directory.parent)
+        shutil.rmtree(older, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise MachineError(
@@ -60,7 +63,12 @@ def discard(directory: Path) -> None:
 
 
 def remove_drafts(parent: Path) -> None:
-    """Remove what a killed `publish` or `discard` has left in this directory."""
+    """Remove what a killed `publish` or `discard` has left in this directory, but nothing whole."""
+    for path in parent.glob(".*.older"):
+        replaced = parent / path.name.removeprefix(".").removesuffix(".older")
+        if not replaced.exists():
+            path.rename(replaced)
+        shutil.rmtree(path, ignore_errors=True)
     for kind in ("draft", "doomed"):
         for path in parent.glob(f".*.{kind}"):
             shutil.rmtree(path, ignore_errors=True)

@@ -60,6 +60,7 @@ _PURPOSES: Final = tuple(
         ("*/target.txt", "text", "normalised reference text"),
         ("*rejected/*", "record", "pairs that were dropped, by which filter and why"),
         ("*.draft/*", "state", "half-written by a killed process; removed at the next start"),
+        ("*.older/*", "state", "replaced as a process was killed; removed at the next start"),
         ("*.doomed/*", "state", "half-removed by a killed process; removed at the next start"),
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from itertools import islice
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dragoman.errors import CheckpointError
-from dragoman.train.checkpoint import CheckpointStore, copy_named, load_weights
+from dragoman.train.checkpoint import Checkpoint, CheckpointStore, copy_named, load_weights
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.train.snapshot import restore, snapshot
 from dragoman.train.state import TrainState
@@ -196,6 +197,23 @@ def test_what_a_kill_has_left_is_removed_by_the_one_who_saves(tmp_path: Path) ->
     assert store.latest_valid(fail) is not None
     store.clean()
     assert [path.name for path in store.directory.iterdir()] == ["step-0000001"]
+
+
+def test_what_was_about_to_be_replaced_is_put_back_after_a_kill(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    save_step(store, 1)
+    save_step(store, 2)
+    for step in (1, 2):
+        shutil.copytree(
+            store.directory / f"step-000000{step}", store.directory / f".step-000000{step}.older"
+        )
+    shutil.rmtree(store.directory / "step-0000002")  # killed between the two renames
+    store.clean()
+    assert steps(store) == [1, 2]
+    assert Checkpoint.open(store.directory / "step-0000002").state.step == 2
+    assert not list(store.directory.glob(".*"))
+    save_step(store, 2)
+    assert not list(store.directory.glob(".*"))
 
 
 FULL_DISK = """
