@@ -122,29 +122,32 @@ def network_fit(facts: Facts) -> Verdict:
     """Question 11."""
     wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
     question = "How does the time of a step relate to network use?"
-    method = (
-        "Bytes over bandwidth, less what can be hidden behind 90% of the backward pass (the last "
-        "gradients leave when it ends), against the exposed communication that was timed."
-    )
     if facts.world_size == 1 or facts.is_one_host:
         alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
         says = f"Not at all: {alone}."
         return Verdict(key="network_fit", question=question, answer="measured", says=says)
     exposed_s = _exposed_s(facts)
-    rows = tuple(_fit_evidence(facts, wire, capacity, exposed_s))
+    answer, says, remedy = _fit(facts, wire, capacity, exposed_s)
+    return Verdict(
+        key="network_fit",
+        question=question,
+        answer=answer,
+        says=says,
+        evidence=tuple(_fit_evidence(facts, wire, capacity, exposed_s)),
+        method="Bytes over bandwidth, less what can be hidden behind 90% of the backward pass (the "
+        "last gradients leave when it ends), against the exposed communication that was timed.",
+        remedy=remedy,
+    )
+
+
+def _fit(
+    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
+) -> tuple[Answer, str, str]:
     if wire is None or capacity is None or exposed_s is None:
         says = _needed_rate(facts) or "The bytes of a step were not counted."
         if capacity is None:
             says += " The capacity of the link was not measured."
-        return Verdict(
-            key="network_fit",
-            question=question,
-            answer="cannot tell",
-            says=says,
-            evidence=rows,
-            method=method,
-            remedy="Measure the link before the run.",
-        )
+        return "cannot tell", says, "Measure the link before the run."
     seconds_s, network_s = measures.step_s(facts) or 0.0, wire / capacity
     computed_s = computed_exposed_s(facts, network_s)
     says = (
@@ -156,15 +159,7 @@ def network_fit(facts: Facts) -> Verdict:
         says += f"{was} of it waited for the network."
     else:
         says += f"{units.DURATION.text(computed_s)} of it should wait for the network, {was} did."
-    return Verdict(
-        key="network_fit",
-        question=question,
-        answer="measured",
-        says=says,
-        evidence=rows,
-        method=method,
-        remedy=_why_not_as_computed(exposed_s, computed_s, seconds_s),
-    )
+    return "measured", says, _why_not_as_computed(exposed_s, computed_s, seconds_s)
 
 
 def _why_not_as_computed(exposed_s: float, computed_s: float | None, seconds_s: float) -> str:
