@@ -17,7 +17,8 @@ def make(task: Task) -> tuple[Translate, str]:
     lines = task.given["lines"]
 
     def translate(numbers: Sequence[int]) -> Found:
-        found = translator.stream([lines[number] for number in numbers], search, layout="line")
+        texts = [lines[number] for number in numbers]
+        found = translator.stream(texts, search, layout="line", scored=False)
         return [best.text for group in found for best, *_ in group]
 
     return translate, ""

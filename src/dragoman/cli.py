@@ -257,9 +257,9 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _cores(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_positive, help="cores (default: all)")
     parser.add_argument(
-        "--batch-cells", type=_positive, default=2048,
-        help="rows x longest source x beam searched together on a core (default: 2048); fewer take "
-        "less memory",
+        "--batch-cells", type=_positive,
+        help="rows x longest source x beam searched together on a core (default: 2048 for "
+        "Transformer-base, more for a smaller model); fewer take less memory",
     )  # fmt: skip
 
 

@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from dragoman.corpus.subword import Subword
 from dragoman.errors import CheckpointError, ConfigError, MachineError
-from dragoman.model.config import SearchConfig, length_limit, length_penalty
+from dragoman.model.config import ModelConfig, SearchConfig, length_limit, length_penalty
 
-BATCH_CELLS: Final = 2048
-"""Rows x longest source x beam of one batch, at most: keys and values take memory with them."""
+_BATCH_BYTES: Final = 50_400_000
+"""Of the decoder's own keys and values for the cells of one batch: 2,048 of Transformer-base."""
+_KEY_AND_VALUE_BYTES: Final = 2 * 4
 BATCH_SCORES: Final = 1_250_000
 """Rows x beam x vocabulary of one batch, at most: each step makes so many floats, several times
 over. More than a few megabytes of them are no faster, and take memory on every core."""
@@ -44,6 +45,15 @@ class Alignment:
     weights: list[list[float]]
 
 
+def fitting_cells(model: ModelConfig) -> int:
+    """Rows x longest source x beam that one batch of this model should have at most.
+
+    Keys and values take memory with them: a small model may have more than a large one, and is
+    the faster for it.
+    """
+    return max(1, _BATCH_BYTES // (_KEY_AND_VALUE_BYTES * model.d_model * model.decoder_layers))
+
+
 class CTranslate2Engine:
     """A model in CTranslate2's format, in memory. Safe to use from several threads."""
 
@@ -53,7 +63,7 @@ class CTranslate2Engine:
         subwords: tuple[Subword, Subword],
         *,
         threads: int | None = None,
-        batch_cells: int = BATCH_CELLS,
+        batch_cells: int,
     ) -> None:
         """threads: cores to use, one batch on each; all of this process where it is None.
         batch_cells: rows x longest source x beam of one batch, at most.
@@ -92,10 +102,17 @@ class CTranslate2Engine:
         return max(1, min(by_cells, BATCH_SCORES // (len(self._target_pieces) * beam_size)))
 
     def submit(
-        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+        self,
+        sources: Sequence[list[int]],
+        search: SearchConfig,
+        *,
+        num_hypotheses: int = 1,
+        scored: bool = True,
     ) -> PendingSearch:
         """Begin to translate rows of pieces (without end of sentence); the results come in order.
 
+        scored: False where nobody looks at the scores, which are then 0 where the search can do
+        without: a greedy one needs no probabilities, only the largest.
         Raises ConfigError where more hypotheses are asked for than the beam holds.
         """
         if num_hypotheses > search.beam_size:
@@ -104,7 +121,8 @@ class CTranslate2Engine:
                 place="search.beam_size",
                 remedy=f"set it to {num_hypotheses} or more",
             )
-        pending = PendingSearch(self, list(sources), search, num_hypotheses)
+        scored = scored or search.beam_size > 1
+        pending = PendingSearch(self, list(sources), search, num_hypotheses, scored=scored)
         pending.start()
         return pending
 
@@ -138,7 +156,13 @@ class CTranslate2Engine:
         return Alignment(prefix, [*pieces, "</s>"], weights)
 
     def start_batch(
-        self, sources: list[list[int]], search: SearchConfig, num_hypotheses: int, limit: int
+        self,
+        sources: list[list[int]],
+        search: SearchConfig,
+        num_hypotheses: int,
+        limit: int,
+        *,
+        scored: bool,
     ) -> list[Any]:
         """One batch on one worker; what CTranslate2 will answer for each row."""
         rows = [[self._source_pieces[piece] for piece in source] for source in sources]
@@ -152,7 +176,7 @@ class CTranslate2Engine:
             length_penalty=alpha,
             max_input_length=0,
             max_decoding_length=limit,
-            return_scores=True,
+            return_scores=scored,
         )
         return futures
 
@@ -161,7 +185,8 @@ class CTranslate2Engine:
     ) -> list[Candidate]:
         """Hypotheses of CTranslate2 with our scores, best first."""
         scored = []
-        for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+        scores = result.scores or [0.0] * len(result.hypotheses)
+        for tokens, score in zip(result.hypotheses, scores, strict=True):
             if search.length_penalty == "gnmt":
                 length = min(len(tokens) + 1, limit)
                 score = score * length**_ANY_EXPONENT / length_penalty(length, search)
@@ -183,8 +208,11 @@ class PendingSearch:
         sources: list[list[int]],
         search: SearchConfig,
         num_hypotheses: int,
+        *,
+        scored: bool,
     ) -> None:
         self._engine = engine
+        self._scored = scored
         self._sources = sources
         self._search = search
         self._num_hypotheses = num_hypotheses
@@ -216,7 +244,9 @@ class PendingSearch:
     def _begin(self, rows: list[int]) -> list[Any]:
         limit = max(self._limits[row] for row in rows)
         sources = [self._sources[row] for row in rows]
-        return self._engine.start_batch(sources, self._search, self._num_hypotheses, limit)
+        return self._engine.start_batch(
+            sources, self._search, self._num_hypotheses, limit, scored=self._scored
+        )
 
     def _read(self, row: int, future: Any) -> list[Candidate]:
         return self._engine.candidates(

@@ -27,7 +27,7 @@ from dragoman.export.bundle import (
 )
 from dragoman.export.card import model_card
 from dragoman.export.ctranslate2 import write_ctranslate2
-from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.export.ctranslate2_engine import CTranslate2Engine, fitting_cells
 from dragoman.export.huggingface import (
     check_expressible,
     power_search,
@@ -202,7 +202,9 @@ def _write_ctranslate2(job: _Job, draft: Path) -> None:
 
 
 def _translate_ctranslate2(job: _Job, texts: list[str], draft: Path) -> list[str]:
-    engine, ids = CTranslate2Engine(draft, job.model.subwords), job.ids(texts)
+    cells = fitting_cells(job.recipe.model)
+    engine = CTranslate2Engine(draft, job.model.subwords, batch_cells=cells)
+    ids = job.ids(texts)
     if job.request.quantization != "float32":
         hypotheses = job.hypotheses(texts, job.recipe.search)
         scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])

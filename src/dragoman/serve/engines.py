@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.errors import ConfigError
 from dragoman.export.bundle import Bundle, Quantization, is_bundle
-from dragoman.export.ctranslate2_engine import BATCH_CELLS, CTranslate2Engine
+from dragoman.export.ctranslate2_engine import CTranslate2Engine, fitting_cells
 from dragoman.recipe import Recipe, load_recipe
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.translator import Translator
@@ -42,11 +42,12 @@ def open_translator(
     overrides: Sequence[str],
     engine: EngineName,
     threads: int | None,
-    batch_cells: int = BATCH_CELLS,
+    batch_cells: int | None = None,
 ) -> Iterator[Opened]:
     """The translator of a run or a bundle.
 
-    batch_cells: rows x longest source x beam that CTranslate2 searches together.
+    batch_cells: rows x longest source x beam that CTranslate2 searches together; as many as suit
+    the model where it is None.
 
     Raises CheckpointError where it is damaged, ConfigError where the engine cannot run it.
     """
@@ -89,12 +90,13 @@ def open_translator(
 
 
 def translator_of(
-    bundle: Bundle, *, threads: int | None, batch_cells: int = BATCH_CELLS
+    bundle: Bundle, *, threads: int | None, batch_cells: int | None = None
 ) -> Translator:
     """The translator of a CTranslate2 bundle; PyTorch is not imported."""
     subwords = bundle.subwords()
+    cells = batch_cells or fitting_cells(bundle.recipe.model)
     return Translator(
-        CTranslate2Engine(bundle.path, subwords, threads=threads, batch_cells=batch_cells),
+        CTranslate2Engine(bundle.path, subwords, threads=threads, batch_cells=cells),
         subwords,
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,
@@ -106,17 +108,17 @@ def converted(
     *,
     threads: int | None,
     quantization: Quantization = "float32",
-    batch_cells: int = BATCH_CELLS,
+    batch_cells: int | None = None,
 ) -> CTranslate2Engine:
     """A model of ours in CTranslate2, by way of a temporary directory."""
     from dragoman.export.ctranslate2 import write_ctranslate2
 
+    (first, *_) = model.models
+    cells = batch_cells or fitting_cells(first.config)
     with tempfile.TemporaryDirectory(prefix="dragoman-") as name:
         directory = Path(name)
-        write_ctranslate2(model.models[0], model.subwords, directory, quantization=quantization)
-        return CTranslate2Engine(
-            directory, model.subwords, threads=threads, batch_cells=batch_cells
-        )
+        write_ctranslate2(first, model.subwords, directory, quantization=quantization)
+        return CTranslate2Engine(directory, model.subwords, threads=threads, batch_cells=cells)
 
 
 def _weights(path: Path, checkpoints: Sequence[str]) -> list[Path]:

@@ -18,7 +18,12 @@ class TorchEngine:
     models: Sequence[Transformer]
 
     def submit(
-        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+        self,
+        sources: Sequence[list[int]],
+        search: SearchConfig,
+        *,
+        num_hypotheses: int = 1,
+        scored: bool = True,  # the scores are there in any case
     ) -> PendingTorchSearch:
         """The search is made when its results are asked for."""
         return PendingTorchSearch(self.models, sources, search, num_hypotheses)

@@ -113,6 +113,7 @@ def _written(
         opened.recipe.search,
         layout=_layout(options),
         num_hypotheses=options.n_best,
+        scored=options.scores or options.n_best > 1,
     ):
         yield [
             _lines_of(

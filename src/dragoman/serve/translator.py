@@ -40,9 +40,14 @@ class Engine(Protocol):
     """What searches for translations of rows of pieces."""
 
     def submit(
-        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+        self,
+        sources: Sequence[list[int]],
+        search: SearchConfig,
+        *,
+        num_hypotheses: int = 1,
+        scored: bool = True,
     ) -> Pending:
-        """Begin; the results come in the order of the sources."""
+        """Begin; the results come in the order of the sources. scored: whether scores are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +131,26 @@ class Translator:
         return plan.assemble(found, num_hypotheses)
 
     def stream(
-        self, texts: Iterable[str], search: SearchConfig, *, layout: Layout, num_hypotheses: int = 1
+        self,
+        texts: Iterable[str],
+        search: SearchConfig,
+        *,
+        layout: Layout,
+        num_hypotheses: int = 1,
+        scored: bool = True,
     ) -> Iterator[list[list[Translation]]]:
         """The same for any number of texts, of which a bounded number is held at a time.
 
         Yields the translations of as many texts as were searched together. Which those are follows
         from the texts alone; in other company a score may differ in its last digits.
+        scored: False where nobody looks at the scores.
         """
         waiting: deque[tuple[Plan, Pending]] = deque()
         for group in _groups(texts):
             plan = self.plan(group, layout)
-            pending = self.engine.submit(plan.rows, search, num_hypotheses=num_hypotheses)
+            pending = self.engine.submit(
+                plan.rows, search, num_hypotheses=num_hypotheses, scored=scored
+            )
             waiting.append((plan, pending))
             if len(waiting) > 1:
                 plan, pending = waiting.popleft()

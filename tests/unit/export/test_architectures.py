@@ -73,7 +73,7 @@ def test_ctranslate2_finds_what_our_search_finds(
 ) -> None:
     model = random_model(subword.vocab_size, options)
     write_ctranslate2(model, (subword, subword), tmp_path, quantization="float32")
-    engine = CTranslate2Engine(tmp_path, (subword, subword), threads=1)
+    engine = CTranslate2Engine(tmp_path, (subword, subword), threads=1, batch_cells=2048)
     for config in SEARCHES:
         ours = translate_batch([model], sources[:-1], config, num_hypotheses=config.beam_size)
         theirs = engine.search(sources[:-1], config, num_hypotheses=config.beam_size)

@@ -22,7 +22,7 @@ from dragoman.export.export import Exported, Request, export
 from dragoman.export.huggingface import power_search, translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.verify import check_equal, check_near, compare
-from dragoman.model.config import SearchConfig
+from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.search import Hypothesis
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
@@ -87,6 +87,28 @@ def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Pa
         assert [best.text for best, *_ in again] == expected
 
 
+def test_a_search_whose_scores_nobody_reads_finds_the_same(for_ctranslate2: Path) -> None:
+    translator = translator_of(Bundle.open(for_ctranslate2), threads=1)
+    for beam_size in (1, 3):
+        search = SearchConfig(beam_size=beam_size)
+        with_scores, without = (
+            [best for (group,) in [list(found)] for best, *_ in group]
+            for found in (
+                translator.stream(LINES, search, layout="line", scored=scored)
+                for scored in (True, False)
+            )
+        )
+        assert [one.text for one in with_scores] == [one.text for one in without]
+        assert [one.score < 0 for one in with_scores] == [bool(line) for line in LINES]
+
+
+def test_a_small_model_is_searched_in_larger_batches() -> None:
+    base = ModelConfig()
+    assert ctranslate2_engine.fitting_cells(base) == pytest.approx(2048, rel=0.01)
+    half = ModelConfig(d_model=256, decoder_layers=3)
+    assert ctranslate2_engine.fitting_cells(half) == pytest.approx(4 * 2048, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("cells", "scores", "most"), [(10**9, 10**9, 40), (2 * 11 * 7, 10**9, 7), (10**9, 2 * 5, 5)]
 )
@@ -100,9 +122,9 @@ def test_what_is_searched_together_is_bounded_by_cells_and_by_scores(
     begun: list[int] = []
     start_batch = engine.start_batch
 
-    def recorded(sources: list[list[int]], *rest: Any) -> list[Any]:
+    def recorded(sources: list[list[int]], *rest: Any, **named: Any) -> list[Any]:
         begun.append(len(sources))
-        return start_batch(sources, *rest)
+        return start_batch(sources, *rest, **named)
 
     monkeypatch.setattr(engine, "start_batch", recorded)
     sources = [[5] * 10 for _ in range(40)]

@@ -45,7 +45,7 @@ def bundle(shared_data: Path) -> Bundle:
 
 @pytest.fixture
 def engine(bundle: Bundle) -> HeldEngine:
-    return HeldEngine(bundle.path, bundle.subwords(), threads=2)
+    return HeldEngine(bundle.path, bundle.subwords(), threads=2, batch_cells=2048)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_who_leaves_does_not_hold_up_those_with_other_settings(
     bundle: Bundle, rows: list[list[int]]
 ) -> None:
     async def scenario() -> None:
-        engine = HeldEngine(bundle.path, bundle.subwords(), threads=1)
+        engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=2048)
         batcher = Batcher(engine, 1000, 1000.0)
         running = asyncio.create_task(batcher.translate(rows[:1], SEARCH))
         await begun(engine, 1)
