@@ -75,7 +75,7 @@ class SearchConfig(Section):
     max_length_ratio: float = Field(default=2.0, gt=0.0)
     max_length_extra: int = Field(default=20, ge=0)
     """A translation has at most ratio x source pieces + extra pieces."""
-    batch_tokens: int = Field(default=4096, ge=1)
+    batch_tokens: int = Field(default=16_384, ge=1)
     """Sentences of like length are searched together: rows x longest source x beam at most."""
 
 
