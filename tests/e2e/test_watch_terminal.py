@@ -109,7 +109,8 @@ def test_a_log_that_is_rotated_meanwhile(run: Path, terminal: Terminal) -> None:
     for name, found in lines.items():
         (run / "events" / name).rename(run / "events" / f"{name}.1")
         (run / "events" / name).write_bytes(b"".join(found[15:]))
-    terminal.wait(lambda text: "3,000 of 8,000 steps" in text)
+    text = terminal.wait(lambda text: "3,000 of 8,000 steps" in text)
+    assert "Traceback" not in text
 
 
 def test_a_terminal_follows_the_run(run: Path, terminal: Terminal) -> None:

@@ -99,6 +99,7 @@ def test_a_hung_rank_is_ended_when_the_user_gives_up(desk: Desk) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             training.wait(5)
     training.communicate(timeout=200)
+    assert training.returncode == 130
     nothing_left(desk)
 
 

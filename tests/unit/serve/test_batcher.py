@@ -55,8 +55,9 @@ def rows(bundle: Bundle, shared_data: Path) -> list[list[int]]:
 
 
 async def begun(engine: HeldEngine, count: int) -> None:
-    while len(engine.begun) < count:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(60):
+        while len(engine.begun) < count:
+            await asyncio.sleep(0.001)
 
 
 def test_a_free_worker_takes_its_share_and_leaves_the_rest(
@@ -118,6 +119,7 @@ def test_other_settings_do_not_wait_for_a_worker_that_is_free(
         asked = [batcher.translate(rows[:1], SEARCH), batcher.translate(rows[1:2], other)]
         tasks = [asyncio.create_task(one) for one in asked]
         await begun(engine, 2)
+        assert engine.begun == [1, 1]
         for _ in range(2):
             engine.turns.release()
         await asyncio.gather(*tasks)

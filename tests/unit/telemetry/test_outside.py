@@ -43,6 +43,9 @@ def test_a_sink_that_fails_is_given_up_with_an_alert(tmp_path: Path) -> None:
 def test_a_sink_that_fails_to_close_does_not_stop_the_end(tmp_path: Path) -> None:
     with EventWriter(tmp_path) as events:
         events.subscribe(Guarded("wandb", _Breaks(), events))
+        events.write(RUN_STARTED)
+    kinds = [event.kind for event in read_events(tmp_path / "rank-0000.jsonl")]
+    assert kinds == ["run_started"]
 
 
 def test_all_are_off_by_default(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from typing import Any, ClassVar
 
 import pytest
 
+from dragoman.errors import MachineError
 from dragoman.telemetry import sampler
 from dragoman.telemetry.events import Event, EventWriter, read_events
 from dragoman.telemetry.machine import MachineProbe
 from dragoman.telemetry.network import NetworkProbe, collective_interface, nominal_bits_per_s
 from dragoman.telemetry.sampler import HostSampler, host_sampler
 from dragoman.telemetry.samples import HostSampled, NetworkSampled
+from example_events import RUN_STARTED
+from processes import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own counters")
 MEGABYTE = 10**6
@@ -170,8 +173,9 @@ def test_a_full_disk_ends_the_sampling_and_not_the_run(
     os.dup2(full, events._file.fileno())
     os.close(full)
     with HostSampler([MachineProbe(disk=tmp_path)], events):
-        while any(thread.name == "sample-host" for thread in threading.enumerate()):
-            time.sleep(0.01)
+        wait_until(lambda: all(one.name != "sample-host" for one in threading.enumerate()))
+    with pytest.raises(MachineError):  # the training meets it itself
+        events.write(RUN_STARTED)
 
 
 def test_a_probe_that_fails_is_given_up_and_the_others_go_on(
