@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.corpus.files import disk_errors_named
 from dragoman.corpus.prepare import Progress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.errors import ConfigError
+from dragoman.files import disk_errors_named
 from dragoman.launch import Share, launch_workers
 from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dragoman.corpus.files import write_whole
 from dragoman.distributed.world import World
 from dragoman.errors import CorpusError
 from dragoman.evaluate.metrics import Score
 from dragoman.evaluate.validate import further_scores, read_lines, score_all
+from dragoman.files import write_whole
 from dragoman.recipe import load_recipe
 from dragoman.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter, TestScored

@@ -19,8 +19,8 @@ from typing import IO, Final, Literal
 
 from pydantic import ValidationError
 
-from dragoman.corpus.files import disk_errors_named, write_whole
 from dragoman.errors import CheckpointError, DragomanError, MachineError
+from dragoman.files import disk_errors_named, write_whole
 from dragoman.settings import Section
 
 _LOCK: Final = "session.lock"

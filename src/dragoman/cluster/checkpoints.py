@@ -21,8 +21,8 @@ from dragoman.cluster.copying import directory_parcel
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.team import agent_command
 from dragoman.cluster.unpack import unpack
-from dragoman.corpus.files import file_sha256
 from dragoman.errors import CheckpointError, DragomanError, MachineError
+from dragoman.files import file_sha256
 from dragoman.train.durable import DIGESTS_FILE, discard, remove_drafts, verify
 
 CHECKPOINTS: Final = "checkpoints"

@@ -29,8 +29,8 @@ from typing import Final
 
 from pydantic import Field, ValidationError
 
-from dragoman.corpus.files import disk_errors_named, write_whole
 from dragoman.errors import CheckpointError, ConfigError
+from dragoman.files import disk_errors_named, write_whole
 from dragoman.recipe_errors import from_toml, from_validation, line_of
 from dragoman.settings import Section
 

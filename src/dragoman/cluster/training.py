@@ -36,9 +36,9 @@ from dragoman.cluster.watch import (
     Watch,
     stop_requests,
 )
-from dragoman.corpus.files import file_sha256
 from dragoman.corpus.manifest import Manifest
 from dragoman.errors import DragomanError, MachineError
+from dragoman.files import file_sha256
 from dragoman.telemetry.events import (
     Alert,
     Event,

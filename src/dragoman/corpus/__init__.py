@@ -23,7 +23,6 @@ encode       cleaned runs -> token rows
 stages       the stages that need the whole cleaned text
 assemble     encoded parts -> shards, rejected pairs and manifest
 manifest     what a prepared corpus is made of
-files        files that are whole or absent; what a disk says, in one line
 workers      one task over many items on several processes
 workplace    the folder of an unfinished corpus, so that work goes on after a kill
 prepare      the stages in order

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.corpus.download import download
-from dragoman.corpus.files import remove_tree
 from dragoman.errors import ConfigError, MachineError
+from dragoman.files import remove_tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dragoman.corpus.clean import num_bytes
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.files import whole_file, write_whole
 from dragoman.corpus.filters import Rejection
 from dragoman.corpus.rejected import RejectedPair, pack_rejected
 from dragoman.corpus.runs import KeyRange, SortedPairs, SortedRuns
@@ -22,6 +21,7 @@ from dragoman.corpus.selection import Selector
 from dragoman.corpus.shards import SIDES, TokenRows
 from dragoman.corpus.special_ids import UNK
 from dragoman.corpus.subword import RowEncoder
+from dragoman.files import whole_file, write_whole
 
 TOO_MANY_PIECES = "too_many_pieces"
 

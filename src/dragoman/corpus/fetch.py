@@ -10,8 +10,8 @@ from typing import Final
 
 from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
 from dragoman.corpus.config import TextFiles
-from dragoman.corpus.files import disk_errors_named, file_sha256, whole_file, write_whole
 from dragoman.errors import CorpusError, DragomanError
+from dragoman.files import disk_errors_named, file_sha256, whole_file, write_whole
 
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"

@@ -24,7 +24,6 @@ from dragoman.corpus.clean import BlockCleaner, BlockReport, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides
 from dragoman.corpus.encode import PartReport
-from dragoman.corpus.files import disk_errors_named, write_whole
 from dragoman.corpus.manifest import Manifest, StageFacts
 from dragoman.corpus.pairs import BlockReader
 from dragoman.corpus.rejected import pack_rejected
@@ -35,6 +34,7 @@ from dragoman.corpus.stages import encode, learn_models, open_runs
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, sole_use
 from dragoman.errors import ConfigError, CorpusError
+from dragoman.files import disk_errors_named, write_whole
 from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
 
 Progress = Callable[[str, int, int | None], None]

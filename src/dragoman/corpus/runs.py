@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.dedup import Keys
-from dragoman.corpus.files import whole_file
+from dragoman.files import whole_file
 
 KEY_SPACE = 1 << 64
 RANGE_BYTES = 8 << 20

@@ -11,13 +11,13 @@ import numpy as np
 from dragoman.corpus.clean import BlockReport, clean_block, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides, Keys
-from dragoman.corpus.files import write_whole
 from dragoman.corpus.filters import EMPTY
 from dragoman.corpus.lines import FileFacts
 from dragoman.corpus.pairs import BlockReader, TextEntry
 from dragoman.corpus.rejected import RejectedPair
 from dragoman.corpus.runs import SortedRuns
 from dragoman.errors import CorpusError
+from dragoman.files import write_whole
 
 HELD_OUT_SPLITS = ("valid", "test")
 

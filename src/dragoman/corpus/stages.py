@@ -15,7 +15,6 @@ from dragoman.corpus.clean import run_path
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides
 from dragoman.corpus.encode import PartReport, RangeEncoder
-from dragoman.corpus.files import write_whole
 from dragoman.corpus.runs import KeyRange, SortedRuns
 from dragoman.corpus.selection import Selector
 from dragoman.corpus.shards import SIDES
@@ -23,6 +22,7 @@ from dragoman.corpus.split import HELD_OUT_SPLITS, read_text
 from dragoman.corpus.subword import RowEncoder, Subword, count_words, train_on_words
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace
+from dragoman.files import write_whole
 
 
 def open_runs(place: Workplace) -> SortedRuns:

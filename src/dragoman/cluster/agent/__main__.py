@@ -13,7 +13,7 @@ from typing import Any, Final
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.facts import tell_facts
 from dragoman.cluster.agent.work import work
-from dragoman.corpus.files import file_sha256
+from dragoman.files import file_sha256
 from dragoman.train.durable import DIGESTS_FILE, discard
 
 

@@ -20,9 +20,9 @@ from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.copying import code_digest, read_code
 from dragoman.cluster.facts import HostFacts, InterfaceFacts
-from dragoman.corpus.files import file_sha256
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.errors import CorpusError
+from dragoman.files import file_sha256
 from dragoman.settings import Section
 from dragoman.telemetry import host
 
