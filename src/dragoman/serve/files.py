@@ -59,28 +59,21 @@ def translate_file(
     size = _size(source)
     draft = output.with_name(f".{output.name}.partial")
     record = output.with_name(f".{output.name}.partial.json")
-    with input_lines(source) as reader:
-        try:
-            fingerprint = _fingerprint(source, identity)
-            done = _resume(draft, record, fingerprint)
-            with draft.open("ab") as out:
-                lines = sum(1 for _ in islice(reader.raw(), done.lines))
-                for group in translate(reader.text(), done.lines + 1):
-                    out.write("".join(group).encode())
-                    out.flush()
-                    os.fsync(out.fileno())
-                    lines += len(group)
-                    _note(record, fingerprint, Done(lines, out.tell()))
-                    progress(Progress(lines, reader.bytes_read, size))
-            draft.replace(output)
-            for left in (record, _draft_of(record)):
-                left.unlink(missing_ok=True)
-        except OSError as error:
-            raise MachineError(
-                f"cannot be written: {error.strerror}",
-                place=output,
-                remedy="free disk space or name another --output; the same command goes on",
-            ) from error
+    with input_lines(source) as reader, write_errors_named(str(output)):
+        fingerprint = _fingerprint(source, identity)
+        done = _resume(draft, record, fingerprint)
+        with draft.open("ab") as out:
+            lines = sum(1 for _ in islice(reader.raw(), done.lines))
+            for group in translate(reader.text(), done.lines + 1):
+                out.write("".join(group).encode())
+                out.flush()
+                os.fsync(out.fileno())
+                lines += len(group)
+                _note(record, fingerprint, Done(lines, out.tell()))
+                progress(Progress(lines, reader.bytes_read, size))
+        draft.replace(output)
+        for left in (record, _draft_of(record)):
+            left.unlink(missing_ok=True)
     return done.lines
 
 
@@ -181,5 +174,5 @@ def write_errors_named(place: str) -> Iterator[None]:
         raise MachineError(
             f"cannot be written: {error.strerror}",
             place=place,
-            remedy="free disk space or name another --output",
+            remedy="free disk space or name another --output, then run the same command again",
         ) from error

@@ -1,7 +1,7 @@
 """HTTP/1.1 whose heads are bounded in bytes and in time.
 
 httptools joins the parts of a header as they come, each time anew, and uvicorn sets no limit: one
-client that sends a header of 60 MB, which needs no token, would hold the server up for minutes.
+client that sends a header of 60 MB, which needs no token, would hold the server up.
 """
 
 from __future__ import annotations

@@ -71,18 +71,17 @@ def _pipe(opened: Opened, options: Namespace) -> None:
 def _write_pipe(opened: Opened, options: Namespace) -> None:
     """From the standard input, which cannot be read again: the output appears when complete."""
     draft = options.output.with_name(f".{options.output.name}.tmp")
-    try:
-        with (
-            write_errors_named(str(options.output)),
-            input_lines(None) as reader,
-            draft.open("w", encoding="utf-8", newline="\n") as out,
-        ):
-            for group in _written(opened, options, reader.text(), 1):
-                out.writelines(group)
-        with write_errors_named(str(options.output)):
+    with write_errors_named(str(options.output)):
+        try:
+            with (
+                input_lines(None) as reader,
+                draft.open("w", encoding="utf-8", newline="\n") as out,
+            ):
+                for group in _written(opened, options, reader.text(), 1):
+                    out.writelines(group)
             draft.replace(options.output)
-    finally:
-        draft.unlink(missing_ok=True)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def _translate_file(opened: Opened, options: Namespace) -> None:
