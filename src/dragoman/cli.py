@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
@@ -35,8 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its errors are one line, as those of all other parts are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the command line, and end."""
+        self.exit(2, f"dragoman: {message}; see: {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dragoman",
         description="Parallel text in, a measured translation model out.",
         epilog="A first try: dragoman run demo --ranks 2",

@@ -204,3 +204,24 @@ def test_help_answers_without_torch() -> None:
         "assert not {'torch', 'numpy', 'pydantic', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train", "demo", "--ranks", "0"], ["--ranks", "0 is not a positive number"]),
+        (["translate", "run", "--n-best", "0"], ["--n-best"]),
+        (["trian", "demo"], ["trian"]),
+        ([], ["COMMAND"]),
+    ],
+    ids=str,
+)
+def test_a_command_line_that_cannot_be_read_is_one_line(
+    words: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dragoman: ")
+    assert all(word in line for word in [*told, "--help"])
