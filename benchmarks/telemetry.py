@@ -1,8 +1,9 @@
 """What measuring costs: the speed of training with and without, the size of a record, its report.
 
     benchmarks/telemetry.py speed PREPARED     the same updates with and without telemetry
-    benchmarks/telemetry.py record [FOLDER]    the record of a run of 50,000 steps on two hosts of
-                                               eight GPUs, really written, then reported on
+    benchmarks/telemetry.py record [STEP_S]    the record of a run of 50,000 steps on two hosts of
+                                               eight GPUs, really written, then reported on;
+                                               seconds of a step: 1.7
 
 PREPARED is what `dragoman prepare demo` made. Each update is made twice, once with all that a run
 measures (phases, intervals, events, console, TensorBoard). The two take turns to come first, after
@@ -52,6 +53,7 @@ from dragoman.telemetry.events import (
 )
 from dragoman.telemetry.machine import MachineProbe
 from dragoman.telemetry.network import NetworkProbe
+from dragoman.telemetry.sampler import tell_every_s
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.interval import Interval
@@ -65,7 +67,6 @@ NUM_STEPS = 50_000
 STEP_S = 1.7
 LOG_EVERY = 100
 VALIDATE_EVERY = 4000
-SAMPLE_EVERY_S = 10
 NUM_HOSTS, NUM_GPUS = 2, 8
 
 
@@ -230,10 +231,10 @@ def _open(prepared: Path, stack: ExitStack) -> Bench:
     return Bench(step, updates, step.timer, interval, writer, directory)
 
 
-def record(directory: Path) -> None:
+def record(directory: Path, step_s: float) -> None:
     run = directory / "run"
     (run / "events").mkdir(parents=True)
-    largest = max(_write_rank(run, rank) for rank in range(NUM_HOSTS * NUM_GPUS))
+    largest = max(_write_rank(run, rank, step_s) for rank in range(NUM_HOSTS * NUM_GPUS))
     began = time.process_time()
     report = Report.of(read_facts(run))
     pages = report.write(run / "report")
@@ -244,7 +245,7 @@ def record(directory: Path) -> None:
     print(f"report.html: {pages[0].stat().st_size / 1e6:.2f} MB")
 
 
-def _write_rank(run: Path, rank: int) -> int:
+def _write_rank(run: Path, rank: int, step_s: float) -> int:
     """Write what one rank of a run of 50,000 steps says; returns the bytes."""
     host, is_main, samples_host = f"host-{rank // NUM_GPUS}", rank == 0, rank % NUM_GPUS == 0
     path = run / "events" / f"rank-{rank:04d}.jsonl"
@@ -257,17 +258,19 @@ def _write_rank(run: Path, rank: int) -> int:
             file.write(as_line(event))
 
         write(_STARTED, 0, 0)
-        for second in range(1, int(NUM_STEPS * STEP_S)) if samples_host else ():
-            if second <= 60 or second % SAMPLE_EVERY_S == 0:
+        told = 0
+        for second in range(1, int(NUM_STEPS * step_s)) if samples_host else ():
+            if second - told >= tell_every_s(second):
+                told = second
                 for payload in _SAMPLES:
                     write(payload, second, None)
         for step in range(LOG_EVERY, NUM_STEPS + 1, LOG_EVERY):
-            write(_INTERVAL, step * STEP_S, step)
+            write(_INTERVAL, step * step_s, step)
             if step % VALIDATE_EVERY == 0 and is_main:
-                write(_VALIDATED, step * STEP_S, step)
+                write(_VALIDATED, step * step_s, step)
                 for payload in (_SENTENCE, _SENTENCE, _SENTENCE, _CHECKPOINT):
-                    write(payload, step * STEP_S, step)
-        write(_FINISHED, NUM_STEPS * STEP_S, NUM_STEPS)
+                    write(payload, step * step_s, step)
+        write(_FINISHED, NUM_STEPS * step_s, NUM_STEPS)
     return path.stat().st_size
 
 
@@ -328,11 +331,10 @@ def main() -> None:
     what, *rest = sys.argv[1:]
     if what == "speed":
         speed(Path(rest[0]))
-    elif rest:
-        record(Path(rest[0]))
-    else:
-        with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
-            record(Path(directory))
+        return
+    step_s = float(rest[0]) if rest else STEP_S
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
+        record(Path(directory), step_s)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     parser.set_defaults(module="commands")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Parser
+    )
     _add_making(commands)
     _add_using(commands)
     _add_hosts(commands)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -78,7 +79,9 @@ class Quantity:
     def _digits(self, number: float) -> str:
         if self.decimals is not None:
             return f"{number:,.{self.decimals}f}"
-        if number == 0 or (number == round(number) and abs(number) < 10**self.digits):
+        if abs(number) < sys.float_info.min:  # too small for the logarithm below
+            return "0"
+        if number == round(number) and abs(number) < 10**self.digits:
             return f"{number:,.0f}"
         magnitude = math.floor(math.log10(abs(number)))
         magnitude += round(abs(number) / 10.0**magnitude, self.digits - 1) >= 10

@@ -241,7 +241,10 @@ def _level(courses: Sequence[Course], budget: Budget, *, same_loss: bool) -> Lev
         for course in courses
         if (reached := [one for used, one in course.bleus(budget) if used <= amount])
     }
-    answer, says = _better(losses) if same_loss else _not_the_same()
+    around = {course.letter: _around(course.losses(budget), amount) for course in courses}
+    answer, says = _better(losses, around) if same_loss else _not_the_same()
+    if answer == "measured" and any(course.facts.manifest is None for course in courses):
+        answer, says = "cannot tell", f"{says[:-1]}, if their dev sets are the same."
     return Level(budget, amount, losses, bleus, answer, says)
 
 
@@ -249,13 +252,16 @@ def _not_the_same() -> tuple[Answer, str]:
     return "cannot tell", "Their losses are not of the same text and tokens."
 
 
-def _better(losses: dict[str, float]) -> tuple[Answer, str]:
+def _better(losses: dict[str, float], around: dict[str, tuple[float, ...]]) -> tuple[Answer, str]:
+    """Which run has the lower loss. around: what was measured beside it, before and after."""
     if len(losses) < 2:
         return "cannot tell", "Too few validations."
     first, second = sorted(losses, key=lambda letter: losses[letter])[:2]
-    lead = losses[second] / losses[first] - 1 if losses[first] > 0 else 0.0
+    lead = 1 - losses[first] / losses[second] if losses[second] > 0 else 0.0
     if lead < LEAST_FALL:
         return "cannot tell", f"{first} and {second} are level: {units.SHARE.text(lead)} apart."
+    if max(around[first]) >= min(around[second]):
+        return "cannot tell", f"{first} may be ahead: validations are too far apart to tell."
     return "measured", f"{first} is ahead, its dev loss is {units.SHARE.text(lead)} lower."
 
 
@@ -269,6 +275,14 @@ def _at(points: Sequence[tuple[float, float]], amount: float) -> float | None:
     (left, before), (right, after) = points[place - 1], points[place]
     share = (amount - left) / (right - left) if right > left else 0.0
     return before + (after - before) * share
+
+
+def _around(points: Sequence[tuple[float, float]], amount: float) -> tuple[float, ...]:
+    """The losses that were measured at an amount, or next to it on both sides."""
+    place = bisect_right([used for used, _ in points], amount)
+    if place and points[place - 1][0] == amount:
+        return (points[place - 1][1],)
+    return tuple(loss for _, loss in points[max(place - 1, 0) : place + 1])
 
 
 def _target(courses: Sequence[Course], budgets: Sequence[Budget]) -> Target | None:

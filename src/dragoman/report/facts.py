@@ -326,6 +326,11 @@ class Facts:
         return len(self.hosts) == 1 and len(self.ranks) == self.world_size
 
     @property
+    def lacks_ranks(self) -> bool:
+        """Whether a rank has left no events, where a rank writes its own."""
+        return self.imported is None and len(self.ranks) < (self.world_size or 0)
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run said itself that it ended, and not by a signal."""
         return bool(self.segments) and self.segments[-1].reason in (

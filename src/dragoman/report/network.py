@@ -55,6 +55,9 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
     if facts.is_one_host:
         say = f"All ranks share one host: no network was used. Summing between them took {part}."
         return "no", say, ""
+    if facts.lacks_ranks and high >= NETWORK_BOUND:
+        say = f"The ranks that tell spent {part} in sums: waiting for the network, or for a rank "
+        return "cannot tell", say + "whose events are missing.", "Bring the events of all ranks."
     if low >= NETWORK_BOUND:
         say = f"Waiting for the network took {part}."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
@@ -143,6 +146,9 @@ def network_fit(facts: Facts) -> Verdict:
 def _fit(
     facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
 ) -> tuple[Answer, str, str]:
+    if facts.lacks_ranks:
+        says = "Events of a rank are missing: it may have waited less than those that tell."
+        return "cannot tell", says, "Bring the events of all ranks."
     if wire is None or capacity is None or exposed_s is None:
         says = _needed_rate(facts) or "The bytes of a step were not counted."
         if capacity is None:

@@ -20,6 +20,8 @@ from dragoman.telemetry.network import NetworkProbe
 LOOK_EVERY_S: Final = 1.0
 _FIRST_MINUTE_S: Final = 60.0
 _TELL_EVERY_S: Final = 10.0
+_TELLINGS: Final = 2000
+"""A telling spans at least one part in so many of the run's age: long records grow slowly."""
 
 T = TypeVar("T")
 
@@ -37,13 +39,21 @@ class Probe(Protocol):
         """What was seen since the last call, `seconds_s` ago."""
 
 
+def tell_every_s(age_s: float) -> float:
+    """Seconds that one telling spans, in a run that has gone on for `age_s`."""
+    if age_s < _FIRST_MINUTE_S:
+        return LOOK_EVERY_S
+    return max(_TELL_EVERY_S, age_s / _TELLINGS)
+
+
 class HostSampler:
     """Samples this host from a thread for as long as its `with` lasts.
 
-    Every second is an event in the first minute, afterwards ten seconds are one, so that the
-    record of a long run stays small. A probe that fails (a driver that is gone) is given up, with
-    an alert that names it, and the others go on; a disk that is full ends the sampling. Neither
-    ends the training, which meets a full disk itself.
+    Every second is an event in the first minute, afterwards ten seconds are one, and from the
+    sixth hour on a 2,000th of the run's age, so that the record of a long run stays small. A probe
+    that fails (a driver that is gone) is given up, with an alert that names it, and the others go
+    on; a disk that is full ends the sampling. Neither ends the training, which meets a full disk
+    itself.
     """
 
     def __init__(self, probes: Sequence[Probe], events: EventWriter) -> None:
@@ -75,8 +85,7 @@ class HostSampler:
         while self._probes and not self._stop.wait(LOOK_EVERY_S):
             self._of_each(lambda probe: probe.look())
             now = time.monotonic()
-            young = now - began < _FIRST_MINUTE_S
-            if young or now - told >= _TELL_EVERY_S - LOOK_EVERY_S / 2:
+            if now - told >= tell_every_s(now - began) - LOOK_EVERY_S / 2:
                 self._tell(round(now - told, 3))
                 told = now
 

@@ -92,6 +92,7 @@ class Now:
         """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
         What the rank that waits least spends in sums is the network's; the others wait for ranks.
+        Which of the two it is cannot be told of one host, or where a rank is missing.
         """
         found = {}
         for phase, fields in _PHASES.items():
@@ -100,11 +101,12 @@ class Now:
         if self.facts.world_size == 1:
             return found
         if waits := self._shares(("sync_s",)):
-            network = 0.0 if self.facts.is_one_host else min(waits)
+            together = self.facts.is_one_host or self.facts.lacks_ranks
+            network = 0.0 if together else min(waits)
             ranks = sum(waits) / len(waits) - network
-            if not self.facts.is_one_host:
+            if not together:
                 found["network"] = network
-            if self.facts.is_one_host or ranks >= _WORTH_TELLING:
+            if together or ranks >= _WORTH_TELLING:
                 found["ranks"] = ranks
         return found
 

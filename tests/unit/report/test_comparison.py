@@ -67,6 +67,27 @@ def test_by_time_and_money_the_faster_one_is_ahead(tmp_path: Path) -> None:
     assert wall.amount == pytest.approx(800 + 9 * 10.5)
 
 
+def test_how_much_lower_a_loss_is_is_of_the_other(tmp_path: Path) -> None:
+    half = replace(SMALL, dev_loss=lambda step: _loss(step) / 2)
+    (level, *_) = _compare(tmp_path, half, SMALL).levels
+    assert "its dev loss is 50.0% lower" in level.says
+
+
+def test_where_validations_are_far_apart_nobody_is_ahead(tmp_path: Path) -> None:
+    stopped, seldom = replace(SMALL, steps=4500, reason=None), replace(SMALL, validate_every=8000)
+    level = next(one for one in _compare(tmp_path, stopped, seldom).levels if one.budget is TOKENS)
+    assert level.losses["A"] < level.losses["B"]  # on a straight line from the untrained model
+    assert level.answer == "cannot tell"
+    assert "too far apart" in level.says
+
+
+def test_without_manifests_it_is_not_known_what_the_losses_are_of(tmp_path: Path) -> None:
+    half = replace(SMALL, dev_loss=lambda step: _loss(step) / 2)
+    (level, *_) = _compare(tmp_path, half, SMALL).levels
+    assert level.answer == "cannot tell"
+    assert level.says.endswith("if their dev sets are the same.")
+
+
 def test_money_is_a_budget_where_every_price_is_known_in_one_currency(tmp_path: Path) -> None:
     prices = {"usd": PRICE, "dear": Price(amount=36.0, currency="USD"), "none": None}
     prices["eur"] = Price(amount=3.6, currency="EUR")

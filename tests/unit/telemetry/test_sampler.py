@@ -163,6 +163,16 @@ def test_after_a_while_ten_looks_are_one_event(
     assert all(two - one >= 4 for one, two in pairwise(told))
 
 
+def test_a_month_is_not_told_ten_seconds_at_a_time() -> None:
+    assert sampler.tell_every_s(30) == 1
+    assert sampler.tell_every_s(3600) == sampler.tell_every_s(5 * 3600) == 10
+    age_s, tellings = 0.0, 0
+    while age_s < 30 * 24 * 3600:
+        age_s += sampler.tell_every_s(age_s)
+        tellings += 1
+    assert tellings < 2000 * 8
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_ends_the_sampling_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
