@@ -164,3 +164,24 @@ def test_a_record_cut_off_anywhere_is_reported(name: str, tmp_path: Path) -> Non
         report = Report.of(read_facts(run))
         assert len(report.answers) == 12
         assert report.write(tmp_path / "report")
+
+
+@pytest.mark.parametrize("name", ["straggler", "two_hosts_starved"])
+def test_without_the_events_of_a_rank_nobody_can_blame_the_network(
+    name: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(RECORDED / name, run)
+    (run / "events" / "rank-0001.jsonl").unlink()
+    verdicts = {one.key: one for one in judge(read_facts(run, now=LONG_AFTER))}
+    assert verdicts["network"].answer == "cannot tell"
+    assert verdicts["network_fit"].answer == "cannot tell"
+    assert "missing" in verdicts["network"].says
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_answer_has_evidence_and_a_method(name: str) -> None:
+    for verdict in judge(read_facts(RECORDED / name, now=LONG_AFTER)):
+        if verdict.answer != "cannot tell":
+            assert verdict.evidence, verdict.question
+            assert verdict.method, verdict.question

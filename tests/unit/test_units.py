@@ -158,3 +158,9 @@ def test_money(amount: float, currency: str) -> None:
 def test_money_needs_a_number_and_a_currency(text: str) -> None:
     with pytest.raises(ConfigError):
         units.parse_money(text)
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_numbers_next_to_nothing_are_printed(name: str) -> None:
+    for value in (5e-324, 1e-320, 2.3e-308):
+        assert QUANTITIES[name].parse(QUANTITIES[name].text(value)) == pytest.approx(0, abs=1e-300)

@@ -12,6 +12,7 @@ from dragoman.report.facts import Facts, summed
 from dragoman.report.verdict import Evidence, Verdict, evidence, in_words
 
 _KIB = 1024
+_NO_CHECKPOINT = (in_words("checkpoints of the run's directory", "none is whole"),)
 
 
 def duration(facts: Facts) -> Verdict:
@@ -88,7 +89,14 @@ def corpus(facts: Facts) -> Verdict:
         says = "There is no manifest of the training text."
         if named is not None:
             says = f"It was read from {named}; its size was not logged."
-        return Verdict(key="corpus", question=question, answer="cannot tell", says=says)
+        return Verdict(
+            key="corpus",
+            question=question,
+            answer="cannot tell",
+            says=says,
+            evidence=(in_words("manifest.json", "not in the record"),),
+            method="The manifest that prepare writes, which a run carries with it.",
+        )
     train = facts.manifest.train
     text = train.stages[-1]
     both = text.source_text.num_bytes + text.target_text.num_bytes
@@ -138,7 +146,7 @@ def checkpoint_files(facts: Facts) -> Verdict:
         question="Which files make up a checkpoint?",
         answer="measured" if files else "cannot tell",
         says=f"{len(files)} files: {names}." if files else _no_checkpoint(facts),
-        evidence=tuple(in_words(file.name, file.purpose) for file in files),
+        evidence=tuple(in_words(file.name, file.purpose) for file in files) or _NO_CHECKPOINT,
         method="The newest checkpoint on disk.",
     )
 
@@ -160,7 +168,8 @@ def checkpoint_size(facts: Facts) -> Verdict:
         question="How big is a checkpoint?",
         answer="measured" if whole else "cannot tell",
         says=says,
-        evidence=tuple(Evidence(f.name, f.size_bytes, _both_sizes(f.size_bytes)) for f in files),
+        evidence=tuple(Evidence(f.name, f.size_bytes, _both_sizes(f.size_bytes)) for f in files)
+        or _NO_CHECKPOINT,
         method="Sizes of the files of the newest checkpoint. MB are 10^6 bytes, MiB are 2^20.",
     )
 

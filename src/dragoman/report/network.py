@@ -80,6 +80,7 @@ def _needed_rate(facts: Facts) -> str:
 
 def _network_evidence(facts: Facts) -> Iterator[Evidence]:
     if facts.world_size == 1:
+        yield in_words("processes that train", "1")
         return
     wire, seconds_s = _wire_bytes(facts), measures.step_s(facts)
     yield evidence("exposed communication, of a step", units.SHARE, measures.exposed_share(facts))
@@ -127,8 +128,17 @@ def network_fit(facts: Facts) -> Verdict:
     question = "How does the time of a step relate to network use?"
     if facts.world_size == 1 or facts.is_one_host:
         alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
-        says = f"Not at all: {alone}."
-        return Verdict(key="network_fit", question=question, answer="measured", says=says)
+        return Verdict(
+            key="network_fit",
+            question=question,
+            answer="measured",
+            says=f"Not at all: {alone}.",
+            evidence=(
+                in_words("hosts of the ranks", ", ".join(facts.hosts)),
+                evidence("time in sums between ranks, of a step", units.SHARE, _summing(facts)),
+            ),
+            method="Each rank says at its start on which host it is.",
+        )
     exposed_s = _exposed_s(facts)
     answer, says, remedy = _fit(facts, wire, capacity, exposed_s)
     return Verdict(
@@ -227,6 +237,11 @@ def computed_exposed_s(facts: Facts, network_s: float) -> float | None:
 def _weight_shapes(recipe: Recipe) -> Shapes:
     size = recipe.corpus.subword.vocab_size
     return weight_shapes(recipe.model, source_vocab_size=size, target_vocab_size=size)
+
+
+def _summing(facts: Facts) -> float | None:
+    patient = measures.patient_rank(facts)
+    return measures.share(patient.intervals, "sync_s") if patient else None
 
 
 def _exposed_s(facts: Facts) -> float | None:
