@@ -35,18 +35,29 @@ from dragoman.recipe_errors import from_toml, from_validation, line_of
 from dragoman.settings import Section
 
 # No leading dash: a name is an argument of ssh, which would take it for an option.
-_ADDRESS: Final = r"^[A-Za-z0-9:][A-Za-z0-9:._%-]*$"
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+_ADDRESS: Final = _NAME
+_LOGIN: Final = r"^([A-Za-z0-9:][A-Za-z0-9:._%-]*)?$"
 _USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
 HOSTS_FILE: Final = "hosts.json"
 """In a run's directory: the hosts it was last trained on."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
 _PATH: Final = r"^[A-Za-z0-9._/][A-Za-z0-9._/+@ -]*$"
 _INLINE: Final = re.compile(
-    r"(?:(?P<user>[A-Za-z_][\w.-]*)@)?"
-    r"(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<gpus>\d{1,4}))?"
+    r"(?:(?P<user>[A-Za-z_][A-Za-z0-9._-]*)@)?"
+    r"(?P<address>[A-Za-z0-9][A-Za-z0-9._-]{0,254})(?::(?P<gpus>[0-9]{1,4}))?"
 )
 _INLINE_FORM: Final = "write address:gpus with commas between, such as 10.0.0.1:2,10.0.0.2:1"
+_LOOKS: Final = {
+    "address": "an IPv4 address or a name, such as 10.0.0.1; the port of ssh is port = 2222",
+    "login": "what ssh takes as a host: a name or an address, without user and port",
+    "user": "the name of a user, such as ubuntu",
+    "interface": "the name of a network interface, such as ens5",
+    "python": "a path, absolute or below the home of the user",
+    "folder": "a path, absolute or below the home of the user",
+    "currency": "a currency of three letters, such as USD",
+}
+"""What a text that does not fit its pattern should have been."""
 
 
 class HostDefaults(Section):
@@ -72,10 +83,10 @@ class Host(HostDefaults):
     """One machine. It runs one rank on each of its GPUs, or `slots` ranks on its CPU."""
 
     address: str = Field(pattern=_ADDRESS, max_length=255)
-    """What the peers reach it by: an IP address or a name of the private network."""
-    login: str = Field(default="", pattern=rf"{_ADDRESS}|^$", max_length=255)
+    """What the peers reach it by: an IPv4 address or a name of the private network."""
+    login: str = Field(default="", pattern=_LOGIN, max_length=255)
     """What ssh reaches it by from here, or a name of ssh's own configuration; else the address."""
-    name: str = Field(default="", max_length=64)
+    name: str = Field(default="", max_length=255)
     """What tables and logs call it; the address where it is not set."""
     gpus: int = Field(default=0, ge=0, le=64)
     slots: int = Field(default=0, ge=0, le=1024)
@@ -111,9 +122,16 @@ def load_hosts(text: str) -> Hosts:
     Defaults are filled in: every host says what holds for it. ConfigError names the file and
     line, or the word of the inline form, what is wrong with it and the remedy.
     """
-    if text.endswith(".toml") or Path(text).is_file():
+    if text.endswith(".toml") or _is_file(text):
         return _from_file(Path(text))
     return _from_words(text)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # longer than the name of a file may be: many hosts
+        return False
 
 
 def record_hosts(run: Path, hosts: Hosts) -> None:
@@ -145,20 +163,17 @@ def recorded_hosts(run: Path) -> Hosts | None:
 
 def _from_words(text: str) -> Hosts:
     hosts = []
+    place = f"--hosts {text if text.isprintable() else ascii(text)}"
     for word in text.split(","):
         match = _INLINE.fullmatch(word.strip())
         if match is None:
-            raise ConfigError(
-                f"{word.strip()!r} is no host", place=f"--hosts {text}", remedy=_INLINE_FORM
-            )
-        address = match["address"].strip("[]")
+            raise ConfigError(f"{word.strip()!r} is no host", place=place, remedy=_INLINE_FORM)
+        address = match["address"]
         gpus = int(match["gpus"] or 1)
         if not 1 <= gpus <= 64:
-            raise ConfigError(
-                f"{word.strip()!r} has {gpus} GPUs", place=f"--hosts {text}", remedy="1 to 64"
-            )
+            raise ConfigError(f"{word.strip()!r} has {gpus} GPUs", place=place, remedy="1 to 64")
         hosts.append(Host(address=address, name=address, gpus=gpus, user=match["user"]))
-    _check_unique(hosts, places=[f"--hosts {text}"] * len(hosts))
+    _check_unique(hosts, places=[place] * len(hosts))
     return Hosts(host=tuple(hosts))
 
 
@@ -194,7 +209,13 @@ def _explained(error: ValidationError, *, file: Path, text: str) -> ConfigError:
             place=file,
             remedy='write [[host]] and below it address = "10.0.0.1" and gpus = 1, for each host',
         )
-    return from_validation(error, Hosts, file=file, text=text, overrides={})
+    explained = from_validation(error, Hosts, file=file, text=text, overrides={})
+    problem, pattern, _ = explained.problem.partition(": must match pattern")
+    if not pattern:
+        return explained
+    key = problem.partition(" = ")[0].rpartition(".")[2]
+    wrong = f"{problem} is not usable"
+    return ConfigError(wrong, place=explained.place, remedy=f"write {_LOOKS[key]}")
 
 
 def _filled(host: Host, defaults: HostDefaults) -> Host:
@@ -212,7 +233,7 @@ def _check_ranks(host: Host, *, place: str) -> None:
             place=place,
             remedy="write gpus = 2 (a rank on each GPU) or slots = 2 (ranks on the CPU)",
         )
-    if not re.match(_NAME, host.name) and host.name != host.address:
+    if not re.fullmatch(_NAME, host.name):
         raise ConfigError(
             f"host name {host.name!r} is not usable in file names",
             place=place,
@@ -225,8 +246,8 @@ def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
         seen: Counter[str] = Counter()
         for host, place in zip(hosts, places, strict=True):
             value = getattr(host, key)
-            seen[value] += 1
-            if seen[value] > 1:
+            seen[value.lower()] += 1  # names of machines are the same in capitals
+            if seen[value.lower()] > 1:
                 raise ConfigError(
                     f"{key} {value} occurs twice",
                     place=place,

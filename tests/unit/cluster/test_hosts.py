@@ -81,7 +81,6 @@ def test_ranks_on_processors(tmp_path: Path) -> None:
         ("10.0.0.1:2,10.0.0.2:1", [("10.0.0.1", 2, None), ("10.0.0.2", 1, None)]),
         ("alpha, beta:4", [("alpha", 1, None), ("beta", 4, None)]),
         ("ubuntu@alpha:2", [("alpha", 2, "ubuntu")]),
-        ("[fe80::1]:2,[fe80::2%ens5]", [("fe80::1", 2, None), ("fe80::2%ens5", 1, None)]),
     ],
 )
 def test_the_inline_form(text: str, expected: list[tuple[str, int, str | None]]) -> None:
@@ -101,6 +100,10 @@ def test_the_inline_form(text: str, expected: list[tuple[str, int, str | None]])
         ("a@-oProxyCommand=date", "is no host"),
         ("a b", "is no host"),
         ("a;date", "is no host"),
+        ("uü@a", "'uü@a' is no host"),
+        ("[fe80::1]:2", "is no host"),
+        ("a" * 300, "is no host"),
+        ("alpha,Alpha", "address Alpha occurs twice"),
     ],
 )
 def test_inline_forms_that_are_refused(text: str, words: str) -> None:
@@ -109,6 +112,24 @@ def test_inline_forms_that_are_refused(text: str, words: str) -> None:
     assert words in str(error.value)
     assert error.value.place == f"--hosts {text}"
     assert error.value.remedy
+
+
+def test_more_hosts_than_the_name_of_a_file_is_long() -> None:
+    text = ",".join(f"10.0.0.{number}:2" for number in range(1, 65))
+    assert load_hosts(text).ranks_per_host == (2,) * 64
+
+
+def test_a_long_name_is_its_host_s_own(tmp_path: Path) -> None:
+    address = "a" * 200
+    (tmp_path / "hosts.toml").write_text(f'[[host]]\naddress = "{address}"\ngpus = 1\n')
+    assert load_hosts(str(tmp_path / "hosts.toml")).host[0].name == address
+    assert load_hosts(address).host[0].name == address
+
+
+def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
+    with pytest.raises(ConfigError) as error:
+        load_hosts("a\nb")
+    assert str(error.value).startswith("--hosts 'a\\nb': 'a\\nb' is no host; write ")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +162,11 @@ def test_inline_forms_that_are_refused(text: str, words: str) -> None:
         ('[[host]]\naddress = "a"\ngpus = 1\nport = 0\n', "hosts.toml:4: host[0].port = 0"),
         ('[[host]]\naddress = "-oX"\ngpus = 1\n', "hosts.toml:2: host[0].address = '-oX'"),
         ('[[host]]\naddress = "a"\nname = "a/b"\ngpus = 1\n', "host name 'a/b'"),
+        ('[[host]]\naddress = "a"\nname = "a\\n"\ngpus = 1\n', r"host name 'a\n'"),
+        ('[[host]]\naddress = "fe80::1"\ngpus = 1\n', "'fe80::1' is not usable; write an IPv4"),
+        ('[[host]]\naddress = "a:22"\ngpus = 1\n', "the port of ssh is port = 2222"),
+        ('[defaults]\nuser = "$(id)"\n[[host]]\naddress = "a"\n', "write the name of a user"),
+        ('[defaults]\ninterface = "e;id"\n[[host]]\naddress = "a"\n', "such as ens5"),
         ('currency = "dollars"\n[[host]]\naddress = "a"\ngpus = 1\n', "hosts.toml:1: currency"),
         ("[[host]\n", "hosts.toml:1: not TOML"),
     ],
