@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,18 +23,24 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
 
     Everything is on disk before the directory takes its name, so a crash at any moment leaves
     either all of it or a draft that `remove_drafts` removes. An older directory of the same name
-    is replaced, and not removed before: `remove_drafts` puts it back where it has to.
+    is replaced, and not removed before: `remove_drafts` puts it back where it has to. A link to a
+    directory stays one. Who may read the files is left to the umask.
     Raises MachineError where the disk is full or cannot be written, and leaves nothing behind then.
     """
-    draft = _hidden(directory, "draft")
+    directory = Path(os.path.realpath(directory))
+    # Of this process alone: the files of another that writes to the same place are not mixed in.
+    draft = _hidden(directory, f"{os.getpid()}.draft")
     try:
+        _remove_abandoned(directory)
         draft.mkdir(parents=True)
         fill(draft)
         digests = {path.name: _digest(path) for path in sorted(draft.iterdir())}
         text = json.dumps(digests, indent=1)
         (draft / DIGESTS_FILE).write_text(text, encoding="utf-8")
-        for path in [*draft.iterdir(), draft]:
+        for path in draft.iterdir():
+            path.chmod((draft / DIGESTS_FILE).stat().st_mode)  # safetensors lets none but us read
             _flush(path)
+        _flush(draft)
         older = _hidden(directory, "older")
         if directory.exists():
             shutil.rmtree(older, ignore_errors=True)
@@ -72,6 +79,24 @@ def remove_drafts(parent: Path) -> None:
     for kind in ("draft", "doomed"):
         for path in parent.glob(f".*.{kind}"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Remove what killed processes have left of this directory; not what one that lives writes."""
+    for draft in directory.parent.glob(f".{escape(directory.name)}.*.draft"):
+        pid = draft.name.split(".")[-2]
+        if pid.isdecimal() and (int(pid) == os.getpid() or not _is_alive(int(pid))):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def verify(directory: Path, names: Iterable[str] | None = None) -> None:
