@@ -7,6 +7,9 @@ round, each waiting while another works, and ratios are medians over the rounds.
 from text to text, the others from ids to ids. Other toolkits get sentences sorted by length, in
 batches of 64; Hugging Face the batch size that suits it best.
 
+`translate` and CTranslate2 by hand do it with weights of eight bits, too. That is another model, so
+BLEU is printed for each.
+
 Then the whole command, from the start of a process to its end: `dragoman translate` on a file, and
 each engine that is started, loads its model and translates once.
 
@@ -18,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -46,6 +48,7 @@ from dragoman.translation import TranslationModel
 REPOSITORY = Path(__file__).resolve().parents[1]
 ENGINES = REPOSITORY / "benchmarks/translate_engines"
 PEERS = ("eole", "fairseq", "joeynmt")
+OURS, INT8 = "dragoman", "dragoman, int8"
 BATCH = 64
 REST_S = 0.5
 """Between two engines: threads that wait for work spin for a while first."""
@@ -53,12 +56,16 @@ REST_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A script of translate_engines/ and its batch size; 0: its own choice."""
+    """A script of translate_engines/ and its batch size; 0: its own choice.
+
+    bundle: the export that it reads where that is CTranslate2's.
+    """
 
     name: str
     script: str
     batch_size: int
     python: str = sys.executable
+    bundle: str = "bundle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +80,30 @@ class Setting:
     def command(self, engine: Engine) -> list[str]:
         numbers = [self.beam, self.alpha, engine.batch_size, self.threads]
         script = ENGINES / f"with_{engine.script}.py"
-        return [engine.python, str(script), str(self.directory), *map(str, numbers)]
+        chosen = [str(self.directory), *map(str, numbers), "--bundle", engine.bundle]
+        return [engine.python, str(script), *chosen]
 
     @property
     def environment(self) -> dict[str, str]:
         return os.environ | {"OMP_NUM_THREADS": str(self.threads)}
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the translations are read and judged by."""
+
+    subword: Subword
+    lowercase: bool
+    references: Sequence[str]
+
+
 def engines(peers: Sequence[str]) -> list[Engine]:
     """Ours first."""
     home = Path(os.environ.get("PEERS_HOME", "."))
     return [
-        Engine("dragoman", "dragoman", BATCH),
+        Engine(OURS, "dragoman", BATCH),
+        Engine(INT8, "dragoman", BATCH, bundle="int8"),
+        Engine("CTranslate2 int8 by hand, 64", "ctranslate2", BATCH, bundle="int8"),
         Engine("CTranslate2 by hand, batch 64", "ctranslate2", BATCH),
         Engine("CTranslate2 by hand, batch 1", "ctranslate2", 1),
         Engine("dragoman, PyTorch search", "dragoman_search", BATCH),
@@ -99,9 +118,16 @@ def write_for_engines(
     """The model in every engine's format, and the sources; our subwords, and whether lower case."""
     with join_world() as world:
         opened = RunDirectory.open(run)
-        for kind, name in (("ctranslate2", "bundle"), ("huggingface", "huggingface")):
-            shutil.rmtree(directory / name, ignore_errors=True)
-            request = Request(to=kind, output=directory / name, checkpoint=checkpoint)  # type: ignore[arg-type]
+        for request in (
+            Request(to="ctranslate2", output=directory / "bundle", checkpoint=checkpoint),
+            Request(
+                to="ctranslate2",
+                output=directory / "int8",
+                checkpoint=checkpoint,
+                quantization="int8",
+            ),
+            Request(to="huggingface", output=directory / "huggingface", checkpoint=checkpoint),
+        ):
             export(opened, request, world)
         trained = TranslationModel.load(opened, [checkpoint], world)
     search = load_recipe(run / "recipe.toml").search
@@ -154,7 +180,7 @@ class Running:
 
 @contextmanager
 def started(engine: Engine, setting: Setting) -> Iterator[Running]:
-    log_file = setting.directory / f"{engine.script}.log"
+    log_file = setting.directory / f"{engine.script}-{engine.bundle}.log"
     with (
         log_file.open("w") as log,
         subprocess.Popen(
@@ -171,10 +197,8 @@ def started(engine: Engine, setting: Setting) -> Iterator[Running]:
         process.stdin.close()
 
 
-def steady(
-    setting: Setting, sides: Sequence[Engine], subword: Subword, num_lines: int, rounds: int
-) -> list[str]:
-    """Time all warm engines round by round and print them; returns our translations."""
+def steady(setting: Setting, sides: Sequence[Engine], given: Given, rounds: int) -> None:
+    """Time all warm engines round by round and print them, and how good their translations are."""
     spent: dict[str, list[float]] = {}
     texts: dict[str, list[str]] = {}
     with ExitStack() as stack:
@@ -185,27 +209,34 @@ def steady(
                 name = f"{engine.name} {process.word}".strip()
                 seconds, found = process.ask()
                 spent.setdefault(name, []).append(seconds)
-                texts[name] = found if isinstance(found[0], str) else subword.decode(found)
-    ours = texts["dragoman"]
-    equal = {
-        name: sum(a == b for a, b in zip(ours, found, strict=True)) for name, found in texts.items()
-    }
-    notes = {
-        name: f"{count} of {num_lines} translations equal ours" for name, count in equal.items()
-    }
-    show(spent, num_lines, notes)
-    return ours
+                texts[name] = found if isinstance(found[0], str) else given.subword.decode(found)
+    notes = {}
+    for name, found in texts.items():
+        equal = sum(a == b for a, b in zip(texts[OURS], found, strict=True))
+        score = bleu(found, given.references, lowercase=given.lowercase)
+        notes[name] = f"{equal:4} of {len(found)} equal ours, BLEU {score.value:.2f}"
+    show(spent, len(given.references), notes)
 
 
 def whole(setting: Setting, sides: Sequence[Engine], num_lines: int, rounds: int) -> None:
     """Time whole processes round by round and print them."""
     output = setting.directory / "lines.out"
-    ours = [
-        *(sys.executable, "-m", "dragoman.cli", "translate", str(setting.directory / "bundle")),
-        *("--input", str(setting.directory / "lines.txt"), "--output", str(output)),
-        *("--threads", str(setting.threads), "--set", f"search.beam_size={setting.beam}"),
-    ]
-    commands = {one.name: [*setting.command(one), "--once"] for one in sides} | {"dragoman": ours}
+    commands = {
+        one.name: [*setting.command(one), "--once"]
+        if one.script != "dragoman"
+        else [
+            *(
+                sys.executable,
+                "-m",
+                "dragoman.cli",
+                "translate",
+                str(setting.directory / one.bundle),
+            ),
+            *("--input", str(setting.directory / "lines.txt"), "--output", str(output)),
+            *("--threads", str(setting.threads), "--set", f"search.beam_size={setting.beam}"),
+        ]
+        for one in sides
+    }
     spent: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, command in commands.items():
@@ -218,14 +249,18 @@ def whole(setting: Setting, sides: Sequence[Engine], num_lines: int, rounds: int
 
 
 def show(spent: dict[str, list[float]], num_lines: int, notes: dict[str, str]) -> None:
+    """A line an engine: its rate, and how many times as fast we are, as we are and in int8."""
+    print(f"  {'':30} sentences/s   {'dragoman is':22} {'dragoman int8 is':22}")
     for name, seconds in spent.items():
-        ratios = [theirs / ours for ours, theirs in zip(spent["dragoman"], seconds, strict=True)]
-        print(
-            f"  {name:30} {num_lines / statistics.median(seconds):7.1f} sentences/s   dragoman is "
-            f"{statistics.median(ratios):5.2f} x ({min(ratios):.2f} to {max(ratios):.2f})"
-            f"   {notes.get(name, '')}".rstrip(),
-            flush=True,
-        )
+        rate = num_lines / statistics.median(seconds)
+        columns = [f"{_times(spent[side], seconds):22}" for side in (OURS, INT8)]
+        print(f"  {name:30} {rate:11.1f}   {' '.join(columns)} {notes.get(name, '')}".rstrip())
+    sys.stdout.flush()
+
+
+def _times(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+    return f"{statistics.median(ratios):5.2f} x ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def main() -> None:
@@ -245,17 +280,15 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     lines = read_lines(arguments.data / "multi30k/test2016.en")[: arguments.sentences]
     references = read_lines(arguments.data / "multi30k/test2016.de")[: arguments.sentences]
-    subword, lowercase = write_for_engines(
-        arguments.run, arguments.checkpoint, lines, arguments.work
-    )
+    prepared = write_for_engines(arguments.run, arguments.checkpoint, lines, arguments.work)
+    given = Given(*prepared, references)
     alpha = load_recipe(arguments.run / "recipe.toml").search.length_penalty_alpha
     print(f"{len(lines)} sentences, {arguments.threads} threads, {arguments.rounds} rounds")
     sides = engines(arguments.peers)
     for beam in arguments.beams:
         setting = Setting(arguments.work, beam, alpha, arguments.threads)
         print(f"\nbeam {beam}, warm" if beam > 1 else "\ngreedy, warm")
-        found = steady(setting, sides, subword, len(lines), arguments.rounds)
-        print(f"  ours: {bleu(found, references, lowercase=lowercase)}")
+        steady(setting, sides, given, arguments.rounds)
         if arguments.whole_rounds:
             print(f"beam {beam}, whole command" if beam > 1 else "greedy, whole command")
             whole(setting, sides, len(lines), arguments.whole_rounds)

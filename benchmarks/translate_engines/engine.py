@@ -4,9 +4,10 @@ DIRECTORY is what translate.py has written: for-engines.json (sources as ids, as
 and the model's shape), and the same weights for each engine in its own format. A script says
 "ready" and a word about itself when it is warm; then it answers every line of its standard input
 with one of JSON: the seconds that it took to translate all sources, and the translations (ids or
-text). With --once it translates them once, without warming up, and ends: a whole command.
+text). With --once it translates them once, without warming up, and ends: a whole command. Engines
+that read CTranslate2's format take the folder of DIRECTORY that --bundle names.
 
-    with_NAME.py DIRECTORY BEAM LENGTH_PENALTY_ALPHA BATCH_SIZE THREADS [--once]
+    with_NAME.py DIRECTORY BEAM LENGTH_PENALTY_ALPHA BATCH_SIZE THREADS [--bundle NAME] [--once]
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Task:
     alpha: float
     batch_size: int
     threads: int
+    bundle: str
     given: dict[str, Any]
 
     @property
@@ -121,6 +123,7 @@ def run(make: Callable[[Task], tuple[Translate, str]]) -> None:
     parser.add_argument("alpha", type=float)
     parser.add_argument("batch_size", type=int)
     parser.add_argument("threads", type=int)
+    parser.add_argument("--bundle", default="bundle")
     parser.add_argument("--once", action="store_true")
     options = vars(parser.parse_args())
     once = options.pop("once")

@@ -15,7 +15,7 @@ from engine import Found, Task, Translate, run
 def make(task: Task) -> tuple[Translate, str]:
     one_by_one = task.batch_size == 1
     translator = ctranslate2.Translator(
-        str(task.directory / "bundle"),
+        str(task.directory / task.bundle),
         inter_threads=1 if one_by_one else task.threads,
         intra_threads=task.threads if one_by_one else 1,
     )

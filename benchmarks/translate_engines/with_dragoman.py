@@ -11,8 +11,9 @@ from dragoman.serve.engines import translator_of
 
 
 def make(task: Task) -> tuple[Translate, str]:
-    translator = translator_of(Bundle.open(task.directory / "bundle"), threads=task.threads)
-    search = Bundle.open(task.directory / "bundle").recipe.search
+    bundle = Bundle.open(task.directory / task.bundle)
+    translator = translator_of(bundle, threads=task.threads)
+    search = bundle.recipe.search
     search = search.model_copy(update={"beam_size": task.beam, "length_penalty_alpha": task.alpha})
     lines = task.given["lines"]
 

@@ -218,6 +218,11 @@ def _add_translate(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         default="auto",
         help="auto: CTranslate2 on a CPU where it is installed",
     )
+    translate.add_argument(
+        "--quantization",
+        choices=["float32", "int8"],
+        help="int8: with CTranslate2 a third faster; a few lines in a hundred differ",
+    )
     _cores(translate)
     translate.add_argument(
         "-i",

@@ -255,6 +255,49 @@ def test_other_weights_start_anew(bundle: Path) -> None:
     assert identity() != before
 
 
+def test_a_run_translates_in_int8_as_its_int8_export_does(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = small_run(shared_data).path
+    source = tmp_path / "in"
+    some_lines(shared_data, source, 50)
+    exported = tmp_path / "int8"
+    to_int8 = ["--to", "ctranslate2", "--quantization", "int8", "--output", str(exported)]
+    assert main(["export", str(run), *to_int8]) == 0
+    capsys.readouterr()
+
+    def translated(path: Path, *options: str) -> str:
+        assert main(["translate", str(path), "--input", str(source), "--scores", *options]) == 0
+        return capsys.readouterr().out
+
+    assert translated(run, "--quantization", "int8") == translated(exported)
+    assert translated(run, "--quantization", "int8") != translated(run)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--engine", "torch", "--quantization", "int8"], "only CTranslate2 translates in int8"),
+        (["--checkpoint", "best,last", "--quantization", "int8"], "only CTranslate2 translates"),
+        (["bundle", "--quantization", "int8"], "this export was written in float32"),
+    ],
+)
+def test_what_cannot_be_int8_is_refused(
+    bundle: Path,
+    shared_data: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    problem: str,
+) -> None:
+    path = small_run(shared_data).path
+    if options[0] == "bundle":
+        path, options = bundle, options[1:]
+    assert main(["translate", str(path), *options]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"dragoman: --quantization int8: {problem}"), said
+    assert said.count("\n") == 1, said
+
+
 def test_the_bar_is_for_terminals_alone(bundle: Path, shared_data: Path, tmp_path: Path) -> None:
     source, plain, beside = tmp_path / "in", tmp_path / "plain", tmp_path / "beside"
     some_lines(shared_data, source, 600)

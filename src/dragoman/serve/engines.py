@@ -43,11 +43,13 @@ def open_translator(
     engine: EngineName,
     threads: int | None,
     batch_cells: int | None = None,
+    quantization: Quantization | None = None,
 ) -> Iterator[Opened]:
     """The translator of a run or a bundle.
 
     batch_cells: rows x longest source x beam that CTranslate2 searches together; as many as suit
     the model where it is None.
+    quantization: of the weights, for CTranslate2; None: as they are.
 
     Raises CheckpointError where it is damaged, ConfigError where the engine cannot run it.
     """
@@ -59,8 +61,15 @@ def open_translator(
                 place="--engine",
                 remedy="leave it out, or name the run",
             )
+        if quantization not in (None, bundle.info.quantization):
+            raise ConfigError(
+                f"this export was written in {bundle.info.quantization}",
+                place=f"--quantization {quantization}",
+                remedy="leave it out, or name the run",
+            )
         translator = translator_of(bundle, threads=threads, batch_cells=batch_cells)
-        yield Opened(translator, recipe or bundle.recipe, _identity(path, [path], overrides))
+        identity = _identity(path, [path], overrides, bundle.info.quantization)
+        yield Opened(translator, recipe or bundle.recipe, identity)
         return
     from dragoman.distributed.world import join_world
     from dragoman.export.load import load_translation_model
@@ -75,9 +84,16 @@ def open_translator(
                 "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
             )
         use_ctranslate2 = engine == "ctranslate2" or (engine == "auto" and possible)
+        if quantization not in (None, "float32") and not use_ctranslate2:
+            raise ConfigError(
+                f"only CTranslate2 translates in {quantization}: one model, on a CPU",
+                place=f"--quantization {quantization}",
+                remedy="leave it out",
+            )
+        written = quantization or "float32"
         yield Opened(
             Translator(
-                converted(model, threads=threads, batch_cells=batch_cells)
+                converted(model, threads=threads, quantization=written, batch_cells=batch_cells)
                 if use_ctranslate2
                 else TorchEngine(model.models),
                 model.subwords,
@@ -85,7 +101,12 @@ def open_translator(
                 max_source_pieces=model.max_source_pieces,
             ),
             recipe or load_recipe(path / "recipe.toml", overrides),
-            _identity(path, _weights(path, checkpoints), overrides),
+            _identity(
+                path,
+                _weights(path, checkpoints),
+                overrides,
+                written if use_ctranslate2 else "torch",
+            ),
         )
 
 
@@ -132,6 +153,13 @@ def _weights(path: Path, checkpoints: Sequence[str]) -> list[Path]:
     return [checkpoint_path(run, which, recipe) for which in checkpoints]
 
 
-def _identity(path: Path, weights: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
+def _identity(
+    path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str
+) -> dict[str, Any]:
     digests = [hashlib.sha256((one / DIGESTS_FILE).read_bytes()).hexdigest() for one in weights]
-    return {"path": str(path.resolve()), "weights": digests, "set": [*overrides]}
+    return {
+        "path": str(path.resolve()),
+        "weights": digests,
+        "set": [*overrides],
+        "arithmetic": arithmetic,
+    }

@@ -44,6 +44,7 @@ def translate(options: Namespace) -> int:
             engine=options.engine,
             threads=options.threads,
             batch_cells=options.batch_cells,
+            quantization=options.quantization,
         ) as opened,
     ):
         if options.inspect or (options.input is None and sys.stdin.isatty()):
