@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import torch
 
-from dragoman import units
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.plan import Choice, choose, choose_for_all_ranks
 from dragoman.cluster.strategies import Cluster, Compute
@@ -69,13 +68,11 @@ def choose_strategy(
     cluster = Cluster(Layout(tuple(map(len, topology.hosts))), link_of(rate, topology.num_hosts))
     # Ranks of one measured speed; alone, one of them would do the work of all.
     compute = Compute(compute_s * world.world_size, "measured")
-    choice = choose(cluster, workload, compute)
-    alone = None if choice.prediction.strategy != "none" else choice
-    if alone is not None:
-        choice = choose_for_all_ranks(cluster, workload, compute_s)
+    choice = choose_for_all_ranks(cluster, workload, compute_s)
+    best = choose(cluster, workload, compute)
     if world.is_main:
-        if alone is not None:
-            events.write(_better_alone(alone), step=0)
+        if best.layout != cluster.layout:
+            events.write(_better_with_fewer(best), step=0)
         events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
     return Chosen(resolved(recipe.distributed, choice), choice.prediction.step_s)
 
@@ -147,10 +144,9 @@ def _told(choice: Choice, rate: LinkRate, *, max_steps: int) -> StrategyChosen:
     )
 
 
-def _better_alone(choice: Choice) -> Alert:
-    step_s = units.STEP_TIME.text(choice.prediction.step_s)
+def _better_with_fewer(choice: Choice) -> Alert:
     return Alert(
         severity="warning",
-        cause=f"one rank alone would need {step_s}: {choice.why}",
-        remedy="stop and train on one, or give the hosts a faster network",
+        cause=choice.why,
+        remedy="stop and train on fewer, or give the hosts a faster network",
     )

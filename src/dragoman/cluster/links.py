@@ -13,6 +13,8 @@ NOMINAL_SHARE: Final = 0.945
 """Of a port's nominal rate, what all-reduce over TCP reaches (Gloo, 100 Mbit/s and 1 Gbit/s)."""
 LATENCY_S: Final = 0.3e-3
 """One step of a ring between machines on one switch."""
+_RANGE_BYTES_PER_S: Final = (1.0, 1e15)
+"""What is typed beyond it is a slip; a plan would be made of infinities."""
 INSIDE_BYTES_PER_S: Final = 5e9
 """Between ranks of one host through PCIe or shared memory; NVLink is faster."""
 
@@ -41,12 +43,15 @@ class Link:
     def parse(cls, text: str) -> Link:
         """Bits are the speed of a port (100Mbit), bytes what was measured over it (12 MB/s).
 
-        Raises ConfigError where the text is no rate above zero.
+        Raises ConfigError where the text is no rate, or none that a network has.
         """
         bytes_per_s = units.BYTE_RATE.parse(text)
-        if bytes_per_s <= 0:
+        least, most = _RANGE_BYTES_PER_S
+        if not least <= bytes_per_s <= most:
             raise ConfigError(
-                f"{text!r} carries nothing", place="--link", remedy="write for example 100Mbit"
+                f"{text!r} is no rate of a network",
+                place="--link",
+                remedy="write for example 100Mbit",
             )
         return cls.nominal(bytes_per_s * 8) if "bit" in text else cls(bytes_per_s)
 

@@ -62,10 +62,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `auto` takes, and why in one sentence."""
+    """What `auto` takes, and why in one sentence.
+
+    layout: the ranks that take part. first_host: the first of their hosts, counted from 0.
+    """
 
     prediction: Prediction
     why: str
+    layout: Layout
+    first_host: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +96,26 @@ def make_plan(
 ) -> Plan:
     """All strategies and what-ifs; prices are those of the hosts in their order."""
     costs = _Costs(workload, compute, tuple(prices_per_hour))
+    everyone = range(cluster.layout.num_hosts)
     strategies = tuple(
-        costs.row(prediction.label, cluster.layout, prediction)
+        costs.row(prediction.label, cluster.layout, prediction, hosts=everyone)
         for prediction in predict_all(cluster, workload, compute)
     )
-    what_ifs = tuple(
-        costs.row(name, other.layout, choose(other, workload, compute).prediction)
+    what_ifs = [
+        costs.chosen(name, other.layout, choose(other, workload, compute))
         for name, other in _what_ifs(cluster)
-    )
+    ]
+    if (host := _host_alone(cluster, workload, compute)) is not None:
+        what_ifs.insert(0, costs.chosen(_name_alone(host), host.layout, host))
+    single = _rank_alone(compute)
+    what_ifs.insert(0, costs.chosen(single.prediction.label, single.layout, single))
     return Plan(
         workload,
         cluster,
         compute,
         currency,
         strategies,
-        (costs.alone(), *what_ifs),
+        tuple(what_ifs),
         choose(cluster, workload, compute),
     )
 
@@ -130,8 +140,8 @@ def predict_all(cluster: Cluster, workload: Workload, compute: Compute) -> list[
 
 
 def alone(compute: Compute) -> Prediction:
-    """One rank that does the whole batch and speaks to nobody."""
-    step_s = compute.step_s(1)
+    """The fastest rank does the whole batch and speaks to nobody."""
+    step_s = compute.on_host(compute.fastest_host).step_s(1)
     return Prediction("none", f"one {compute.unit} alone", step_s, step_s, 0.0)
 
 
@@ -140,21 +150,60 @@ def choose(cluster: Cluster, workload: Workload, compute: Compute) -> Choice:
 
     `sync` where its step is within 1.15 of the compute; else the smallest accumulation that is
     and stays in the range of tokens per update known to train as well; else streaming DiLoCo
-    with the smallest H that hides the link, 50 to 500. One GPU alone where none is faster.
+    with the smallest H that hides the link, 50 to 500. One host alone, or one GPU of it, where all
+    of them are not faster.
     """
-    single = alone(compute)
+    single = _rank_alone(compute)
     if cluster.layout.num_ranks == 1:
-        return Choice(single, "there is one rank")
-    compute_s = compute.step_s(cluster.layout.num_ranks)
-    choice = choose_for_all_ranks(cluster, workload, compute_s)
-    if choice.prediction.step_s >= single.step_s:
-        return Choice(
-            single,
-            f"{choice.prediction.label} over this link would take "
-            f"{units.STEP_TIME.text(choice.prediction.step_s)}, {single.label} "
-            f"{units.STEP_TIME.text(single.step_s)}: more ranks are no speed-up here",
+        return single
+    everyone = choose_for_all_ranks(cluster, workload, compute.step_s(cluster.layout.num_ranks))
+    host = _host_alone(cluster, workload, compute)
+    fewer = min((one for one in (single, host) if one is not None), key=_step_s)
+    if _step_s(everyone) < _step_s(fewer):
+        return everyone
+    label = fewer.prediction.label
+    who = label if fewer.prediction.strategy == "none" else f"{label} on the {_name_alone(fewer)}"
+    return replace(
+        fewer,
+        why=f"{everyone.prediction.label} over this link would take "
+        f"{units.STEP_TIME.text(_step_s(everyone))}, {who} "
+        f"{units.STEP_TIME.text(_step_s(fewer))}: more ranks are no speed-up here",
+    )
+
+
+def _step_s(choice: Choice) -> float:
+    return choice.prediction.step_s
+
+
+def _rank_alone(compute: Compute) -> Choice:
+    return Choice(alone(compute), "there is one rank", Layout((1,)), compute.fastest_host)
+
+
+def _host_alone(cluster: Cluster, workload: Workload, compute: Compute) -> Choice | None:
+    """The fastest of the hosts that have several ranks, by itself; None where it is all or none."""
+    if cluster.layout.num_hosts == 1:
+        return None
+    unlike: dict[tuple[int, float], int] = {}
+    for number, ranks in enumerate(cluster.layout.ranks_per_host):
+        if ranks > 1:
+            unlike.setdefault((ranks, compute.on_host(number).alone_s), number)
+    choices = [
+        replace(
+            choose_for_all_ranks(
+                replace(cluster, layout=Layout((ranks,))),
+                workload,
+                compute.on_host(number).step_s(ranks),
+            ),
+            first_host=number,
         )
-    return choice
+        for (ranks, _), number in unlike.items()
+    ]
+    return min(choices, key=_step_s, default=None)
+
+
+def _name_alone(choice: Choice) -> str:
+    number = choice.first_host + 1
+    return "first host alone" if number == 1 else f"host {number} alone"
 
 
 def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float) -> Choice:
@@ -162,7 +211,8 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float)
     synced = sync(cluster, workload, compute_s)
     slower = f"{synced.step_s / compute_s:.2f} x the compute alone"
     if _nearly_free(synced):
-        return Choice(synced, f"synchronising every step costs {slower}, within {NEARLY_FREE}")
+        why = f"synchronising every step costs {slower}, within {NEARLY_FREE}"
+        return Choice(synced, why, cluster.layout)
     every = _smallest_accumulation(synced)
     if every <= most_accumulation(workload):
         tokens = units.SHORT_COUNT.text(workload.target_tokens_per_step * every)
@@ -170,9 +220,11 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float)
             accumulate(cluster, workload, compute_s, every=every),
             f"synchronising every step costs {slower}; every {every} micro-batches it is within "
             f"{NEARLY_FREE}, at {tokens} target tokens an update",
+            cluster.layout,
         )
     if cluster.layout.num_hosts == 1:
-        return Choice(synced, f"inside one host there is nothing better, at {slower}")
+        why = f"inside one host there is nothing better, at {slower}"
+        return Choice(synced, why, cluster.layout)
     streamed = streaming(cluster, workload, compute_s)
     left = f"{streamed.step_s / compute_s:.2f} x the compute alone"
     return Choice(
@@ -180,6 +232,7 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float)
         f"synchronising every step costs {slower}, and accumulation that hides it leaves "
         f"the range of batches known to train well; local steps with an average every "
         f"{streamed.every} cost {left}",
+        cluster.layout,
     )
 
 
@@ -195,10 +248,7 @@ def _smallest_accumulation(synced: Prediction) -> int:
 def _what_ifs(cluster: Cluster) -> list[tuple[str, Cluster]]:
     """Other clusters than this one, the nearer ones first."""
     layout, link = cluster.layout, cluster.link
-    found = []
-    if layout.num_hosts > 1 and layout.ranks_per_host[0] > 1:
-        found.append(("first host alone", replace(cluster, layout=layout.extended(1))))
-    found.append(("as it is", cluster))
+    found = [("as it is", cluster)]
     if layout.num_hosts > 1:
         found += [
             (f"{units.BIT_RATE.text(bits_per_s)} ports", replace(cluster, link=port))
@@ -229,24 +279,27 @@ class _Costs:
     compute: Compute
     prices_per_hour: tuple[float | None, ...]
 
-    def row(self, name: str, layout: Layout, prediction: Prediction) -> Row:
-        # A run that is best done by one GPU leaves the other hosts to others.
-        num_hosts = 1 if prediction.strategy == "none" else layout.num_hosts
+    def row(self, name: str, layout: Layout, prediction: Prediction, *, hosts: range) -> Row:
+        """hosts: those that are paid for, by number."""
         return Row(
             name,
             layout,
             prediction,
-            self.compute.step_s(1),
+            alone(self.compute).step_s,
             self.workload.max_steps,
-            self._price(num_hosts),
+            self._price(hosts),
         )
 
-    def alone(self) -> Row:
-        prediction = alone(self.compute)
-        return self.row(prediction.label, Layout((1,)), prediction)
+    def chosen(self, name: str, layout: Layout, choice: Choice) -> Row:
+        """Hosts that do not take part are left to others."""
+        first, prediction = choice.first_host, choice.prediction
+        if choice.layout.num_hosts < layout.num_hosts and prediction.strategy != "none":
+            prediction = replace(prediction, label=f"1 host, {prediction.label}")
+        hosts = range(first, first + choice.layout.num_hosts)
+        return self.row(name, layout, prediction, hosts=hosts)
 
-    def _price(self, num_hosts: int) -> float | None:
-        """Of the first so many hosts; those that are not there yet cost as much as the first."""
+    def _price(self, hosts: range) -> float | None:
+        """Of these hosts; those that are not there yet cost as much as the first."""
         known = self.prices_per_hour
-        prices = [known[n] if n < len(known) else known[0] for n in range(num_hosts)]
+        prices = [known[n] if n < len(known) else known[0] for n in hosts]
         return None if None in prices else math.fsum(p for p in prices if p is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from dragoman import units
 from dragoman.cluster.checks import measured_link
@@ -18,7 +19,10 @@ from dragoman.cluster.workload import Workload, workload_of
 from dragoman.errors import ConfigError
 from dragoman.recipe import Recipe
 
-_EXAMPLE = "such as --link 100Mbit --ranks 4 --gpu v100"
+_EXAMPLE: Final = "such as --link 100Mbit --ranks 4 --gpu v100"
+_RANGE_STEP_S: Final = (1e-6, 1e6)
+_MOST_PRICE: Final = 1e9
+"""What is typed beyond these is a slip; a plan would be made of infinities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     measured = None if hosts is None else recall(hosts)
     layout = _layout(hosts, request.ranks)
-    cluster = Cluster(layout, _link(request.link, measured))
+    cluster = Cluster(layout, _link(request.link, measured, num_hosts=layout.num_hosts))
     workload = workload_of(recipe)
     prices, currency = _prices(hosts, request.price, num_hosts=layout.num_hosts)
     return make_plan(
@@ -73,6 +77,12 @@ def _prices(
     """Of each host for an hour, and the currency."""
     if price is not None:
         amount, currency = units.parse_money(price)
+        if not 0 <= amount <= _MOST_PRICE:
+            raise ConfigError(
+                f"{price!r} is no price of a host",
+                place="--price",
+                remedy='write for example "3 USD"',
+            )
         return [amount] * num_hosts, currency
     if hosts is not None:
         return [host.price_per_hour for host in hosts.host], hosts.currency
@@ -88,36 +98,38 @@ def _compute(
 ) -> Compute:
     if request.compute is not None:
         step_s = units.DURATION.parse(request.compute)
-        if step_s <= 0:
+        least_s, most_s = _RANGE_STEP_S
+        if not least_s <= step_s <= most_s:
             raise ConfigError(
-                f"{request.compute!r} is no time", place="--compute", remedy="write 0.25s"
+                f"{request.compute!r} is no time of a step",
+                place="--compute",
+                remedy="write for example 0.25s",
             )
         return Compute(step_s * layout.num_ranks, "given as --compute")
-    if request.gpu is None and hosts is not None and (found := _measured_device(hosts, measured)):
+    if request.gpu is None and hosts is not None and (found := _measured_devices(hosts, measured)):
         return Compute.on(found, workload)
-    return Compute.on(_slowest(hosts, request.gpu), workload)
+    return Compute.on(_devices(hosts, request.gpu), workload)
 
 
-def _measured_device(hosts: Hosts, measured: Measured | None) -> Device | None:
-    """The slowest, as doctor found it; None where it has not looked."""
-    rates = [host.flop_per_s for host in measured.facts.hosts] if measured else []
-    known = [rate for rate in rates if rate is not None]
-    if not known or len(known) < len(hosts.host):
-        return None
-    on_cpu = any(host.slots for host in hosts.host)
-    return Device(
-        "cpu" if on_cpu else "gpu",
-        min(known),
-        f"measured by doctor {_when(measured)}",
-        least_step_s=0.0 if on_cpu else LEAST_STEP_S,
-    )
+def _measured_devices(hosts: Hosts, measured: Measured | None) -> list[Device]:
+    """Of each host, as doctor found it; none where it has not looked at all of them."""
+    rates = {host.host: host.flop_per_s for host in measured.facts.hosts} if measured else {}
+    found = []
+    for host in hosts.host:
+        if not (rate := rates.get(host.name)):
+            return []
+        name, least_step_s = ("cpu", 0.0) if host.slots else ("gpu", LEAST_STEP_S)
+        found.append(Device(name, rate, f"measured by doctor {_when(measured)}", least_step_s))
+    return found
 
 
-def _link(said: str | None, measured: Measured | None) -> Link:
+def _link(said: str | None, measured: Measured | None, *, num_hosts: int) -> Link:
     """As it was given, else as it was measured."""
     if said is not None:
         return Link.parse(said)
     link = measured_link(measured.facts) if measured else None
+    if link is None and num_hosts == 1:  # for what-ifs with more hosts
+        return replace(Link.nominal(1e9), source="assumed: a port of 1 Gbit/s")
     if link is None:
         raise ConfigError(
             "the speed of the network is not known",
@@ -132,10 +144,10 @@ def _when(measured: Measured | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(measured.time))
 
 
-def _slowest(hosts: Hosts | None, gpu: str | None) -> Device:
-    """The device that all the others wait for: every rank has an equal share of a batch."""
+def _devices(hosts: Hosts | None, gpu: str | None) -> list[Device]:
+    """Of each host, or one for all of them."""
     if gpu is not None:
-        return device(gpu)
+        return [device(gpu)]
     names = [host.gpu or ("cpu" if host.slots else None) for host in hosts.host] if hosts else []
     known = [device(name) for name in names if name is not None]
     if not known or len(known) < len(names):
@@ -144,4 +156,4 @@ def _slowest(hosts: Hosts | None, gpu: str | None) -> Device:
             place="--gpu",
             remedy='give --gpu v100, write gpu = "v100" into hosts.toml, or give --compute 0.25s',
         )
-    return min(known, key=lambda one: one.flop_per_s)
+    return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -13,23 +13,24 @@ from dragoman.cluster.plan import Choice, Plan, Row
 
 _NOTES = {
     "plain": "plain fp32: what DistributedDataParallel does by default, one ring of all ranks",
-    "sync": "sync: bf16 gradients each step, reduced inside each host first",
+    "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
     "diloco": "diloco H: H local steps, then the hosts average; F: in F parts, while it trains",
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",
 }
+_ANY: Final = 10_000
 
 
 def print_plan(plan: Plan, console: Console) -> None:
     """The plan as text: what it assumes, both tables, the choice and why."""
     for line in _assumptions(plan):
         _say(console, line)
-    console.print(_strategies(plan))
+    _show(console, _strategies(plan))
     seen = dict.fromkeys(row.prediction.strategy for row in plan.strategies)
     for note in (_NOTES[strategy] for strategy in seen if strategy in _NOTES):
         _say(console, f"  {note}", style="dim")
     _say(console, "")
-    console.print(_what_ifs(plan))
+    _show(console, _what_ifs(plan))
     _say(console, "")
     _say(console, recommendation(plan))
     _say(console, "Training alone: preparing, validating and saving come on top.", style="dim")
@@ -41,6 +42,8 @@ def recommendation(plan: Plan) -> str:
     row = next(row for row in _all_rows(plan) if row.prediction == chosen)
     cost = "" if row.price is None else f" and {units.money(row.price, currency=plan.currency)}"
     what = f"Train on {chosen.label}" if chosen.strategy == "none" else f"Use {chosen.label}"
+    if plan.choice.layout.num_hosts < plan.cluster.layout.num_hosts and chosen.strategy != "none":
+        what += f" on the {row.name}"
     return f"{what}: {units.DURATION.text(row.run_s)}{cost}, because {plan.choice.why}."
 
 
@@ -86,6 +89,12 @@ def _say(console: Console, text: str, *, style: str = "") -> None:
     console.print(text, style=style, highlight=False, soft_wrap=True)
 
 
+def _show(console: Console, table: Table) -> None:
+    """Whole, also where the terminal is narrower: a number that is cut short is another number."""
+    table.width = console.measure(table, options=console.options.update(max_width=_ANY)).maximum
+    console.print(table, crop=False)
+
+
 def _strategies(plan: Plan) -> Table:
     table = _table(["strategy"], ["step", "waits", "wire", *_run_headings(plan)])
     for row in plan.strategies:
@@ -129,7 +138,9 @@ def _run(plan: Plan, row: Row) -> list[str]:
     """What stands under `_run_headings`."""
     cost = "?" if row.price is None else f"{row.price:,.{0 if row.price >= 1000 else 2}f}"
     faster = row.speed_up >= 1
-    ratio = f"{row.speed_up:.2f} x" if faster else f"{1 / row.speed_up:.3g} x slower"
+    slower = 1 / row.speed_up
+    digits = 2 if slower < 10 else 1 if slower < 100 else 0
+    ratio = f"{row.speed_up:.2f} x" if faster else f"{slower:,.{digits}f} x slower"
     return [units.HOURS.text(row.run_s), *([cost] if _priced(plan) else []), ratio]
 
 
@@ -177,5 +188,7 @@ def _choice_values(choice: Choice) -> dict[str, Any]:
         "every": prediction.every,
         "num_fragments": prediction.num_fragments,
         "step_s": prediction.step_s,
+        "ranks_per_host": list(choice.layout.ranks_per_host),
+        "first_host": choice.first_host,
         "why": choice.why,
     }

@@ -6,7 +6,8 @@ A step is the recipe's global batch, so that all strategies are compared at equa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dragoman import units
@@ -34,27 +35,51 @@ MOST_ACCUMULATION: Final = 16
 class Compute:
     """Seconds of a step without any network.
 
-    alone_s: on one rank that does the whole global batch. least_s: below it no rank goes.
-    unit: what a rank runs on, for people.
+    alone_s: on one rank that does the whole global batch; the slowest, where they differ.
+    least_s: below it no rank goes. unit: what a rank runs on, for people.
+    alone_on_s: the same as alone_s on a rank of each host; empty where they are alike.
     """
 
     alone_s: float
     source: str
     least_s: float = 0.0
     unit: str = "rank"
+    alone_on_s: tuple[float, ...] = ()
+
+    @property
+    def fastest_host(self) -> int:
+        """Its number, counted from 0; of equal ones the first."""
+        return self.alone_on_s.index(min(self.alone_on_s)) if self.alone_on_s else 0
 
     def step_s(self, num_ranks: int) -> float:
-        """On this many equal ranks that share the batch."""
+        """On this many ranks with equal shares of the batch: all wait for the slowest."""
         return max(self.alone_s / num_ranks, self.least_s)
 
+    def on_host(self, number: int) -> Compute:
+        """Of the ranks of one host, which have nobody else to wait for.
+
+        Hosts that are not there yet are like the first.
+        """
+        if not self.alone_on_s:
+            return self
+        known = self.alone_on_s[number if number < len(self.alone_on_s) else 0]
+        return replace(self, alone_s=known, alone_on_s=())
+
     @classmethod
-    def on(cls, device: Device, workload: Workload) -> Compute:
-        """As the table of devices has it."""
+    def on(cls, devices: Sequence[Device], workload: Workload) -> Compute:
+        """Of hosts with these devices: one each, or one for all."""
+        alone_on_s = tuple(workload.flop_per_step / one.flop_per_s for one in devices)
+        slowest = min(devices, key=lambda one: one.flop_per_s)
+        fastest = max(devices, key=lambda one: one.flop_per_s)
+        alike = slowest.flop_per_s == fastest.flop_per_s
         return cls(
-            workload.flop_per_step / device.flop_per_s,
-            f"{device.name} at {units.FLOP_RATE.text(device.flop_per_s)} ({device.source})",
-            device.least_step_s,
-            "CPU" if device.name == "cpu" else "GPU",
+            max(alone_on_s),
+            _rated(slowest)
+            if alike
+            else f"{_rated(slowest)}, which all wait for; the fastest is {_rated(fastest)}",
+            slowest.least_step_s,
+            "CPU" if slowest.name == "cpu" else "GPU",
+            () if alike else alone_on_s,
         )
 
 
@@ -145,7 +170,7 @@ def plain(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
 
 
 def sync(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
-    """bf16 gradients, reduced inside each host first, each step."""
+    """Gradients each step, bf16 between hosts; reduced inside each host first, in fp32."""
     exposed_s, wire_bytes = _bf16(cluster, workload, compute_s)
     return Prediction("sync", "sync bf16", compute_s, compute_s + exposed_s, wire_bytes)
 
@@ -222,12 +247,17 @@ def powersgd(cluster: Cluster, workload: Workload, compute_s: float) -> Predicti
     )
 
 
+def _rated(device: Device) -> str:
+    return f"{device.name} at {units.FLOP_RATE.text(device.flop_per_s)} ({device.source})"
+
+
 def _bf16(cluster: Cluster, workload: Workload, compute_s: float) -> tuple[float, float]:
-    """Exposed seconds and bytes of one synchronisation of bf16 gradients."""
+    """Exposed seconds and bytes of one synchronisation of gradients, bf16 between hosts."""
     size = workload.num_parameters * step_time.BF16_BYTES
     buckets = step_time.bucket_bytes(workload.shapes)
     between_s = cluster.between_hosts_s(size, num_collectives=len(buckets))
-    network_s = cluster.inside_s(size) + between_s
+    inside_s = cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
+    network_s = inside_s + between_s
     return _exposed_s(workload, compute_s, network_s), cluster.between_hosts_bytes(size)
 
 

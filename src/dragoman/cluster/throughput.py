@@ -35,7 +35,7 @@ def device(name: str) -> Device:
     if known := DEVICES.get(name.lower()):
         return known
     near = difflib.get_close_matches(name.lower(), DEVICES, n=1)
-    remedy = f"did you mean {near[0]}?" if near else f"the known ones are {', '.join(DEVICES)}"
+    remedy = f"did you mean {near[0]}?" if near else f"the known ones are {', '.join(DEVICES)}."
     raise ConfigError(
         f"the speed of {name!r} is not known",
         place="gpu",

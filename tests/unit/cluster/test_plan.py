@@ -73,6 +73,39 @@ def test_a_cluster_slower_than_one_gpu_is_not_recommended() -> None:
     assert "no speed-up" in why
 
 
+def uneven(ranks: tuple[int, ...], prices: list[float | None]) -> Plan:
+    return make_plan(
+        WORKLOAD,
+        Cluster(Layout(ranks), Link.parse("10Mbit")),
+        Compute(0.25, "measured", unit="GPU"),
+        prices_per_hour=prices,
+        currency="USD",
+    )
+
+
+def test_one_host_alone_is_taken_where_the_others_only_hold_it_up() -> None:
+    made = uneven((8, 1), [3.06, 3.06])
+    assert (made.choice.layout, made.choice.first_host) == (Layout((8,)), 0)
+    assert "on the first host alone" in made.choice.why
+    assert "no speed-up" in made.choice.why
+    first = next(row for row in made.what_ifs if row.name == "first host alone")
+    assert made.choice.prediction == first.prediction
+    assert first.price == pytest.approx(first.run_s / 3600 * 3.06)
+    said = recommendation(made)
+    assert said.startswith(f"Use {first.prediction.label} on the first host alone: ")
+    assert json.loads(plan_as_json(made))["choice"]["ranks_per_host"] == [8]
+    as_it_is = next(row for row in made.what_ifs if row.name == "as it is")
+    assert as_it_is.prediction.label == f"1 host, {first.prediction.label}"
+    assert (as_it_is.run_s, as_it_is.price) == (first.run_s, first.price)
+
+
+def test_the_host_that_is_best_alone_need_not_be_the_first() -> None:
+    made = uneven((1, 8), [1.0, 9.0])
+    assert (made.choice.layout, made.choice.first_host) == (Layout((8,)), 1)
+    alone = next(row for row in made.what_ifs if row.name == "host 2 alone")
+    assert alone.price == pytest.approx(alone.run_s / 3600 * 9.0)
+
+
 def test_one_rank_needs_no_strategy() -> None:
     assert chosen("1", "1Gbit", compute_s=0.25)[0] == "none"
 
@@ -90,6 +123,9 @@ def test_auto_is_never_slower_than_one_rank(
     choice = choose(cluster, WORKLOAD, compute)
     assert choice.prediction.step_s <= compute.alone_s
     assert choice.why
+    if choice.layout != cluster.layout:
+        assert len(choice.layout.ranks_per_host) == 1
+        return
     if choice.prediction.strategy == "diloco":
         synced = predict_all(cluster, WORKLOAD, compute)[1]
         assert synced.strategy == "sync"
@@ -163,6 +199,20 @@ def test_the_text_fits_a_terminal_and_names_slower_things_so() -> None:
     assert all(len(line) <= 80 for line in table)
 
 
+@pytest.mark.parametrize("width", [80, 60])
+def test_no_number_is_cut_short_in_a_narrow_terminal(width: int) -> None:
+    made = plan("8+1", "10Mbit", 3.06)
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        print_plan(made, console)
+    lines = capture.get().splitlines()
+    assert "…" not in capture.get()
+    for row in made.strategies:
+        (line,) = (one for one in lines if one.startswith(f"{row.name}  "))
+        assert f"{row.run_s / 3600:,.2f} h" in line
+        assert line.endswith(("x slower", " x"))
+
+
 def test_the_recommendation_for_a_hopeless_link() -> None:
     assert recommendation(plan("2", "100kbit")).startswith("Train on one GPU alone: 101 h 40 min")
 
@@ -206,6 +256,31 @@ def test_the_slowest_kind_of_gpu_sets_the_pace(tmp_path_factory: pytest.TempPath
     recipe = load_recipe("wmt16-ende-reference")
     made = plan_recipe(recipe, PlanRequest(link="1Gbit", hosts=str(file)))
     assert made.compute.source.startswith("v100")
+    assert "the fastest is a100" in made.compute.source
+
+
+def test_a_speed_up_is_one_against_the_fastest_gpu(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text(
+        '[[host]]\naddress = "a"\ngpus = 4\ngpu = "p100"\nprice_per_hour = 1.0\n'
+        '[[host]]\naddress = "b"\ngpus = 1\ngpu = "v100"\nprice_per_hour = 3.0\n'
+    )
+    recipe = load_recipe("wmt16-ende-reference")
+    made = plan_recipe(recipe, PlanRequest(link="1Gbit", hosts=str(file)))
+    v100 = plan_recipe(recipe, PlanRequest(link="1Gbit", ranks="1", gpu="v100"))
+    alone = made.what_ifs[0]
+    assert alone.prediction.step_s == v100.choice.prediction.step_s
+    assert alone.price == pytest.approx(alone.run_s / 3600 * 3.0)
+    # Four P100s and a V100 that waits for them are slower than the V100 by itself.
+    assert all(row.speed_up < 1 for row in made.strategies)
+    assert made.choice.prediction == alone.prediction
+
+
+def test_one_host_needs_no_network() -> None:
+    recipe = load_recipe("demo")
+    made = plan_recipe(recipe, PlanRequest(hosts="10.0.0.1:4", gpu="v100"))
+    assert made.cluster.link.source == "assumed: a port of 1 Gbit/s"
+    assert "4 ranks on one host" in str(made.cluster.layout)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +293,11 @@ def test_the_slowest_kind_of_gpu_sets_the_pace(tmp_path_factory: pytest.TempPath
         (PlanRequest(ranks="2", link="1Gbit", gpu="v10"), "did you mean v100?"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="abacus"), "p100"),
         (PlanRequest(ranks="2", link="1Gbit", compute="0s"), "--compute"),
+        (PlanRequest(ranks="2", link="1Gbit", compute="1e309s"), "--compute"),
+        (PlanRequest(ranks="2", link="1e308Gbit", gpu="v100"), "--link"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="3"), "not an amount"),
+        (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="-3 USD"), "--price"),
+        (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="1e309 USD"), "--price"),
         (PlanRequest(link="1Gbit", hosts="a:2,b:1"), "--gpu"),
     ],
 )
@@ -264,6 +343,7 @@ def test_what_doctor_measured_is_planned_with(
     assert made.cluster.link.bytes_per_s == 11.8e6
     assert made.cluster.link.source.startswith("measured by doctor 20")
     assert made.compute.step_s(3) == pytest.approx(made.workload.flop_per_step / 20e12 / 3)
+    assert made.what_ifs[0].prediction.step_s == pytest.approx(made.workload.flop_per_step / 40e12)
     given = plan_recipe(recipe, PlanRequest(hosts=words, link="1Gbit", gpu="v100"))
     assert given.cluster.link.source == "a port of 1 Gbit/s"
     assert "v100" in given.compute.source
