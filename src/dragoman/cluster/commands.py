@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
+from dragoman.cluster.copying import code_digest, code_parcel, read_code, receive_command
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import ssh_command
 from dragoman.cluster.team import agent_command
@@ -17,28 +17,50 @@ from dragoman.launch import Share, torchrun_command
 def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
     """Lines that a shell could read: comments, commands here, and what these start on the host.
 
-    Words in capitals are known when the command is run.
+    What follows `<` stands for what is sent; words in capitals are known when the command is run.
     """
     code = read_code()
     digest = code_digest(code)
     place = f"runs/{run}"
     for number, host in enumerate(hosts.host):
         yield f"# {host.name}: {host.ranks} of the ranks"
-        parcels = (code_parcel(code), Parcel("data/DIGEST", {}), Parcel(place, {}))
-        for parcel in parcels:
-            yield f"{_here(host, parcel.command(host))} < {parcel.place}.tar"
+        sent = code_parcel(code)
+        yield _sending(host, sent.place, str(len(sent.files)))
+        for unknown in ("data/DIGEST", place, f"{place}/checkpoints/STEP"):
+            yield _sending(host, unknown, "NUM_FILES")
         for verb in ("facts", "work"):  # each starts again to measure, compare and train
             yield _here(host, agent_command(host, code=digest, verb=verb))
-        yield f"#   there: {shlex.join(_torchrun(host, hosts, number=number, run=place))}"
-        if number == 0:
-            store = [host.python, "-P", "-m", "dragoman.distributed.store", "ADDRESS"]
-            yield f"#   there, for all: {shlex.join(store)}"
-        for verb in ("list", "send"):
+        for there in _there(host, hosts, number=number, run=place):
+            yield f"#   there: {_one_line(shlex.join(there))}"
+        for verb in ("list", "send", "forget"):
             yield _here(host, agent_command(host, code=digest, verb=verb, more=[place]))
 
 
 def _here(host: Host, arguments: list[str]) -> str:
     return shlex.join(ssh_command(host, arguments))
+
+
+def _sending(host: Host, place: str, num_files: str) -> str:
+    command = receive_command(host, place, num_files)
+    return f"{_here(host, command)} < {shlex.quote(f'{place}.tar')}"
+
+
+def _one_line(text: str) -> str:
+    """What follows a line break in a comment would be a command."""
+    return " ".join(text.splitlines())
+
+
+def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[str]]:
+    """What the agents start: the store in which all meet, what measures, torchrun."""
+    module = [host.python, "-P", "-m"]
+    if number == 0:
+        yield [*module, "dragoman.distributed.store", "ADDRESS"]
+    if host.gpus:
+        yield [*module, "dragoman.distributed.devices"]
+    yield [*module, "dragoman.train.step_rate"]
+    if len(hosts.host) > 1:
+        yield [*module, "dragoman.distributed.probe"]
+    yield _torchrun(host, hosts, number=number, run=run)
 
 
 def _torchrun(host: Host, hosts: Hosts, *, number: int, run: str) -> list[str]:

@@ -45,9 +45,7 @@ class Parcel:
 
     def command(self, host: Host) -> list[str]:
         """What runs on the host to receive it."""
-        target = f"{host.folder}/{self.place}"
-        length = str(len(_PROGRAM))
-        return [host.python, "-c", _READ_PROGRAM, length, target, str(len(self.files))]
+        return receive_command(host, self.place, str(len(self.files)))
 
     def send(self, host: Host) -> bool:
         """Bring it to the host; False where it was there. Raises MachineError."""
@@ -80,6 +78,15 @@ class Parcel:
                     entry.size = content.stat().st_size
                     with content.open("rb") as file:
                         archive.addfile(entry, file)
+
+
+def receive_command(host: Host, place: str, num_files: str) -> list[str]:
+    """What runs on a host to receive a directory of so many files at this place below its folder.
+
+    Its standard input is the program that does so, then a tar archive.
+    """
+    length = str(len(_PROGRAM))
+    return [host.python, "-c", _READ_PROGRAM, length, f"{host.folder}/{place}", num_files]
 
 
 def read_code(package: Path = _PACKAGE) -> dict[str, bytes]:

@@ -1,0 +1,76 @@
+"""What `train --hosts --dry-run` prints, read by a real shell."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dragoman.cluster.commands import planned_commands
+from dragoman.cluster.hosts import Host, Hosts
+
+HOSTS = Hosts(
+    host=(
+        Host(
+            address="10.0.0.1",
+            name="alpha",
+            gpus=2,
+            folder="/shared/my folder",
+            python="/opt/a b/bin/python",
+        ),
+        Host(address="10.0.0.2", name="beta", slots=1, user="ann", port=2222, login="b.example"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "run", ["demo-TIME-DIGEST", "it's; touch pwned", "$(touch pwned)", "x\ntouch pwned", "`a` > b"]
+)
+def test_a_shell_runs_ssh_and_nothing_else(run: str, tmp_path: Path) -> None:
+    lines = list(planned_commands(HOSTS, run=run))
+    # Every line that a shell may run is ssh, whose words are the ones that were meant.
+    script = tmp_path / "dry-run.sh"
+    stand_in = 'ssh() { for word; do printf "%s\\0" "$word"; done; printf "\\n"; }\n'
+    script.write_text(stand_in + "\n".join(lines) + "\n")
+    files = {f"runs/{run}", f"runs/{run}/checkpoints/STEP", "data/DIGEST"}
+    files |= {f"code/{line.split('code/')[1][:16]}" for line in lines if "code/" in line}
+    for file in files:
+        (tmp_path / f"{file}.tar").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{file}.tar").touch()
+    before = sorted(tmp_path.rglob("*"))
+    done = subprocess.run(
+        ["bash", "-eu", script], cwd=tmp_path, capture_output=True, check=True, text=True
+    )
+    assert not done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    calls = [call.split("\0") for call in done.stdout.split("\0\n") if call]
+    assert len(calls) == sum(1 for line in lines if not line.startswith("#"))
+    for call in calls:
+        assert call[call.index("--") + 1] in ("10.0.0.1", "b.example")
+        assert len(call) == call.index("--") + 3  # one word for the one shell on the host
+
+
+def test_uneven_hosts_and_all_that_is_started_there() -> None:
+    there = [
+        shlex.split(line.partition("there: ")[2])
+        for line in planned_commands(HOSTS, run="demo")
+        if line.startswith("#   there: ")
+    ]
+    programs = [
+        [word for word in words if word.startswith("dragoman.")][-1].removeprefix("dragoman.")
+        for words in there
+    ]
+    measuring = ["train.step_rate", "distributed.probe"]
+    assert programs == [
+        "distributed.store",
+        "distributed.devices",
+        *measuring,
+        "worker",
+        *measuring,
+        "worker",
+    ]
+    torchruns = [words for words in there if "dragoman.launch" in words]
+    assert ["--nproc-per-node=2" in words for words in torchruns] == [True, False]
+    assert ["--nproc-per-node=1" in words for words in torchruns] == [False, True]
