@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import PurePosixPath
 
@@ -16,13 +17,13 @@ from dragoman.cluster.launchers.skypilot import skypilot
 from dragoman.cluster.launchers.slurm import slurm
 from dragoman.errors import ConfigError
 
-AWKWARD = 'corpus.folder=/text/it\'s "here" $HOME'
+AWKWARD = 'corpus.folder=/text/it\'s "here" $HOME $(HOME) $$ --at AT '
 
 
 def job(**changes: object) -> ScheduledJob:
     values: dict[str, object] = {
         "name": "demo",
-        "recipe": "demo",
+        "recipe": "my recipes/it's $(date) é.toml",
         "folder": PurePosixPath("/shared"),
         "nodes": 3,
         "gpus": 2,
@@ -49,6 +50,16 @@ scontrol() {{ printf 'first\\nsecond\\n'; }}
     return done.stdout.decode().split("\0")[:-1]
 
 
+def as_a_pod_gets(word: str) -> str:
+    """What Kubernetes makes of a word of a command: $(NAME) is filled in, $$ is a dollar."""
+    variables = {"PET_MASTER_ADDR": "first", "PET_MASTER_PORT": "23456", "HOME": "/wrong"}
+    return re.sub(
+        r"\$\$|\$\((\w+)\)",
+        lambda found: "$" if found[1] is None else variables.get(found[1], found[0]),
+        word,
+    )
+
+
 def test_a_slurm_script_gives_every_machine_the_command_as_it_is() -> None:
     script = slurm(job())
     options = dict(
@@ -72,7 +83,9 @@ def test_a_train_job_is_one_by_kubeflows_own_models() -> None:
     # Nothing was dropped as unknown, nothing misplaced.
     assert parsed.to_dict() == manifest
     trainer = manifest["spec"]["trainer"]
-    assert trainer["command"] == job().command(at="$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
+    at = "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
+    assert [as_a_pod_gets(word) for word in trainer["command"]] == job().command(at="first:23456")
+    assert at in trainer["command"]
     assert trainer["numNodes"] == 3
     assert trainer["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 2}
     assert yaml.safe_load(kubernetes(job(gpus=0)))["spec"]["trainer"]["resourcesPerNode"] == {}
@@ -94,6 +107,19 @@ def test_a_skypilot_task_is_one_by_its_own_schema() -> None:
     validator(schemas.get_task_schema()).validate(task)
 
 
+def test_a_job_may_have_a_name_that_yaml_takes_for_something_else() -> None:
+    manifest = yaml.safe_load(kubernetes(job(name="no")))
+    assert manifest["metadata"]["name"] == "no"
+    task = yaml.safe_load(skypilot(job(name="on"), accelerator="V100"))
+    assert (task["name"], task["volumes"]) == ("on", {"/shared": "on"})
+
+
+@pytest.mark.parametrize("accelerator", ["V100\n  evil: 1", "V100}: {", "", "a b"])
+def test_a_kind_of_gpu_is_one_word(accelerator: str) -> None:
+    with pytest.raises(ConfigError, match="--gpu: "):
+        skypilot(job(), accelerator=accelerator)
+
+
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
@@ -101,6 +127,9 @@ def test_a_skypilot_task_is_one_by_its_own_schema() -> None:
         ({"name": "a" * 64}, "--name"),
         ({"folder": PurePosixPath("shared")}, "--folder"),
         ({"hours": 100_000}, "--hours"),
+        ({"gpus": -1}, "--gpus"),
+        ({"folder": PurePosixPath("/shared\ndate")}, "generate"),
+        ({"overrides": ["train.seed=1\n"]}, "generate"),
     ],
 )
 def test_what_no_scheduler_takes_is_refused(changes: dict[str, object], place: str) -> None:

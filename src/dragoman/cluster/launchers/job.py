@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ PORT: Final = 29_400
 """Where the machines of a run meet, on the first one's private address."""
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOURS: Final = 24 * 365
+_GPUS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,14 @@ class ScheduledJob:
                 place="--folder",
                 remedy="name the shared folder as all machines see it",
             )
+        # A comment of a script ends with its line, and so does a block of YAML.
+        for word in (str(self.folder), self.recipe, *self.overrides):
+            if not word.isprintable():
+                raise ConfigError(
+                    f"{word!r} does not fit on one line", place="generate", remedy="write it in one"
+                )
+        if not 0 <= self.gpus <= _GPUS:
+            raise ConfigError(f"{self.gpus} GPUs", place="--gpus", remedy=f"0 to {_GPUS}")
         if self.hours > _HOURS:
             raise ConfigError(f"{self.hours} hours", place="--hours", remedy="at most a year")
 
@@ -58,8 +68,13 @@ class ScheduledJob:
         """`dragoman join` as an argument list; at: ADDRESS:PORT in the scheduler's own words."""
         overrides = [word for override in self.overrides for word in ("--set", override)]
         return [
-            *("dragoman", "join", self.recipe, "--at", at, "--ranks", str(self.ranks)),
+            *("dragoman", "join", "--at", at, self.recipe, "--ranks", str(self.ranks)),
             *("--runs", str(self.folder / "runs")),
             *("--prepared", str(self.folder / "prepared" / self.name)),
             *overrides,
         ]
+
+    def shell_command(self, *, at: str) -> str:
+        """The same for bash, which takes every word as it is but `at`, where it fills in."""
+        before, after = self.command(at=at)[:3], self.command(at=at)[4:]
+        return f'{shlex.join(before)} "{at}" {shlex.join(after)}'

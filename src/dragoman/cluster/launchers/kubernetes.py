@@ -9,8 +9,11 @@ from dragoman.cluster.launchers.job import ScheduledJob
 
 def kubernetes(job: ScheduledJob) -> str:
     """The manifest. JSON's strings and lists are YAML's."""
-    address = "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"  # Kubernetes fills them in
-    command = json.dumps(job.command(at=address))
+    # Kubernetes fills in $(...) and takes $$ for a dollar.
+    words = [word.replace("$", "$$") for word in job.command(at="")]
+    words[3] = "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
+    command = json.dumps(words)
+    name = json.dumps(job.name)  # `no` and `on` are names too
     gpus = f"\n      limits: {{nvidia.com/gpu: {job.gpus}}}" if job.gpus else " {}"
     return f"""\
 # Once:     kubectl create secret generic {job.name} --from-literal=token="$(openssl rand -hex 16)"
@@ -21,7 +24,7 @@ jobset.sigs.k8s.io/jobset-name={job.name}
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
 metadata:
-  name: {job.name}
+  name: {name}
 spec:
   runtimeRef: {{name: torch-distributed}}
   activeDeadlineSeconds: {job.hours * 3600}
@@ -32,7 +35,7 @@ spec:
     command: {command}
     env:
       - name: DRAGOMAN_TOKEN
-        valueFrom: {{secretKeyRef: {{name: {job.name}, key: token}}}}
+        valueFrom: {{secretKeyRef: {{name: {name}, key: token}}}}
     resourcesPerNode:{gpus}
   runtimePatches:
     - manager: dragoman.io/generate
@@ -51,7 +54,7 @@ spec:
                         terminationGracePeriodSeconds: 180
                         volumes:
                           - name: shared
-                            persistentVolumeClaim: {{claimName: {job.name}}}
+                            persistentVolumeClaim: {{claimName: {name}}}
                           - name: shm
                             emptyDir: {{medium: Memory, sizeLimit: 2Gi}}
                         containers:

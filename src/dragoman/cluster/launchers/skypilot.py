@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import json
-import shlex
+import re
+from typing import Final
 
 from dragoman.cluster.launchers.job import PORT, ScheduledJob
+from dragoman.errors import ConfigError
+
+_ACCELERATOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def skypilot(job: ScheduledJob, *, accelerator: str) -> str:
-    """The task; accelerator: SkyPilot's name of the GPU, such as V100."""
-    command = shlex.join(job.command(at="AT")).replace(" --at AT ", f' --at "$first:{PORT}" ')
-    machine = f"accelerators: {accelerator}:{job.gpus}" if job.gpus else "cpus: 8+"
+    """The task; accelerator: SkyPilot's name of the GPU, such as V100.
+
+    Raises ConfigError where that cannot be one.
+    """
+    if not _ACCELERATOR.fullmatch(accelerator):
+        raise ConfigError(
+            f"{accelerator!r} is no kind of GPU", place="--gpu", remedy="such as V100 or A100-80GB"
+        )
+    command = job.shell_command(at=f"$first:{PORT}")
+    gpus = json.dumps(f"{accelerator}:{job.gpus}")
+    machine = f"accelerators: {gpus}" if job.gpus else "cpus: 8+"
+    name = json.dumps(job.name)  # `no` and `on` are names too
     return f"""\
 # Launch it from a checkout of dragoman, which is copied to the machines and installed there.
 # The volume {job.name} must be one that all machines can mount: sky volumes apply ...
 # Start: sky launch -c {job.name} --secret DRAGOMAN_TOKEN="$(openssl rand -hex 16)" {job.name}.yaml
 # End:   sky down {job.name}
-name: {job.name}
+name: {name}
 workdir: .
 num_nodes: {job.nodes}
 resources:
@@ -25,7 +38,7 @@ resources:
   # Nobody pays for machines that have nothing to do any more.
   autostop: {{idle_minutes: 10, down: true}}
 volumes:
-  {json.dumps(str(job.folder))}: {job.name}
+  {json.dumps(str(job.folder))}: {name}
 secrets:
   DRAGOMAN_TOKEN: null
 setup: |

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Final
 
 from dragoman.cluster.launchers.job import ScheduledJob
@@ -14,8 +13,7 @@ _SAVE_S: Final = 180
 def slurm(job: ScheduledJob) -> str:
     """The script; submitted again, it goes on where it was ended."""
     machine = f"#SBATCH --gpus-per-node={job.gpus}" if job.gpus else "#SBATCH --exclusive"
-    # srun and bash see these words; the address alone is left for bash to fill in.
-    command = shlex.join(job.command(at="AT")).replace(" --at AT ", ' --at "$first:$port" ')
+    command = job.shell_command(at="$first:$port")
     return f"""\
 #!/bin/bash
 # Submit with: sbatch {job.name}.sbatch
