@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.cluster.agent import network
+from dragoman.cluster.agent import network, sole, work
 from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool, prefix_digest
 from dragoman.cluster.copying import code_digest, read_code
+from dragoman.errors import MachineError
 from processes import wait_until
 
 SOURCE = Path(dragoman.__file__).resolve().parents[1]
@@ -149,6 +151,34 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
         with sole_agent(tmp_path):
             assert left_behind.wait(10) == -signal.SIGKILL
             wait_until(lambda: state_of(child) in ("Z", ""))
+
+
+def test_a_program_that_has_the_number_of_a_dead_agent_is_let_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sole, "_GONE_S", 0.3)
+    with (
+        subprocess.Popen(["sleep", "600"]) as bystander,
+        (tmp_path / f"agent-{socket.gethostname()}.pid").open("a+") as record,
+    ):
+        # An agent has the lock and has not written yet who it is.
+        fcntl.flock(record.fileno(), fcntl.LOCK_EX)
+        record.write(str(bystander.pid))
+        record.flush()
+        try:
+            with pytest.raises(MachineError, match="does not end"), sole_agent(tmp_path):
+                pass
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+def test_what_listens_on_loopback_is_out_of_reach_of_strangers() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)),
+        socket.create_server(("0.0.0.0", 0)) as everywhere,
+    ):
+        assert work._exposed("10.0.0.1") == [f"0.0.0.0:{everywhere.getsockname()[1]}"]
 
 
 def state_of(pid: int) -> str:

@@ -22,6 +22,7 @@ from dragoman.errors import MachineError
 
 _GONE_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.1
+_PROGRAM: Final = b"dragoman.cluster.agent"
 
 
 @contextmanager
@@ -57,8 +58,19 @@ def _locked(descriptor: int) -> bool:
 
 
 def _end(text: str) -> None:
-    """Kill the process of this number, which holds the lock, and all that it started."""
-    if text.isdecimal():
+    """Kill the agent of this number, which holds the lock, and all that it started.
+
+    What the file says is old until the agent that has just got the lock has written its own number:
+    another program may have that of a dead agent by now.
+    """
+    if text.isdecimal() and _is_agent(text):
         for pid in network.descendants(int(text)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _is_agent(pid: str) -> bool:
+    try:
+        return _PROGRAM in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

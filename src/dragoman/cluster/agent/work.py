@@ -8,9 +8,9 @@ the desk's going away, after a while.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -31,6 +31,7 @@ from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.errors import DragomanError, MachineError
 from dragoman.launch import HungWorkerError, Share, WorkerError, launch_workers
 from dragoman.settings import Section
+from dragoman.train.durable import discard
 
 _FORWARD_EVERY_S: Final = 0.2
 _SAVE_S: Final = 60.0
@@ -93,7 +94,8 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
         (run / "logs" / "launch.log").unlink(missing_ok=True)
         for path in (run / "checkpoints").glob("step-*"):
             if path.name > request.checkpoint:
-                shutil.rmtree(path)
+                with contextlib.suppress(FileNotFoundError):  # another host that shares the folder
+                    discard(path)
         spool = Spool(run / "events", request.events)
         with _heeding(channel), _forwarding(spool, channel):
             launch_workers(
@@ -216,9 +218,13 @@ def _forwarding(spool: Spool, channel: Channel) -> Iterator[None]:
 
 
 def _exposed(address: str) -> list[str]:
-    """Where processes of this agent listen at another address than the private one."""
+    """Where processes of this agent listen for others, but not at the private address."""
     found = network.listening(network.descendants(os.getpid()))
-    return sorted(f"{where}:{port}" for where, port in found if where != address)
+    return sorted(
+        f"{where}:{port}"
+        for where, port in found
+        if where != address and not ipaddress.ip_address(where).is_loopback
+    )
 
 
 def _weight(error: DragomanError, run: Path) -> Weight:
