@@ -97,6 +97,10 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         """The run at this path; raises CheckpointError where there is none."""
         run = cls(path)
+        if (path / "bundle.json").is_file():
+            raise CheckpointError(
+                "is an export", place=path, remedy="name the run that it was made of"
+            )
         if not run.recipe_file.is_file():
             raise CheckpointError(
                 "not a run directory: it holds no recipe.toml",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -11,7 +11,7 @@ import torch
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
 from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError
 from dragoman.evaluate.validate import translate_corpus
@@ -41,12 +41,10 @@ class TranslationModel:
         """
         recipe = run.recipe()
         paths = [checkpoint_path(run, which, recipe) for which in checkpoints]
+        source, target = (Subword.load(run.path / name) for name in VOCABULARIES)
         return cls(
             models=tuple(_load_model(run, recipe, path, world.device) for path in paths),
-            subwords=(
-                Subword.load(run.path / "source.model"),
-                Subword.load(run.path / "target.model"),
-            ),
+            subwords=(source, target),
             lowercase=recipe.corpus.lowercase,
             max_source_pieces=recipe.corpus.max_pieces,
             world=world,
@@ -78,8 +76,23 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
 
 def _load_model(run: RunDirectory, recipe: Recipe, path: Path, device: torch.device) -> Transformer:
     model = new_model(recipe, Manifest.load(run.path))
-    load_weights(path, model)
+    load_weights(path, model, trained_with(recipe, vocabulary_digests(run.path)))
     return model.to(device).eval()
+
+
+def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, str]:
+    """What weights are wrong without and no shape of theirs tells; see train.checkpoint.
+
+    vocabularies: SHA-256 by file name.
+    """
+    model = recipe.model
+    settings = {
+        "model.num_heads": str(model.num_heads),
+        "model.norm": model.norm,
+        "model.activation": model.activation,
+        "corpus.lowercase": str(recipe.corpus.lowercase).lower(),
+    }
+    return settings | dict(vocabularies)
 
 
 def new_model(recipe: Recipe, manifest: Manifest) -> Transformer:

@@ -19,6 +19,7 @@ import torch
 from dragoman.auto import Chosen, choose_strategy
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
+from dragoman.corpus.subword import VOCABULARIES
 from dragoman.data.loader import BatchStream, merged
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
@@ -51,7 +52,7 @@ from dragoman.train.snapshot import agreed_checkpoint, resume
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
-from dragoman.translation import new_model
+from dragoman.translation import new_model, trained_with
 
 _LESS_MEMORY = {
     "train": "lower data.batch_tokens and raise data.accumulate by as much, or use more ranks",
@@ -69,7 +70,7 @@ def train(run: RunDirectory) -> None:
     manifest = Manifest.load(prepared)
     with join_world() as world, _events(run, world, recipe.sinks) as events:
         torch.manual_seed(recipe.train.seed)
-        store = CheckpointStore(run.checkpoints, recipe.checkpoint)
+        store = _store(run, recipe, manifest)
         model = _model(recipe, manifest, world, store)
         timer = PhaseTimer(world.device)
         checkpoint = _agreed(store, world, events)
@@ -181,12 +182,18 @@ def _events(run: RunDirectory, world: World, sinks: SinksConfig) -> Iterator[Eve
         yield events
 
 
+def _store(run: RunDirectory, recipe: Recipe, manifest: Manifest) -> CheckpointStore:
+    """The run's checkpoints, whose weights say which vocabularies the shards were made with."""
+    vocabularies = {name: manifest.files[name].sha256 for name in VOCABULARIES}
+    return CheckpointStore(run.checkpoints, recipe.checkpoint, trained_with(recipe, vocabularies))
+
+
 def _model(recipe: Recipe, manifest: Manifest, world: World, store: CheckpointStore) -> Transformer:
     """Untrained, or with the weights of the model that the run starts from."""
     model = new_model(recipe, manifest)
     first = store.intact(0)
     if first is not None:
-        load_weights(first.path, model)
+        load_weights(first.path, model, store.trained_with)
     model = model.to(world.device)
     if recipe.train.compile:
         compile_stacks(model)

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from dragoman.cli import main
+from dragoman.corpus.subword import vocabulary_digests
 from dragoman.distributed.world import join_world
-from dragoman.export.bundle import Kind, file_digests
+from dragoman.export.bundle import Kind
 from dragoman.export.export import Request, export
 from dragoman.export.origin import Origin
 from dragoman.run_directory import RunDirectory
@@ -58,7 +59,7 @@ def test_it_starts_where_the_other_has_ended_with_its_vocabulary(
     origin = run.path if to == "run" else exported(run, to, tmp_path / to)
     assert train(run, tmp_path, "--from", str(origin)) == 0
     (made,) = (tmp_path / "runs").iterdir()
-    assert file_digests(made) == file_digests(run.path)
+    assert vocabulary_digests(made) == vocabulary_digests(run.path)
     ended = load_file(sorted(run.checkpoints.iterdir())[-1] / "model.safetensors")
     began = first_weights(made)
     assert all(torch.equal(began[name], weight) for name, weight in ended.items())
@@ -93,7 +94,7 @@ def test_what_cannot_be_trained_on_is_refused_in_a_line(
         ([recipe, "--from", str(for_ctranslate2)], "cannot be trained on"),
         ([recipe, "--from", str(torn)], "model.safetensors"),
         ([recipe, "--from", str(other)], "source.model"),
-        ([recipe, "--from", str(tmp_path)], "not a run directory"),
+        ([recipe, "--from", str(tmp_path)], "neither a run nor an export"),
         ([str(run.path), "--from", str(run.path)], "--from"),
     ):
         assert main(["train", *arguments]) != 0

@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import sentencepiece
@@ -22,7 +22,9 @@ from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.shards import TokenRows, id_dtype
 from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
 from dragoman.errors import CorpusError
+from dragoman.files import file_sha256
 
+VOCABULARIES: Final = ("source.model", "target.model")
 _KNOWN_WORDS = 300_000
 _LONGEST_WORD_BYTES = 1 << 20
 # The result of training depends on how the work is split, so the number is not the machine's.
@@ -91,6 +93,18 @@ class Subword:
         """Every piece with its score, in the order of the ids."""
         scores = map(self._processor.get_score, range(self.vocab_size))
         return list(zip(self.all_pieces(), scores, strict=True))
+
+
+def vocabulary_digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of the two models in a directory, by file name; raises CorpusError."""
+    try:
+        return {name: file_sha256(directory / name) for name in VOCABULARIES}
+    except OSError as error:
+        raise CorpusError(
+            f"cannot be read: {error.strerror}",
+            place=error.filename,
+            remedy="run dragoman prepare again",
+        ) from error
 
 
 class RowEncoder:

@@ -12,7 +12,6 @@ digests.json                size and SHA-256 of all the others
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
 from dragoman.errors import CheckpointError, DragomanError
 from dragoman.recipe import Recipe, load_recipe
 from dragoman.settings import Section
@@ -30,7 +29,6 @@ from dragoman.train.durable import DIGESTS_FILE, read_digests, verify
 
 INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
-VOCABULARIES: Final = ("source.model", "target.model")
 Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx"]
 Quantization = Literal["float32", "float16", "int8"]
 _WEIGHTS: Final[dict[Kind, str]] = {
@@ -88,7 +86,7 @@ class BundleInfo(Section):
     quantization: Quantization
     vocabularies: dict[str, str]
     scores: tuple[BundleScore, ...]
-    verified: Verified | None
+    verified: Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +133,7 @@ class Bundle:
 
     def _check_vocabularies(self) -> None:
         """A wrong vocabulary translates without an error, and wrong: so all must say the same."""
-        digests = file_digests(self.path)
+        digests = vocabulary_digests(self.path)
         wrong = digests != self.info.vocabularies
         if self.info.kind == "bundle":
             wrong = wrong or digests != self._digests_in_weights()
@@ -171,10 +169,3 @@ class Bundle:
 def is_bundle(path: Path) -> bool:
     """Whether this directory is, or was before it was damaged, a bundle rather than a run."""
     return (path / INFO_FILE).is_file() or (path / DIGESTS_FILE).is_file()
-
-
-def file_digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of the vocabularies in a directory, by file name."""
-    return {
-        name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in VOCABULARIES
-    }

@@ -94,9 +94,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
 
 
-def _verified(verified: Verified | None) -> str:
-    if verified is None or not verified.sentences:
-        return "Nothing: no sentences were at hand."
+def _verified(verified: Verified) -> str:
     return (
         f"{verified.identical} of {verified.sentences} translations are equal to those of "
         f"dragoman's own search with the full weights; chrF between the two: {verified.chrf:.1f}."

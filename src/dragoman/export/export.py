@@ -12,18 +12,17 @@ from safetensors.torch import save_file
 from dragoman import __version__
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
+from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.evaluate.validate import read_lines
 from dragoman.export.bundle import (
     CARD_FILE,
     INFO_FILE,
-    VOCABULARIES,
     BundleInfo,
     Kind,
     Quantization,
     Verified,
-    file_digests,
 )
 from dragoman.export.card import model_card
 from dragoman.export.ctranslate2 import write_ctranslate2
@@ -168,7 +167,7 @@ def _describe(job: _Job, verified: Verified, draft: Path) -> None:
         step=step,
         num_parameters=sum(weight.numel() for weight in job.model.models[0].parameters()),
         quantization=request.quantization,
-        vocabularies=file_digests(job.run.path),
+        vocabularies=vocabulary_digests(job.run.path),
         scores=scores,
         verified=verified,
     )
@@ -182,7 +181,7 @@ def _write_bundle(job: _Job, draft: Path) -> None:
         name: weight.detach().float().cpu().contiguous()
         for name, weight in job.model.models[0].named_parameters()
     }
-    save_file(weights, draft / "model.safetensors", metadata=file_digests(job.run.path))
+    save_file(weights, draft / "model.safetensors", metadata=vocabulary_digests(job.run.path))
 
 
 def _translate_bundle(job: _Job, texts: list[str], draft: Path) -> list[str]:
@@ -222,7 +221,7 @@ def _translate_huggingface(job: _Job, texts: list[str], draft: Path) -> list[str
 
 
 def _write_onnx(job: _Job, draft: Path) -> None:
-    write_onnx(job.model.models[0], draft, metadata=file_digests(job.run.path))
+    write_onnx(job.model.models[0], draft, metadata=vocabulary_digests(job.run.path))
 
 
 def _translate_onnx(job: _Job, texts: list[str], draft: Path) -> list[str]:
@@ -238,7 +237,7 @@ def _checked_search(job: _Job) -> SearchConfig:
 
 
 def _sentences(job: _Job) -> list[str]:
-    """Up to NUM_SENTENCES that the model takes in one go."""
+    """Up to NUM_SENTENCES that the model takes in one go; CorpusError where there are none."""
     file = job.request.sentences
     if file is None:
         try:
@@ -259,7 +258,14 @@ def _sentences(job: _Job) -> list[str]:
     fitting = (
         line for line in lines if 0 < len(subword.encode([job.normalized(line)])[0]) <= longest
     )
-    return list(islice(fitting, NUM_SENTENCES))
+    chosen = list(islice(fitting, NUM_SENTENCES))
+    if not chosen:
+        raise CorpusError(
+            f"has no sentence of 1 to {longest} pieces to check the export on",
+            place=file,
+            remedy="name other source text: --sentences FILE",
+        )
+    return chosen
 
 
 def _anonymous(recipe: Recipe) -> Recipe:

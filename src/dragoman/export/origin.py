@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.errors import CheckpointError, ConfigError
-from dragoman.export.bundle import VOCABULARIES, Bundle, file_digests, is_bundle
+from dragoman.export.bundle import Bundle, is_bundle
 from dragoman.export.huggingface import fill_from_huggingface
 from dragoman.export.load import fill_from
 from dragoman.model.transformer import Transformer
@@ -21,7 +22,7 @@ from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory
 from dragoman.train.checkpoint import CheckpointStore, load_weights
 from dragoman.train.state import TrainState
-from dragoman.translation import checkpoint_path, new_model
+from dragoman.translation import checkpoint_path, new_model, trained_with
 
 ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: what its weights were before its first step."""
@@ -52,11 +53,20 @@ class Origin:
         Raises CheckpointError where it is none of these, damaged, or has no weights to train on.
         """
         if not is_bundle(path):
-            run = RunDirectory.open(path)
+            run = RunDirectory(path)
+            if not run.recipe_file.is_file():
+                raise CheckpointError(
+                    "is neither a run nor an export of dragoman, and models of others cannot be "
+                    "trained on",
+                    place=path,
+                    remedy="name a run, or what dragoman export --to bundle or huggingface wrote",
+                )
             recipe, manifest = run.recipe(), Manifest.load(path)
             model = new_model(recipe, manifest)
-            load_weights(checkpoint_path(run, "best", recipe), model)
-            return cls(path, "run", recipe, model, file_digests(path))
+            vocabularies = vocabulary_digests(path)
+            known = trained_with(recipe, vocabularies)
+            load_weights(checkpoint_path(run, "best", recipe), model, known)
+            return cls(path, "run", recipe, model, vocabularies)
         bundle = Bundle.open(path)
         kind = bundle.info.kind
         fill = {"bundle": fill_from, "huggingface": fill_from_huggingface}.get(kind)
@@ -68,7 +78,7 @@ class Origin:
             )
         model = new_model(bundle.recipe, bundle.manifest)
         fill(bundle.weights_file, model)
-        return cls(path, kind, bundle.recipe, model, file_digests(path))
+        return cls(path, kind, bundle.recipe, model, vocabulary_digests(path))
 
     @property
     def digest(self) -> str:
@@ -101,7 +111,7 @@ class Origin:
 
     def check_prepared(self, prepared: Path) -> None:
         """Raises ConfigError where shards were made with another vocabulary."""
-        if file_digests(prepared) != self.vocabularies:
+        if vocabulary_digests(prepared) != self.vocabularies:
             raise ConfigError(
                 f"was prepared with another vocabulary than that of {self.path}",
                 place=prepared,
@@ -128,4 +138,6 @@ class Origin:
             "vocabularies": self.vocabularies,
         }
         (run.path / ORIGIN_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        CheckpointStore(run.checkpoints, recipe.checkpoint).save(state, {"model": weights})
+        known = trained_with(recipe, self.vocabularies)
+        store = CheckpointStore(run.checkpoints, recipe.checkpoint, known)
+        store.save(state, {"model": weights})

@@ -12,7 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dragoman.errors import CheckpointError
-from dragoman.train.checkpoint import copy_named, read_state
+from dragoman.train.checkpoint import (
+    check_trained_with,
+    copy_named,
+    read_state,
+    read_trained_with,
+    weights_metadata,
+)
 from dragoman.train.durable import publish, verify
 
 PROVENANCE_FILE: Final = "provenance.json"
@@ -39,11 +45,14 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
         )
     for path in paths:
         verify(path)
+    trained_with = read_trained_with(paths[0] / _WEIGHTS_FILE)
+    for path in paths[1:]:
+        check_trained_with(path / _WEIGHTS_FILE, trained_with)
     mean = _mean(paths)
     provenance = [{"path": str(path.resolve()), "step": read_state(path).step} for path in paths]
 
     def fill(draft: Path) -> None:
-        save_file(mean, draft / _WEIGHTS_FILE)
+        save_file(mean, draft / _WEIGHTS_FILE, metadata=weights_metadata(trained_with))
         text = json.dumps({"average_of": provenance}, indent=1)
         (draft / PROVENANCE_FILE).write_text(text, encoding="utf-8")
 

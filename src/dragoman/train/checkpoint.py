@@ -13,6 +13,7 @@ rank-0001/step-0004000/     the same of another rank, but only what is not the s
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Final, Literal, Self
 
 import torch
 from pydantic import ValidationError
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -32,6 +34,12 @@ from dragoman.train.state import TrainState
 STATE_FILE: Final = "state.json"
 TensorGroups = Mapping[str, Mapping[str, Tensor]]
 """Named tensors by the file they belong in: model, ema, optimizer, strategy, replica."""
+TrainedWith = Mapping[str, str]
+"""What weights are wrong without and no tensor's shape tells: settings of the model, digests of the
+vocabularies. It stands in the file of the weights, wherever that is copied to."""
+_METADATA_KEY: Final = "trained_with"
+_DIGITS: Final = 12
+"""Of a digest, in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +58,17 @@ class Checkpoint:
         verify(path)
         return cls(path, read_state(path))
 
+    def file(self, group: str) -> Path:
+        """Where the tensors of a group are."""
+        return _tensor_file(self.path, group)
+
     def has(self, group: str) -> bool:
         """Whether the checkpoint has tensors of this group."""
-        return _tensor_file(self.path, group).is_file()
+        return self.file(group).is_file()
 
     def tensors(self, group: str) -> dict[str, Tensor]:
         """The tensors of a group by name, on the CPU."""
-        return load_file(_tensor_file(self.path, group))
+        return load_file(self.file(group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +83,18 @@ class Saved:
 class CheckpointStore:
     """The checkpoints of one run. Only one process may save; any may look."""
 
-    def __init__(self, directory: Path, config: CheckpointConfig) -> None:
+    def __init__(
+        self, directory: Path, config: CheckpointConfig, trained_with: TrainedWith | None = None
+    ) -> None:
         self.directory = directory
         self.config = config
+        self.trained_with = trained_with or {}
 
     def of_rank(self, rank: int) -> CheckpointStore:
         """Where a rank keeps what is its own; rank 0 keeps it with what all share."""
         if rank == 0:
             return self
-        return CheckpointStore(self.directory / f"rank-{rank:04d}", self.config)
+        return CheckpointStore(self.directory / f"rank-{rank:04d}", self.config, self.trained_with)
 
     def clean(self) -> None:
         """Remove what a killed process left half-written; only for the process that saves."""
@@ -96,7 +111,8 @@ class CheckpointStore:
         def fill(draft: Path) -> None:
             for group, tensors in groups.items():
                 if tensors:
-                    save_file(dict(tensors), _tensor_file(draft, group))
+                    metadata = weights_metadata(self.trained_with)
+                    save_file(dict(tensors), _tensor_file(draft, group), metadata=metadata)
             (draft / STATE_FILE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
 
         size_bytes = publish(path, fill)
@@ -212,16 +228,42 @@ def read_state(path: Path) -> TrainState:
         ) from error
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
+def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None = None) -> None:
     """Put the weights to translate with into a model: the moving average where there is one.
 
     path: a checkpoint, or the directory that `average` made.
-    Raises CheckpointError where they are damaged or belong to another model.
+    trained_with: of the model and the vocabularies that they are to be used with.
+    Raises CheckpointError where they are damaged or belong to another model or vocabulary.
     """
     group = "ema" if _tensor_file(path, "ema").is_file() else "model"
     file = _tensor_file(path, group)
     verify(path, [file.name])
+    check_trained_with(file, trained_with or {})
     copy_named(load_file(file), dict(model.named_parameters()), place=file)
+
+
+def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
+    """For a file of weights; one entry, because safetensors writes several in any order."""
+    return {_METADATA_KEY: json.dumps(dict(trained_with), sort_keys=True)}
+
+
+def read_trained_with(file: Path) -> dict[str, str]:
+    """What a file of weights says that they were trained with; nothing where it does not say."""
+    with safe_open(file, framework="pt") as weights:
+        metadata: dict[str, str] = weights.metadata() or {}
+    found: dict[str, str] = json.loads(metadata.get(_METADATA_KEY, "{}"))
+    return found
+
+
+def check_trained_with(file: Path, expected: TrainedWith) -> None:
+    """Raises CheckpointError where weights would be used with anything else than in training."""
+    for name, value in read_trained_with(file).items():
+        if expected.get(name, value) != value:
+            raise CheckpointError(
+                f"was trained with another {name}: {value[:_DIGITS]}",
+                place=file,
+                remedy="restore the files of the run that it was trained in, or name that run",
+            )
 
 
 @torch.no_grad()

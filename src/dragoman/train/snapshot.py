@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError
 from dragoman.files import file_sha256
-from dragoman.train.checkpoint import Checkpoint, CheckpointStore, TensorGroups, copy_named
+from dragoman.train.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    TensorGroups,
+    check_trained_with,
+    copy_named,
+)
 from dragoman.train.durable import DIGESTS_FILE
 from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
@@ -77,6 +83,7 @@ def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> T
     wrote it; else each goes on from what all share, with the optimizer of rank 0.
     Raises CheckpointError.
     """
+    check_trained_with(checkpoint.file("model"), store.trained_with)
     restore(checkpoint, step, own=_own(store, checkpoint, step))
     return checkpoint.state.model_copy(update={"world_size": step.world.world_size})
 

@@ -255,6 +255,9 @@ def test_the_command_says_it_in_one_line(
     assert not out.exists()
     assert main(["export", str(run.path), "--to", "bundle", "--output", str(tmp_path / "in")]) == 1
     assert (tmp_path / "in").read_text() == "A man.\n", "nothing but an export is replaced"
+    capfd.readouterr()
+    assert main(["export", str(bundle), "--to", "huggingface", "--output", str(out)]) == 1
+    assert "is an export; name the run" in capfd.readouterr().err
 
 
 def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) -> None:
@@ -263,6 +266,16 @@ def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) 
     with pytest.raises(CorpusError, match="cannot be read"):
         exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "none.txt")
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("text", ["\n", " \n\t\n", "A man. " * 500 + "\n"])
+def test_an_export_that_nothing_checked_is_not_called_done(
+    run: RunDirectory, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "in").write_text(text)
+    with pytest.raises(CorpusError, match="no sentence of 1 to 60 pieces"):
+        exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "in")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_no_pickle_is_written_or_read(
