@@ -20,6 +20,7 @@ _RECIPE_HELP = "a shipped recipe (see: dragoman recipes), or a TOML file"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, or that of the error's class."""
+    _replace_closed_streams()
     options = _parser().parse_args(arguments)
     try:
         module = importlib.import_module(f"dragoman.{options.module}")
@@ -34,6 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("dragoman: interrupted", file=sys.stderr)
         return 130
     return code
+
+
+def _replace_closed_streams() -> None:
+    """Those that were closed when we began: the next file to be opened would take their number.
+
+    Who reads from a closed input is told so; what goes to a closed output is lost, as was wanted.
+    """
+    for name, access, mode in (
+        ("stdin", os.O_WRONLY, "r"),
+        ("stdout", os.O_RDWR, "w"),
+        ("stderr", os.O_RDWR, "w"),
+    ):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
 
 
 class _Parser(argparse.ArgumentParser):

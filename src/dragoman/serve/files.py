@@ -12,14 +12,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
-from dragoman.errors import CorpusError, MachineError
+from dragoman.errors import ConfigError, CorpusError, MachineError
 
+_STANDARD_INPUT: Final = "standard input"
 TranslateLines = Callable[[Iterable[str], int], Iterator[list[str]]]
 """(lines, the number of the first) -> group by group for each line what is written for it, newlines
 included."""
@@ -40,6 +41,36 @@ class Progress:
     lines: int
     done_bytes: int
     all_bytes: int
+
+
+def output_place(output: Path, source: Path | None) -> Path:
+    """Where the output goes: what a link points to, so that the link stays.
+
+    source: the standard input where it is None.
+    Raises ConfigError where that is a directory, or the input, whose text would be lost.
+    """
+    if is_device(output):
+        return output
+    output = Path(os.path.realpath(output))
+    if output.is_dir():
+        raise ConfigError("is a directory", place=output, remedy="name a file with --output")
+    with suppress(OSError):  # what is not there is told of when it is opened
+        given = os.fstat(0) if source is None else source.stat()
+        if os.path.samestat(given, output.stat()):
+            raise ConfigError(
+                "is the input too, whose text would be lost",
+                place=output,
+                remedy="name another file with --output",
+            )
+    return output
+
+
+def is_device(output: Path) -> bool:
+    """Whether this is to be written to as it is, and never to be replaced: /dev/null, a pipe."""
+    if output.exists() and not output.is_file() and not output.is_dir():
+        return True
+    named = output.readlink() if output.is_symlink() else output.absolute()
+    return str(named).startswith(("/proc/", "/dev/fd/"))  # such as /dev/stdout
 
 
 def translate_file(
@@ -87,11 +118,14 @@ class LineReader:
         self.bytes_read = 0
 
     def raw(self) -> Iterator[bytes]:
-        """Lines as bytes."""
-        for line in self._stream:
-            self._number += 1
-            self.bytes_read += len(line)
-            yield line
+        """Lines as bytes; raises CorpusError where they cannot be read."""
+        try:
+            for line in self._stream:
+                self._number += 1
+                self.bytes_read += len(line)
+                yield line
+        except OSError as error:
+            raise _unreadable(self._name, error) from error
 
     def text(self) -> Iterator[str]:
         """Lines as text without their ends; raises CorpusError that names one not in UTF-8."""
@@ -147,17 +181,22 @@ def _draft_of(record: Path) -> Path:
 @contextmanager
 def input_lines(path: Path | None) -> Iterator[LineReader]:
     """Lines of a file, or of the standard input; raises CorpusError where it cannot be opened."""
-    name = "standard input" if path is None else str(path)
+    name = _STANDARD_INPUT if path is None else str(path)
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(
                 open(0 if path is None else path, "rb", closefd=path is not None)
             )
         except OSError as error:
-            raise CorpusError(
-                f"cannot be read: {error.strerror}", place=name, remedy="check its name"
-            ) from error
+            raise _unreadable(name, error) from error
         yield LineReader(stream, name=name)
+
+
+def _unreadable(name: str, error: OSError) -> CorpusError:
+    remedy = "name text with --input, or send it there" if name == _STANDARD_INPUT else ""
+    return CorpusError(
+        f"cannot be read: {error.strerror}", place=name, remedy=remedy or "check its name"
+    )
 
 
 @contextmanager

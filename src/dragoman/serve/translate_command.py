@@ -15,12 +15,20 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from dragoman import units
 from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.malloc import memory_errors_named
 from dragoman.model.config import SearchConfig
 from dragoman.serve.engines import Opened, open_translator
-from dragoman.serve.files import Progress, input_lines, translate_file, write_errors_named
+from dragoman.serve.files import (
+    Progress,
+    input_lines,
+    is_device,
+    output_place,
+    translate_file,
+    write_errors_named,
+)
 from dragoman.serve.layout import Layout
 from dragoman.serve.translator import Translation, Translator
 
@@ -35,6 +43,8 @@ def translate(options: Namespace) -> int:
             place="--inspect",
             remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
         )
+    if options.output is not None:
+        options.output = output_place(options.output, options.input)
     with (
         memory_errors_named("lower --batch-cells"),
         open_translator(
@@ -51,6 +61,8 @@ def translate(options: Namespace) -> int:
             _converse(opened, options)
         elif options.output is None:
             _pipe(opened, options)
+        elif is_device(options.output):
+            _write_device(opened, options)
         elif options.input is None:
             _write_pipe(opened, options)
         else:
@@ -67,6 +79,16 @@ def _pipe(opened: Opened, options: Namespace) -> None:
         except OSError:  # what is left would be tried again at the end, and told once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise
+
+
+def _write_device(opened: Opened, options: Namespace) -> None:
+    with (
+        write_errors_named(str(options.output)),
+        input_lines(options.input) as reader,
+        options.output.open("w", encoding="utf-8", newline="\n") as out,
+    ):
+        for group in _written(opened, options, reader.text(), 1):
+            out.writelines(group)
 
 
 def _write_pipe(opened: Opened, options: Namespace) -> None:
@@ -151,12 +173,12 @@ def _converse(opened: Opened, options: Namespace) -> None:
             (found,) = opened.translator.translate(
                 [text], search, layout=_layout(options), num_hypotheses=options.n_best
             )
-            spent_ms = (time.perf_counter() - started) * 1000
+            spent_s = time.perf_counter() - started
             for one in found:
                 print(f"{one.score:8.4f}  {one.text}" if options.n_best > 1 else one.text)
             if options.inspect:
                 _show_attention(opened.translator, text, search)
-            print(f"  {spent_ms:.0f} ms", file=sys.stderr)
+            print(f"  {units.DURATION.text(spent_s)}", file=sys.stderr)
             sys.stdout.flush()
 
 

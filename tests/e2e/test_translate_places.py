@@ -1,0 +1,111 @@
+"""Where translations come from and go to: links, devices, pipes, streams that are closed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bad_input import complaint
+from dragoman.cli import main
+from served import served_bundle
+
+LINES = "A man.\nTwo dogs run.\n"
+
+
+@pytest.fixture
+def bundle(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("in").write_text(LINES)
+    return str(served_bundle(shared_data))
+
+
+@pytest.fixture
+def expected(bundle: str) -> str:
+    assert main(["translate", bundle, "--input", "in", "--output", "expected"]) == 0
+    return Path("expected").read_text()
+
+
+def names() -> set[str]:
+    return {path.name for path in Path().iterdir()}
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(bundle: str, expected: str) -> None:
+    Path("disk").mkdir()
+    Path("out").symlink_to("disk/out")
+    assert main(["translate", bundle, "--input", "in", "--output", "out"]) == 0
+    assert Path("out").is_symlink()
+    assert Path("disk/out").read_text() == expected
+    assert names() == {"in", "expected", "out", "disk"}
+
+
+def test_a_pipe_is_written_to_and_not_replaced(bundle: str, expected: str) -> None:
+    os.mkfifo("pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_text()), daemon=True)
+    reader.start()
+    assert main(["translate", bundle, "--input", "in", "--output", "pipe"]) == 0
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+    reader.join(60)
+    assert read == [expected]
+    assert names() == {"in", "expected", "pipe"}
+
+
+def test_the_standard_output_has_a_name(bundle: str, expected: str) -> None:
+    before = os.lstat("/dev/stdout").st_ino
+    command = [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--output", "/dev/stdout"]
+    for source in (["--input", "in"], []):
+        done = subprocess.run([*command, *source], input=LINES, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr
+    with Path("out").open("w") as out:
+        subprocess.run([*command, "--input", "in"], stdout=out, check=True)
+    assert Path("out").read_text() == expected
+    assert os.lstat("/dev/stdout").st_ino == before
+
+
+@pytest.mark.parametrize("name", ["in", "link", "hard"])
+def test_the_input_is_not_overwritten(
+    bundle: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("link").symlink_to("in")
+    Path("hard").hardlink_to("in")
+    assert main(["translate", bundle, "--input", "in", "--output", name]) == 2
+    assert "is the input too" in complaint(capsys)
+    assert Path("in").read_text() == LINES
+    command = [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--output", name]
+    with Path("in").open() as source:
+        done = subprocess.run(command, stdin=source, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is the input too" in done.stderr
+    assert Path("in").read_text() == LINES
+
+
+def test_a_directory_is_refused_before_the_work(
+    bundle: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("folder").mkdir()
+    assert main(["translate", bundle, "--input", "in", "--output", "folder"]) == 2
+    assert "is a directory" in complaint(capsys)
+    assert names() == {"in", "folder"}
+
+
+def test_streams_that_are_closed(bundle: str, expected: str) -> None:
+    def run(arguments: str) -> subprocess.CompletedProcess[str]:
+        command = f"exec {sys.executable} -m dragoman.cli translate {bundle} {arguments}"
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+
+    for arguments in ("<&-", "-i <&-", "--output out <&-"):
+        done = run(arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("dragoman: standard input: cannot be read: ")
+        assert done.stderr.count("\n") == 1
+        assert names() == {"in", "expected"}
+    assert run("--input in --output out <&- >&- 2>&-").returncode == 0
+    assert Path("out").read_text() == expected
+    done = run("<in >&-")
+    assert (done.returncode, done.stderr) == (0, "")
