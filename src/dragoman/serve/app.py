@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -50,6 +51,7 @@ _POLICY: Final = (
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"model": ErrorResponse, "description": "More than one Host"},
     401: {"model": ErrorResponse, "description": "The token is missing or wrong"},
     404: {"model": ErrorResponse, "description": "No model for these languages"},
     408: {"model": ErrorResponse, "description": "The body did not arrive in time"},
@@ -242,7 +244,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(OverloadedError)
     async def busy(_request: Request, error: OverloadedError) -> JSONResponse:
-        return error_response(503, str(error), {"Retry-After": f"{error.retry_s:.0f}"})
+        return error_response(503, str(error), {"Retry-After": str(math.ceil(error.retry_s))})
 
     @app.exception_handler(TimeoutError)
     async def late(_request: Request, _error: TimeoutError) -> JSONResponse:

@@ -10,6 +10,7 @@ batch took.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dragoman import units
 from dragoman.errors import DragomanError
 from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
@@ -32,7 +34,8 @@ class OverloadedError(DragomanError):
     """More waits than can be done in time. retry_s: when to try again."""
 
     def __init__(self, retry_s: float) -> None:
-        super().__init__("the server is busy", remedy=f"try again in {retry_s:.0f} s")
+        after = units.DURATION.text(math.ceil(retry_s))
+        super().__init__("the server is busy", remedy=f"try again in {after}")
         self.retry_s = retry_s
 
 

@@ -1,5 +1,6 @@
 """What a request may take, checked before anything else sees it.
 
+400   a request with more than one Host: which of them was checked would be anybody's guess
 401   without the token nothing answers but /health
 408   a body that does not arrive in time
 413   a body that is too large
@@ -15,13 +16,15 @@ import binascii
 import hmac
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serve.metrics import Metrics
+from dragoman.serve.metrics import Metrics, Status
 
 _OPEN_PATHS: Final = ("/health",)
 _LOOPBACK_NAMES: Final = ("", "127.0.0.1", "localhost", "[::1]")
@@ -59,16 +62,20 @@ class Guard:
     _under_way: Counter[str] = field(default_factory=Counter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its whole body, or refuse it."""
+        """Pass a request on with its whole body, or refuse it; one to HEAD is one to GET."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # uvicorn sends the head of the answer alone
+            scope = {**scope, "method": "GET"}
         client = (scope.get("client") or ("",))[0]
         with self.metrics.request(scope["path"]) as status:
 
             async def send_counted(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     status.code = message["status"]
+                elif not message.get("more_body"):
+                    status.answered = True
                 await send(message)
 
             self._under_way[client] += 1
@@ -77,7 +84,8 @@ class Guard:
                 body = await self._body(scope, receive)
                 if not named and not _key_in(body, scope, self.limits.token or ""):
                     raise _RefusedError(401, _TOKEN_NEEDED)
-                await self.app(scope, _replay(body, receive), send_counted)
+                async with _while_connected(receive, status):
+                    await self.app(scope, _replay(body, receive), send_counted)
             except _RefusedError as refused:
                 await _answer(send_counted, refused.status, str(refused))
             finally:
@@ -88,6 +96,8 @@ class Guard:
     def _check(self, scope: Scope, client: str) -> bool:
         """Refuse what needs no body to be refused; whether no token is missing so far."""
         headers = dict(scope["headers"])
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise _RefusedError(400, "more than one Host")
         if scope["path"] in _OPEN_PATHS:
             return True
         if self._under_way[client] > self.limits.max_requests_per_client:
@@ -134,6 +144,31 @@ class Guard:
                 parts.clear()
             if ended:
                 return b"".join(parts)
+
+
+@asynccontextmanager
+async def _while_connected(receive: Receive, status: Status) -> AsyncIterator[None]:
+    """Leave the block where the client goes away before it was answered: so do its rows."""
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = not status.answered
+        if gone:
+            task.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone or task.uncancel():
+            raise
+    finally:
+        watching.cancel()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

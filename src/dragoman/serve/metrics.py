@@ -29,9 +29,13 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 @dataclass(slots=True)
 class Status:
-    """The status a request was answered with; 499 where it got no answer."""
+    """The status a request was answered with; 499 where it got no answer.
+
+    answered: the whole answer was given.
+    """
 
     code: int = 499
+    answered: bool = False
 
 
 class Metrics:

@@ -36,7 +36,7 @@ def serve(options: Namespace) -> int:
         from dragoman.serve.app import create_app
         from dragoman.serve.limits import Limits
         from dragoman.serve.models import ServedModel
-        from dragoman.serve.protocol import BoundedProtocol
+        from dragoman.serve.protocol import BoundedProtocol, allow_connections
     except ImportError as error:
         raise MachineError(
             f"{error.name} is not installed", remedy="install it: pip install 'dragoman[serve]'"
@@ -60,6 +60,7 @@ def serve(options: Namespace) -> int:
             timeout_graceful_shutdown=int(options.timeout) + _DRAIN_S,
         )
         listener = _listen(options.host, options.port)
+        allow_connections()
         collect_rarely()
         _tell(listener, options.host)
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn repeats them when it has drained

@@ -22,6 +22,12 @@ async function ask(path, body) {
   return answer;
 }
 
+/** Seconds in words for people. */
+function duration(seconds) {
+  const [amount, unit] = seconds < 0.9995 ? [seconds * 1000, "ms"] : [seconds, "s"];
+  return `${Number(amount.toPrecision(3))} ${unit}`;
+}
+
 function showError(problem) {
   element("error").textContent = problem;
   element("error").hidden = !problem;
@@ -54,7 +60,7 @@ async function translate(event) {
     if (number !== latest) return;
     const best = answer.translations[0];
     element("result").textContent = best.text;
-    element("time").textContent = `${(answer.seconds * 1000).toFixed(0)} ms`;
+    element("time").textContent = duration(answer.seconds);
     element("copy").disabled = false;
     showAlternatives(best.alternatives.filter((one) => one.text !== best.text));
   } catch (error) {

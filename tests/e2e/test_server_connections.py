@@ -1,0 +1,121 @@
+"""Connections to a real server: many of them, idle or broken off, and what their heads may say."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dragoman.serve.protocol import MAX_CONNECTIONS
+from processes import wait_until
+from served import Server, served_bundle, serving
+
+LONG = "A man in a red shirt is standing. " * 300
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def server(shared_data: Path) -> Iterator[Server]:
+    with serving(served_bundle(shared_data), "--threads", "1") as server:
+        yield server
+
+
+def connect(server: Server) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.settimeout(60)
+    return connection
+
+
+def exchange(server: Server, request: bytes) -> bytes:
+    """All that is answered until the server closes."""
+    with connect(server) as connection:
+        connection.sendall(request)
+        answer = b""
+        while part := connection.recv(65_536):
+            answer += part
+    return answer
+
+
+def post(path: str, body: object) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(content) + content
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/models", b"/translate"])
+def test_a_request_with_two_hosts_is_refused(server: Server, path: bytes) -> None:
+    for first, second in ((b"elsewhere.example", b"localhost"), (b"localhost", b"localhost")):
+        hosts = b"Host: " + first + b"\r\nHost: " + second + b"\r\nConnection: close\r\n\r\n"
+        answer = exchange(server, b"GET " + path + b" HTTP/1.1\r\n" + hosts)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_the_head_of_an_answer_can_be_asked_for_alone(server: Server, shared_data: Path) -> None:
+    def head(server: Server, path: bytes) -> tuple[bytes, bytes]:
+        request = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        answer, body = (
+            exchange(server, method + b" " + path + request).partition(b"\r\n\r\n")[::2]
+            for method in (b"HEAD", b"GET")
+        )
+        assert answer[1] == b""
+        assert answer[0].split(b"\r\n")[0] == body[0].split(b"\r\n")[0]
+        return answer[0], body[1]
+
+    for path in (b"/health", b"/ready", b"/", b"/models"):
+        answer, content = head(server, path)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"content-length: %d" % len(content) in answer
+    assert head(server, b"/translate")[0].startswith(b"HTTP/1.1 405 ")
+    with serving(served_bundle(shared_data), token=TOKEN) as guarded:
+        assert head(guarded, b"/health")[0].startswith(b"HTTP/1.1 200 ")
+        assert head(guarded, b"/ready")[0].startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("path", ["/translate", "/translate/stream", "/libretranslate/translate"])
+def test_the_rows_of_a_client_that_has_gone_leave_the_queue(server: Server, path: str) -> None:
+    def numbers() -> dict[str, float]:
+        lines = server.ask("/metrics").body.decode().split("\n")
+        return {line.split(" ")[0]: float(line.split(" ")[1]) for line in lines if line[:1] == "d"}
+
+    def waiting() -> float:
+        return numbers()['dragoman_waiting_pieces{model="small"}']
+
+    left = f'dragoman_requests_total{{path="{path}",status="499"}}'
+    before = numbers().get(left, 0.0)
+    text = "\n".join([LONG] * 9)
+    body = {"q": text, "target": "de"} if "libre" in path else {"text": text, "beam_size": 10}
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(connect(server)).sendall(post(path, body))
+        wait_until(lambda: waiting() > 1000)
+    wait_until(lambda: waiting() == 0)
+    if path != "/translate/stream":  # of which some lines may have been answered
+        assert numbers()[left] == before + 2
+    assert server.ask("/translate", {"text": "A man."}).status == 200
+
+
+def test_idle_connections_make_room_for_others(server: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + 500
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"this process may have {hard} files; {wanted} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    try:
+        with ExitStack() as stack:
+            working = stack.enter_context(connect(server))
+            working.sendall(post("/translate", {"text": LONG * 3, "beam_size": 8}))
+            idle = [stack.enter_context(connect(server)) for _ in range(MAX_CONNECTIONS + 200)]
+            assert server.ask("/health", timeout=5).status == 200
+            assert idle[0].recv(100) == b""
+            idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert idle[-1].recv(100).startswith(b"HTTP/1.1 200 ")
+            assert working.recv(100).startswith(b"HTTP/1.1 200 ")
+            assert server.memory_mb < 500
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert server.ask("/health").status == 200
