@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Self
 
+from dragoman import units
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.errors import DragomanError, TrainingError
@@ -118,7 +119,8 @@ def launch_workers(
             _end_workers(meeting)
         if hung is not None:
             raise HungWorkerError(
-                f"rank {hung} gave no sign of life for {hung_after_s:.0f} s and was killed",
+                f"rank {hung} gave no sign of life for {units.DURATION.text(hung_after_s)} "
+                "and was killed",
                 place=log_path,
                 remedy="look at that machine's memory and processes; the same command goes on "
                 "from the last checkpoint",

@@ -19,6 +19,7 @@ from typing import IO, Final, Literal
 
 from pydantic import ValidationError
 
+from dragoman import units
 from dragoman.errors import CheckpointError, DragomanError, MachineError
 from dragoman.files import disk_errors_named, write_whole
 from dragoman.settings import Section
@@ -106,7 +107,8 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
             return session
         time.sleep(_LOOK_EVERY_S)
     raise MachineError(
-        f"process {session.pid if session else '?'} has not ended within {wait_s:.0f} s",
+        f"process {session.pid if session else '?'} has not ended "
+        f"within {units.DURATION.text(wait_s)}",
         place=run,
         remedy="run the same command again: the second signal kills",
     )

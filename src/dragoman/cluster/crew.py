@@ -75,7 +75,7 @@ class Crew:
 
         def look() -> None:
             while not back and not over.wait(pause_s):
-                back.extend(host.name for host in absent if _answers(host))
+                back.extend(host.name for host in absent if not over.is_set() and _answers(host))
 
         thread = threading.Thread(target=look, daemon=True)
         thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Hosts
+from dragoman.files import write_whole
 from dragoman.settings import Section
 
 
@@ -23,14 +25,16 @@ class Measured(Section):
 
 
 def remember(hosts: Hosts, facts: ClusterFacts) -> None:
-    """Keep them in place of what was measured before, where there is a measurement in them."""
+    """Keep them in place of what was measured before, where there is a measurement in them.
+
+    Where they cannot be written they are not kept: `plan` asks for what it lacks.
+    """
     if not facts.pairs and len(hosts.host) > 1:
         return
     path = _path(hosts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(Measured(time=time.time(), facts=facts).model_dump_json(), encoding="utf-8")
-    draft.replace(path)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, Measured(time=time.time(), facts=facts).model_dump_json())
 
 
 def recall(hosts: Hosts) -> Measured | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Final
 
+from dragoman import units
 from dragoman.cluster.hosts import Host
 from dragoman.errors import MachineError
 
@@ -21,6 +23,7 @@ LOST_AFTER_S: Final = 15
 NO_PYTHON: Final = "there is no"
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+_starting: Final = threading.Lock()
 NO_LOGIN: Final = 255
 _NO_PROGRAM: Final = 127
 _OPTIONS: Final = {
@@ -29,6 +32,8 @@ _OPTIONS: Final = {
     "ConnectTimeout": str(CONNECT_S),
     "ServerAliveInterval": str(_ALIVE_EVERY_S),
     "ServerAliveCountMax": str(LOST_AFTER_S // _ALIVE_EVERY_S),
+    # A connection that the user's own ssh shares would be found dead by its settings, not by these.
+    "ControlPath": "none",
     "ForwardAgent": "no",
     "ClearAllForwardings": "yes",
     "LogLevel": "ERROR",
@@ -53,13 +58,16 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
         stderr=stderr,
         start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
     )
-    _started.add(process)
+    with _starting:
+        _started.add(process)
     return process
 
 
 def hang_up() -> None:
     """End every ssh that was started here, and with it what it runs on its host."""
-    for process in list(_started):
+    with _starting:  # hosts are spoken to from a thread each
+        running = list(_started)
+    for process in running:
         process.kill()
 
 
@@ -71,7 +79,9 @@ def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: floa
         except subprocess.TimeoutExpired as error:
             process.kill()
             raise MachineError(
-                f"no answer within {timeout_s:.0f} s", place=host.name, remedy="look at its load"
+                f"no answer within {units.DURATION.text(timeout_s)}",
+                place=host.name,
+                remedy="look at its load",
             ) from error
     if process.returncode:
         raise failure(host, process.returncode, said)

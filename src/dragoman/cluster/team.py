@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from dragoman import units
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
 from dragoman.cluster.hosts import Host
@@ -74,7 +75,8 @@ class Agent:
             exit_code = self._process.wait()
         if exit_code == ssh.NO_LOGIN and self._has_spoken:
             return MachineError(
-                f"the connection was lost: no answer for {ssh.LOST_AFTER_S} s, or it was closed",
+                "the connection was lost: no answer for "
+                f"{units.DURATION.text(ssh.LOST_AFTER_S)}, or it was closed",
                 place=self.host.name,
                 remedy="see whether it runs, and its network",
             )
@@ -95,11 +97,14 @@ class Agent:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as lines, contextlib.suppress(ValueError):
+        # A login shell may print what is no word of ours, and be it a number.
+        nonsense = (ValueError, KeyError, AttributeError, TypeError)
+        with self._process.stdout as lines, contextlib.suppress(*nonsense):
             for line in lines:
                 values = json.loads(line)
+                what = values.pop("say")
                 self._has_spoken = True
-                self._inbox.put(Message(self.host.name, values.pop("say"), values))
+                self._inbox.put(Message(self.host.name, what, values))
         self._inbox.put(Message(self.host.name, GONE, {}))
 
 
@@ -165,13 +170,13 @@ class Team:
             if message is None:
                 missing = ", ".join(name for name in self.agents if name not in heard)
                 raise MachineError(
-                    f"no answer within {timeout_s:.0f} s",
+                    f"no answer within {units.DURATION.text(timeout_s)}",
                     place=missing,
                     remedy="look at its load and its network",
                 )
             if message.what == what:
                 heard[message.host] = message.values
-            elif message.what == GONE and message.host not in heard:
+            elif message.what == GONE:  # also of one that has been heard: more was to come
                 raise self.agents[message.host].failure()
             elif message.what == DONE and message.values["exit_code"]:
                 raise MachineError(message.values["problem"], place=message.host)

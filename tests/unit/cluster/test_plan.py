@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -347,6 +348,8 @@ def test_what_doctor_measured_is_planned_with(
     given = plan_recipe(recipe, PlanRequest(hosts=words, link="1Gbit", gpu="v100"))
     assert given.cluster.link.source == "a port of 1 Gbit/s"
     assert "v100" in given.compute.source
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # where nothing can be kept, doctor goes on
+    remember(load_hosts(words), ClusterFacts(hosts=(host, slower), pairs=(pair,)))
     other = PlanRequest(hosts="10.0.0.1:2,10.0.0.3:1")
     with pytest.raises(ConfigError, match="--link"):
         plan_recipe(recipe, other)

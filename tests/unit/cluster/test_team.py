@@ -1,0 +1,47 @@
+"""The desk's end of agents, which are other programs here, reached by a stand-in for ssh."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dragoman.cluster.hosts import Host
+from dragoman.cluster.team import GONE, Team
+from dragoman.errors import MachineError
+
+HOSTS = (Host(address="10.0.0.1", name="alpha", slots=1), Host(address="b", name="beta", slots=1))
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder; what lies there under a host's address is run by a shell in place of its agent."""
+    program = tmp_path / "ssh"
+    program.write_text(
+        f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nexec sh {tmp_path}/"$2"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for(
+    answers: Path,
+) -> None:
+    (answers / "10.0.0.1").write_text('echo \'{"say": "ready"}\'; echo bad luck >&2; exit 3\n')
+    (answers / "b").write_text("cat > /dev/null\n")  # says nothing that is asked for
+    with Team(HOSTS, code="0" * 64, verb="work") as team:
+        with pytest.raises(MachineError) as caught:
+            team.each("ready", timeout_s=60)
+        assert caught.value.place == "alpha"
+        assert "bad luck" in str(caught.value)
+
+
+@pytest.mark.parametrize("said", ["Welcome to beta!", "42", "[]", "{}", "null"])
+def test_a_host_that_talks_nonsense_is_gone(answers: Path, said: str) -> None:
+    (answers / "b").write_text(f"echo '{said}'; cat > /dev/null\n")
+    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+        message = team.next(30)
+        assert message is not None
+        assert (message.host, message.what) == ("beta", GONE)
