@@ -29,6 +29,8 @@ STRAGGLER: Final = 1.25
 """Steps this much longer than the median of the hosts hold all the others up."""
 HALF_DUPLEX: Final = 0.65
 """With both directions busy, each carries less than this of what one alone does."""
+MOST_HALF_DUPLEX_BYTES_PER_S: Final = 1e9 / 8
+"""Ethernet above 1 Gbit/s knows full duplex alone (IEEE 802.3ae); sums cost a processor more."""
 LEAST_OF_CLAIM: Final = 0.5
 """Of what both cards say; virtual ones may say anything, so this is a warning only."""
 SLOW_PAIR: Final = 0.7
@@ -235,8 +237,11 @@ def cards(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
 
 def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
     """No pair of hosts is slower than the others or its cards, one way or both at once."""
+    for name, said in facts.unmeasured.items():
+        remedy = "training would break off likewise: see whether TCP passes between the hosts"
+        yield _fail("bandwidth", name, f"sums over the network broke off: {said}", remedy)
     if not facts.pairs:
-        if len(facts.hosts) > 1:
+        if len(facts.hosts) > 1 and not facts.unmeasured:
             yield _unknown("bandwidth")
         return
     usual = statistics.median(pair.both_bytes_per_s for pair in facts.pairs)
@@ -244,15 +249,18 @@ def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
         names = " - ".join(pair.hosts)
         slower_way = min(pair.forth_bytes_per_s, pair.back_bytes_per_s)
         rate = units.BYTE_RATE.text(pair.both_bytes_per_s)
-        if pair.both_bytes_per_s < HALF_DUPLEX * slower_way:
-            one_way = units.BYTE_RATE.text(slower_way)
-            found = f"{rate} each way at once, {one_way} one way alone: half duplex"
+        at_once = f"{rate} each way at once, {units.BYTE_RATE.text(slower_way)} one way alone"
+        hindered = pair.both_bytes_per_s < HALF_DUPLEX * slower_way
+        if hindered and slower_way <= MOST_HALF_DUPLEX_BYTES_PER_S:
             remedy = "check the negotiated duplex of both cards and the switch ports"
-            yield _fail("bandwidth", names, found, remedy)
+            yield _fail("bandwidth", names, f"{at_once}: half duplex", remedy)
         elif pair.both_bytes_per_s < SLOW_PAIR * usual:
             found = f"{rate}, the other pairs {units.BYTE_RATE.text(usual)}"
             remedy = "a port that negotiated a lower speed: see ethtool on both hosts"
             yield _fail("bandwidth", names, found, remedy)
+        elif hindered:
+            remedy = "no such link is half duplex: the processors may be slow, or other traffic"
+            yield _warn("bandwidth", names, at_once, remedy)
         elif pair.both_bytes_per_s < LEAST_OF_CLAIM * _claimed(facts, pair):
             claim = units.BYTE_RATE.text(_claimed(facts, pair))
             remedy = "look for a slower port, a limit of the provider, or other traffic"

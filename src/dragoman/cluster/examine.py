@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dragoman import units
 from dragoman.cluster import ssh
 from dragoman.cluster.agent.facts import FactsRequest
 from dragoman.cluster.copying import code_digest, code_parcel, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
-from dragoman.cluster.team import Team, in_order
+from dragoman.cluster.team import DONE, GONE, Message, Team, in_order
 from dragoman.errors import MachineError
 
 _FACTS_S: Final = 120.0
@@ -118,7 +119,9 @@ def _ahead_s(team: Team, host: Host) -> float:
         answered = time.time()
         if message is None:
             raise MachineError(
-                f"no answer within {_FACTS_S:.0f} s", place=host.name, remedy="look at its load"
+                f"no answer within {units.DURATION.text(_FACTS_S)}",
+                place=host.name,
+                remedy="look at its load",
             )
         if message.what != "time":  # one of them has ended meanwhile
             raise team.agents[message.host].failure()
@@ -130,6 +133,7 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
     """Facts with what the hosts can reach of each other and how fast."""
     exposed: dict[str, tuple[str, ...]] = {}
     found: dict[str, Any] = {}
+    unmeasured: dict[str, str] = {}
     with Team(hosts.host, code=code, verb="work") as team:
         job = Job.gather(team, shares(hosts, facts, job="probe"))
         if not any(job.closed.values()):
@@ -137,10 +141,17 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
             deadline = time.monotonic() + _MEASURE_S
             for message in team.until_done():
                 if time.monotonic() > deadline:
+                    took = units.DURATION.text(_MEASURE_S)
+                    unmeasured[hosts.host[0].name] = f"no result within {took}"
                     break
-                if message is not None and message.what == "measured":
+                if message is None:
+                    continue
+                if message.what == "measured":
                     exposed[message.host] = tuple(message.values["exposed"])
                     found |= json.loads(message.values["line"])
+                elif said := _broke_off(team, message):
+                    unmeasured[message.host] = said
+                    break  # the others wait for it, for long
     told = [
         one.model_copy(
             update={
@@ -150,7 +161,16 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
         )
         for one in facts.hosts
     ]
-    return facts.model_copy(update={"hosts": tuple(told)} | _network(found, hosts))
+    update = {"hosts": tuple(told), "unmeasured": unmeasured} | _network(found, hosts)
+    return facts.model_copy(update=update)
+
+
+def _broke_off(team: Team, message: Message) -> str:
+    """What an agent says that did not come to its end; "" where it did."""
+    if message.what == GONE:
+        return team.agents[message.host].failure().problem
+    failed = message.what == DONE and message.values["exit_code"]
+    return str(message.values["problem"]) if failed else ""
 
 
 def _network(found: Mapping[str, Any], hosts: Hosts) -> dict[str, Any]:

@@ -70,5 +70,7 @@ class ClusterFacts(Section):
     pairs: tuple[PairFacts, ...] = ()
     unreachable: dict[str, str] = Field(default_factory=dict)
     """Hosts that did not answer, and what ssh said."""
+    unmeasured: dict[str, str] = Field(default_factory=dict)
+    """Hosts on which measuring the network broke off, and what they said."""
     all_reduce_bytes_per_s: float | None = None
     """Payload a second through each interface in an all-reduce over all hosts."""

@@ -227,6 +227,17 @@ def test_what_is_wrong_between_two_hosts_is_named(
     assert words in finding.found
 
 
+def test_a_link_too_fast_for_half_duplex_is_not_called_so() -> None:
+    # Of 10 Gbit/s a sum gets less than a message: the processors add.
+    fast = {"forth_bytes_per_s": 1.1e9, "back_bytes_per_s": 1.1e9, "both_bytes_per_s": 0.6e9}
+    facts = ClusterFacts(
+        hosts=(host("alpha"), host("beta")), pairs=(pair("alpha", "beta", **fast),)
+    )
+    (finding,) = wrong(facts)
+    assert finding.status == "warning"
+    assert finding.found == "600 MB/s each way at once, 1.100 GB/s one way alone"
+
+
 def test_a_slow_port_of_all_hosts_is_seen_beside_what_the_cards_say() -> None:
     slow = {"forth_bytes_per_s": 12e6, "back_bytes_per_s": 12e6, "both_bytes_per_s": 11.8e6}
     facts = cluster().model_copy(
@@ -272,6 +283,13 @@ def test_nothing_measured_is_not_called_right() -> None:
         ("speed", "unknown"),
     ]
     assert measured_link(facts) is None
+
+
+def test_a_network_that_could_not_be_measured_is_no_network() -> None:
+    facts = ClusterFacts(hosts=(host("alpha"), host("beta")), unmeasured={"beta": "it timed out"})
+    (finding,) = wrong(facts)
+    assert (finding.check, finding.status, finding.host) == ("bandwidth", "failure", "beta")
+    assert "it timed out" in finding.found
 
 
 def test_ranks_on_processors_need_no_gpu() -> None:
