@@ -125,6 +125,20 @@ def dump_toml(recipe: Recipe) -> str:
     return tomli_w.dumps(values)
 
 
+def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
+    """Raises ConfigError where an override would change nothing of a model that is trained.
+
+    sections: of the recipe, that what is to be done reads.
+    """
+    for override in overrides:
+        if override.partition(".")[0].strip() not in sections:
+            raise ConfigError(
+                f"a model that is trained can be used with other {' and '.join(sections)} only",
+                place=f"--set {override}",
+                remedy="leave it out, or train another model",
+            )
+
+
 def digest(section: Section) -> str:
     """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling.
 

@@ -17,7 +17,7 @@ from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.errors import ConfigError
 from dragoman.files import disk_errors_named
 from dragoman.launch import Share, launch_workers
-from dragoman.recipe import Recipe, digest
+from dragoman.recipe import Recipe, check_sections, digest
 from dragoman.run_directory import RunDirectory
 from dragoman.session import training_session
 from dragoman.telemetry.events import EventWriter
@@ -167,13 +167,7 @@ def evaluate(
             place=directory.path,
             remedy="give a text with --source and its translation with --reference",
         )
-    for override in overrides:
-        if override.partition(".")[0].strip() not in ("search", "evaluate"):
-            raise ConfigError(
-                "a model that is trained can be evaluated with other search and evaluate only",
-                place=f"--set {override}",
-                remedy="leave it out, or train another model",
-            )
+    check_sections(overrides, ("search", "evaluate"))
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
     if source is not None and reference is not None:
         arguments += ["--source", str(source), "--reference", str(reference)]

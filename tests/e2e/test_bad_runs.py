@@ -135,6 +135,12 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         ["--set model.num_heads=1", "search"],
     ),
     (
+        "an override that would change nothing of a translation",
+        lambda run: None,
+        lambda run: ["translate", str(run), "--set", "corpus.lowercase=true"],
+        ["--set corpus.lowercase=true", "search"],
+    ),
+    (
         "more checkpoints than were kept",
         lambda run: None,
         lambda run: ["average", str(run), "--last", "9"],

@@ -20,6 +20,7 @@ from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.malloc import memory_errors_named
 from dragoman.model.config import SearchConfig
+from dragoman.recipe import check_sections
 from dragoman.serve.engines import Opened, open_translator
 from dragoman.serve.files import (
     Progress,
@@ -43,6 +44,7 @@ def translate(options: Namespace) -> int:
             place="--inspect",
             remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
         )
+    check_sections(options.overrides, ("search",))
     if options.output is not None:
         options.output = output_place(options.output, options.input)
     with (

@@ -184,8 +184,9 @@ class CheckpointStore:
         if candidates:
             return candidates[0]
         steps = ", ".join(str(_step(path)) for path in self.paths()) or "none"
+        readable = any(True for _ in self._states()) or not self.paths()
         raise CheckpointError(
-            f"no checkpoint {which!r}",
+            f"no checkpoint {which!r}{'' if readable else ' whose state can be read'}",
             place=self.directory,
             remedy=f"choose last, best, best-loss, best-bleu or a step (there are: {steps})",
         )
@@ -218,6 +219,7 @@ class CheckpointStore:
 
 def read_state(path: Path) -> TrainState:
     """The JSON part of the checkpoint in this directory; raises CheckpointError."""
+    verify(path, [STATE_FILE])
     try:
         return TrainState.model_validate_json((path / STATE_FILE).read_bytes())
     except (OSError, ValidationError) as error:

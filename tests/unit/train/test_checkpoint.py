@@ -180,6 +180,19 @@ def test_a_bleu_of_0_is_no_best(tmp_path: Path) -> None:
     assert store.choose("best").name == "step-0000002"
 
 
+def test_a_score_that_was_altered_chooses_nothing(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    for step, bleu in ((1, 10.0), (2, 20.0)):
+        file = save_step(store, step, bleu=bleu) / "state.json"
+        assert store.choose("best-bleu").name == f"step-000000{step}"
+    first = store.directory / "step-0000001" / "state.json"
+    first.write_text(first.read_text().replace("10.0", "90.0"))
+    assert store.choose("best-bleu").name == "step-0000002"
+    file.write_text(file.read_text().replace("20.0", "21.0"))
+    with pytest.raises(CheckpointError, match="no checkpoint 'best' whose state can be read"):
+        store.choose("best")
+
+
 def test_a_future_that_was_given_up_is_removed(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for step in (4, 8, 12):
