@@ -1,10 +1,11 @@
 """Requests of many clients -> batches, as soon as a worker is free.
 
-While workers are busy, what comes in waits; a free worker takes its share of it, a few rows of
-each request in turn, so that a long document does not hold up a sentence. Few rows make a dear
-batch: clients that were answered tend to ask again at once, so a worker whose neighbour is still
-busy waits for as many rows as it has just answered, though no longer than a tenth of the time that
-batch took.
+While workers are busy, what comes in waits; a free worker takes its share of it: the row that has
+waited longest and those nearest to it in length, for a batch runs as long as its longest row. Of
+each request a few rows are looked at in turn, so that a long document does not hold up a sentence.
+Few rows make a dear batch, and leave little choice: clients that were answered tend to ask again at
+once, so a worker whose neighbour is still busy waits for as many rows as it has just answered,
+though no longer than a tenth of the time that batch took.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from dragoman import units
@@ -24,6 +26,10 @@ from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 
 _ROWS_IN_TURN: Final = 16
+_CHOICE_ROWS: Final = 512
+"""Of which a batch is chosen, at most; each look at the queue costs as much."""
+_ENOUGH_CHOICE: Final = 2
+"""Times the last batch: so many rows need not wait for more."""
 _MEMORY: Final = 0.8
 """Share of the past in the measured speed."""
 _PAUSE_SHARE: Final = 0.1
@@ -136,7 +142,6 @@ class Batcher:
         search, num_hypotheses = self._jobs[0].search, self._jobs[0].num_hypotheses
         share = -(-(self._waiting_rows + self._running_rows) // self.engine.num_workers)
         taken = self._take(search, num_hypotheses, free=free, most_rows=share * free)
-        taken.sort(key=lambda entry: len(entry[0].rows[entry[1]]))
         size = max(1, -(-len(taken) // free))
         for start in range(0, len(taken), size):
             self._start(taken[start : start + size], search, num_hypotheses)
@@ -146,27 +151,45 @@ class Batcher:
     def _take(
         self, search: SearchConfig, num_hypotheses: int, *, free: int, most_rows: int
     ) -> list[tuple[_Job, int]]:
-        """Rows with these settings off the queue, a few of each job in turn."""
-        taken: list[tuple[_Job, int]] = []
-        longest = 0
-        others: list[_Job] = []
-        while self._jobs and len(taken) < most_rows:
-            if len(taken) >= free * self.engine.batch_rows(longest, search.beam_size):
-                break
-            job = self._jobs.popleft()
-            if (job.search, job.num_hypotheses) != (search, num_hypotheses):
-                others.append(job)
-                continue
-            for _ in range(min(_ROWS_IN_TURN, len(job.waiting))):
-                row = job.waiting.popleft()
-                taken.append((job, row))
-                longest = max(longest, len(job.rows[row]))
-                self.waiting_pieces -= len(job.rows[row]) + 1
-                self._waiting_rows -= 1
-            if job.waiting:
-                self._jobs.append(job)
-        self._jobs.extendleft(reversed(others))
+        """Rows with these settings off the queue: the oldest, and those most like it in length."""
+        choice = self._choice(search, num_hypotheses)
+        lengths = [len(job.rows[row]) for job, row in choice]
+        order = sorted(range(len(choice)), key=lengths.__getitem__)
+
+        def fits(count: int, longest: int) -> bool:
+            rows = free * self.engine.batch_rows(longest, search.beam_size)
+            return count <= min(rows, most_rows)
+
+        start, end = _window([lengths[number] for number in order], order.index(0), fits)
+        taken = [choice[number] for number in order[start:end]]
+        self._leave(taken)
         return taken
+
+    def _choice(self, search: SearchConfig, num_hypotheses: int) -> list[tuple[_Job, int]]:
+        """Rows that wait with these settings, the oldest first, a few of each job in turn."""
+        settings = (search, num_hypotheses)
+        jobs = [job for job in self._jobs if (job.search, job.num_hypotheses) == settings]
+        found: list[tuple[_Job, int]] = []
+        turn = 0
+        while jobs and len(found) < _CHOICE_ROWS:
+            for job in jobs:
+                found.extend((job, row) for row in islice(job.waiting, turn, turn + _ROWS_IN_TURN))
+            turn += _ROWS_IN_TURN
+            jobs = [job for job in jobs if len(job.waiting) > turn]
+        return found[:_CHOICE_ROWS]
+
+    def _leave(self, taken: Sequence[tuple[_Job, int]]) -> None:
+        """Off the queue; a job that has more rows goes behind the others."""
+        rows: dict[int, set[int]] = {}
+        for job, row in taken:
+            rows.setdefault(id(job), set()).add(row)
+            self.waiting_pieces -= len(job.rows[row]) + 1
+            self._waiting_rows -= 1
+        untouched = [job for job in self._jobs if id(job) not in rows]
+        touched = [job for job in self._jobs if id(job) in rows]
+        for job in touched:
+            job.waiting = deque(row for row in job.waiting if row not in rows[id(job)])
+        self._jobs = deque(job for job in [*untouched, *touched] if job.waiting)
 
     def _start(
         self, taken: list[tuple[_Job, int]], search: SearchConfig, num_hypotheses: int
@@ -209,10 +232,10 @@ class Batcher:
 
     def _pump_after(self, answered_rows: int, spent_s: float) -> None:
         """Begin the next batch at once, unless waiting a little promises a better one."""
-        if not self._running or self._waiting_rows >= answered_rows:
+        if not self._running or self._waiting_rows >= _ENOUGH_CHOICE * answered_rows:
             self._pump()
         elif self._pause is None:
-            self._expected_rows = answered_rows
+            self._expected_rows = self._waiting_rows + answered_rows
             pause_s = min(_LONGEST_PAUSE_S, _PAUSE_SHARE * spent_s)
             self._pause = asyncio.get_running_loop().call_later(pause_s, self._pump)
 
@@ -220,3 +243,26 @@ class Batcher:
         speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers
         before = self.pieces_per_s or speed
         self.pieces_per_s = _MEMORY * before + (1 - _MEMORY) * speed
+
+
+def _window(
+    lengths: Sequence[int], oldest: int, fits: Callable[[int, int], bool]
+) -> tuple[int, int]:
+    """Where the rows of a batch begin and end in these ascending lengths: around the oldest,
+    the nearest first.
+
+    fits: whether so many rows, of which the longest is so long, make a batch.
+    """
+    start, end = oldest, oldest + 1
+    while True:
+        count = end - start + 1
+        shorter = start > 0 and fits(count, lengths[end - 1])
+        longer = end < len(lengths) and fits(count, lengths[end])
+        if not (shorter or longer):
+            return start, end
+        if shorter and longer:
+            shorter = lengths[oldest] - lengths[start - 1] <= lengths[end] - lengths[oldest]
+        if shorter:
+            start -= 1
+        else:
+            end += 1
