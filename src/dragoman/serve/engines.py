@@ -53,23 +53,13 @@ def open_translator(
 
     Raises CheckpointError where it is damaged, ConfigError where the engine cannot run it.
     """
-    recipe = load_recipe(path / "recipe.toml", overrides) if is_bundle(path) else None
     if is_bundle(path) and (bundle := Bundle.open(path)).info.kind == "ctranslate2":
-        if engine == "torch":
-            raise ConfigError(
-                "this export holds no weights for PyTorch",
-                place="--engine",
-                remedy="leave it out, or name the run",
-            )
-        if quantization not in (None, bundle.info.quantization):
-            raise ConfigError(
-                f"this export was written in {bundle.info.quantization}",
-                place=f"--quantization {quantization}",
-                remedy="leave it out, or name the run",
-            )
-        translator = translator_of(bundle, threads=threads, batch_cells=batch_cells)
-        identity = _identity(path, [path], overrides, bundle.info.quantization)
-        yield Opened(translator, recipe or bundle.recipe, identity)
+        _check_written(bundle, engine, quantization)
+        yield Opened(
+            translator_of(bundle, threads=threads, batch_cells=batch_cells),
+            load_recipe(path / "recipe.toml", overrides),
+            _identity(path, [path], overrides, bundle.info.quantization),
+        )
         return
     from dragoman.distributed.world import join_world
     from dragoman.export.load import load_translation_model
@@ -77,37 +67,59 @@ def open_translator(
 
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)
-        on_cpu = world.device.type == "cpu"
-        possible = len(checkpoints) == 1 and on_cpu and find_spec("ctranslate2") is not None
-        if engine == "ctranslate2" and len(checkpoints) > 1:
-            raise ConfigError(
-                "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
-            )
-        use_ctranslate2 = engine == "ctranslate2" or (engine == "auto" and possible)
-        if quantization not in (None, "float32") and not use_ctranslate2:
-            raise ConfigError(
-                f"only CTranslate2 translates in {quantization}: one model, on a CPU",
-                place=f"--quantization {quantization}",
-                remedy="leave it out",
-            )
-        written = quantization or "float32"
+        arithmetic = _arithmetic(model, engine, quantization)
         yield Opened(
             Translator(
-                converted(model, threads=threads, quantization=written, batch_cells=batch_cells)
-                if use_ctranslate2
-                else TorchEngine(model.models),
+                TorchEngine(model.models)
+                if arithmetic == "torch"
+                else converted(
+                    model, threads=threads, quantization=arithmetic, batch_cells=batch_cells
+                ),
                 model.subwords,
                 lowercase=model.lowercase,
                 max_source_pieces=model.max_source_pieces,
             ),
-            recipe or load_recipe(path / "recipe.toml", overrides),
-            _identity(
-                path,
-                _weights(path, checkpoints),
-                overrides,
-                written if use_ctranslate2 else "torch",
-            ),
+            load_recipe(path / "recipe.toml", overrides),
+            _identity(path, _weights(path, checkpoints), overrides, arithmetic),
         )
+
+
+def _check_written(bundle: Bundle, engine: EngineName, quantization: Quantization | None) -> None:
+    """Raises ConfigError where an export of CTranslate2 is asked for what it is not."""
+    if engine == "torch":
+        raise ConfigError(
+            "this export holds no weights for PyTorch",
+            place="--engine",
+            remedy="leave it out, or name the run",
+        )
+    if quantization not in (None, bundle.info.quantization):
+        raise ConfigError(
+            f"this export was written in {bundle.info.quantization}",
+            place=f"--quantization {quantization}",
+            remedy="leave it out, or name the run",
+        )
+
+
+def _arithmetic(
+    model: TranslationModel, engine: EngineName, quantization: Quantization | None
+) -> Quantization | Literal["torch"]:
+    """CTranslate2 with weights of this kind, or PyTorch; raises ConfigError."""
+    several = len(model.models) > 1
+    if engine == "ctranslate2" and several:
+        raise ConfigError(
+            "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
+        )
+    on_cpu = model.world.device.type == "cpu"
+    possible = not several and on_cpu and find_spec("ctranslate2") is not None
+    if engine == "ctranslate2" or (engine == "auto" and possible):
+        return quantization or "float32"
+    if quantization not in (None, "float32"):
+        raise ConfigError(
+            f"only CTranslate2 translates in {quantization}: one model, on a CPU",
+            place=f"--quantization {quantization}",
+            remedy="leave it out",
+        )
+    return "torch"
 
 
 def translator_of(
