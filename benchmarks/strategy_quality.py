@@ -43,6 +43,10 @@ STRATEGIES: Final[dict[str, list[str]]] = {
     "diloco H=100 F=1": [
         *("strategy=diloco", "diloco.every=100", "diloco.fragments=1", "diloco.delay=0")
     ],
+    "diloco H=24 F=4 tau=5, mean": [
+        *("strategy=diloco", "diloco.every=24", "diloco.fragments=4", "diloco.delay=5"),
+        *("diloco.outer_learning_rate=1.0", "diloco.outer_momentum=0.0"),
+    ],
     "powersgd r=4": ["strategy=powersgd"],
 }
 ASKED: Final = list(STRATEGIES)[:3]

@@ -150,7 +150,7 @@ def choose(cluster: Cluster, workload: Workload, compute: Compute) -> Choice:
 
     `sync` where its step is within 1.15 of the compute; else the smallest accumulation that is
     and stays in the range of tokens per update known to train as well; else streaming DiLoCo
-    with the smallest H that hides the link, 50 to 500. One host alone, or one GPU of it, where all
+    with the smallest H that hides the link, up to 500. One host alone, or one GPU of it, where all
     of them are not faster.
     """
     single = _rank_alone(compute)

@@ -19,7 +19,6 @@ from dragoman.cluster.workload import Workload
 NUM_FRAGMENTS: Final = 4
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
-LEAST_SYNC_EVERY: Final = 50
 MOST_SYNC_EVERY: Final = 500
 DELAY_MARGIN: Final = 1.3
 """Steps and links are not always as fast as they were when they were measured."""
@@ -210,12 +209,14 @@ def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int
 
 
 def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
-    """DiLoCo a fragment at a time under the compute, with the smallest H that hides the link."""
+    """DiLoCo a fragment at a time under the compute, with the smallest H that hides the link.
+
+    A longer H costs quality and gains nothing (benchmarks/README.md).
+    """
     size, network_s = _parameters(cluster, workload)
     local_s = compute_s + _exposed_s(workload, compute_s, cluster.inside_s(size))
     hidden = step_time.hidden_sync_every(local_s, network_s, num_fragments=NUM_FRAGMENTS)
-    wanted = min(max(hidden, LEAST_SYNC_EVERY), MOST_SYNC_EVERY)
-    every = NUM_FRAGMENTS * math.ceil(wanted / NUM_FRAGMENTS)
+    every = NUM_FRAGMENTS * math.ceil(min(hidden, MOST_SYNC_EVERY) / NUM_FRAGMENTS)
     fragment_s = network_s / NUM_FRAGMENTS
     # No later than the link needs: what arrives late is stale.
     delay = min(math.ceil(DELAY_MARGIN * fragment_s / local_s), every // NUM_FRAGMENTS - 1)

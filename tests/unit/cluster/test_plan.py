@@ -50,7 +50,7 @@ def chosen(ranks: str, link: str, *, compute_s: float) -> tuple[str, int, str]:
     [
         ("100Gbit", "sync", 1),
         ("10Gbit", "sync", 1),
-        ("1Gbit", "diloco", 52),
+        ("1Gbit", "diloco", 16),
         ("100Mbit", "diloco", 88),
         ("10Mbit", "diloco", 500),
     ],
