@@ -211,7 +211,7 @@ def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int
 def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
     """DiLoCo a fragment at a time under the compute, with the smallest H that hides the link.
 
-    A longer H costs quality and gains nothing (benchmarks/README.md).
+    A longer H gains nothing, and lets the replicas drift further apart.
     """
     size, network_s = _parameters(cluster, workload)
     local_s = compute_s + _exposed_s(workload, compute_s, cluster.inside_s(size))
