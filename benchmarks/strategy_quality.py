@@ -35,7 +35,8 @@ from typing import Any, Final
 from dragoman.telemetry.events import TestScored, read_events
 
 AUTO: Final = "diloco H=52 F=4 tau=6"
-"""What `auto` takes where plain fp32 takes 16 x the compute (benchmarks/README.md)."""
+"""What `auto` took where plain fp32 takes 16 x the compute, with a period of 50 at least; it takes
+20 with two hosts now (benchmarks/README.md)."""
 STRATEGIES: Final[dict[str, list[str]]] = {
     "sync": ["strategy=sync"],
     AUTO: ["strategy=diloco", "diloco.every=52", "diloco.fragments=4", "diloco.delay=6"],
