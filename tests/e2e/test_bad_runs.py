@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +18,9 @@ from dragoman.cli import main
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run; the tests work on copies of it."""
     folder = tmp_path_factory.mktemp("trained")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(folder):
         write_good_folder()
         assert main(["run", "small.toml", "--ranks", "1"]) == 0
-    finally:
-        os.chdir(before)
     return folder
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,17 +19,13 @@ TWO_HEADS = "num_heads = 2"
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, an average of it, and one of the same shape with another vocabulary."""
     folder = tmp_path_factory.mktemp("trained")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(folder):
         write_good_folder()
         assert main(["train", "small.toml"]) == 0
         (run,) = Path("runs").iterdir()
         assert main(["average", str(run), "--last", "2"]) == 0
         replace("train.de", "Zelle", "Tabelle")()
         assert main(["train", "small.toml", "--runs", "others", "--prepared", "other"]) == 0
-    finally:
-        os.chdir(before)
     return folder
 
 

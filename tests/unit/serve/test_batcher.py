@@ -112,51 +112,41 @@ def test_fewer_rows_than_were_answered_are_begun_after_a_pause(
     asyncio.run(scenario())
 
 
+def batches_of(bundle: Bundle, requests: list[list[list[int]]], *, batch_cells: int) -> Any:
+    """Lengths of the rows of each batch, of one worker that is busy until all have asked."""
+
+    async def scenario() -> list[list[int]]:
+        engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=batch_cells)
+        batcher = Batcher(engine, 10_000, 1000.0)
+        busy = asyncio.create_task(batcher.translate([[5]], SEARCH))
+        await begun(engine, 1)
+        asked = [asyncio.create_task(batcher.translate(rows, SEARCH)) for rows in requests]
+        await asyncio.sleep(0)
+        for _ in range(20):
+            engine.turns.release()
+        await asyncio.gather(busy, *asked)
+        batcher.close()
+        return engine.lengths[1:]
+
+    return asyncio.run(scenario())
+
+
 def test_the_row_that_waited_longest_goes_with_those_of_like_length(
     bundle: Bundle, rows: list[list[int]]
 ) -> None:
     pieces = [piece for row in rows for piece in row]
+    requests = [[pieces[:length]] for length in (10, 3, 30, 11, 9, 28, 10)]
     cells = 4 * 12 * SEARCH.beam_size  # four rows of at most 11 pieces and their end
-
-    async def scenario() -> list[list[int]]:
-        engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=cells)
-        batcher = Batcher(engine, 10_000, 1000.0)
-        asked = [asyncio.create_task(batcher.translate([pieces[:5]], SEARCH))]
-        await begun(engine, 1)
-        for length in (10, 3, 30, 11, 9, 28, 10):
-            asked.append(asyncio.create_task(batcher.translate([pieces[:length]], SEARCH)))
-        await asyncio.sleep(0)
-        for _ in range(8):
-            engine.turns.release()
-        await asyncio.gather(*asked)
-        batcher.close()
-        return engine.lengths
-
     # Nobody is passed over for ever: the oldest of those who are left is in the next batch.
-    assert asyncio.run(scenario()) == [[5], [9, 10, 10, 11], [3], [30], [28]]
+    assert batches_of(bundle, requests, batch_cells=cells) == [[9, 10, 10, 11], [3], [30], [28]]
 
 
 def test_a_document_does_not_hold_up_a_sentence(bundle: Bundle, rows: list[list[int]]) -> None:
-    async def scenario() -> list[list[int]]:
-        engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=480)
-        batcher = Batcher(engine, 10_000, 1000.0)
-        asked = [asyncio.create_task(batcher.translate([rows[0][:5]], SEARCH))]
-        await begun(engine, 1)
-        document = [rows[1][:9]] * 100
-        asked += [
-            asyncio.create_task(batcher.translate(one, SEARCH)) for one in (document, [rows[2][:7]])
-        ]
-        await asyncio.sleep(0)
-        for _ in range(20):
-            engine.turns.release()
-        await asyncio.gather(*asked)
-        batcher.close()
-        return engine.lengths
-
-    lengths = asyncio.run(scenario())
-    assert lengths[1] == [9] * 24
-    assert lengths[2][0] == 7
-    assert sum(map(len, lengths)) == 102
+    document, sentence = [rows[1][:9]] * 100, [rows[2][:7]]
+    lengths = batches_of(bundle, [document, sentence], batch_cells=480)
+    assert lengths[0] == [9] * 24
+    assert lengths[1][0] == 7
+    assert sum(map(len, lengths)) == 101
 
 
 def test_other_settings_do_not_wait_for_a_worker_that_is_free(
