@@ -11,6 +11,8 @@ import json
 import shutil
 import subprocess
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +28,8 @@ from dragoman.files import file_sha256
 from dragoman.train.durable import DIGESTS_FILE, discard, remove_drafts, verify
 
 CHECKPOINTS: Final = "checkpoints"
+_HUNG_UP_S: Final = 0.1
+"""How long after it was hung up on, who brings something may begin with the next."""
 
 
 def newest_checkpoint(run: Path) -> str:
@@ -82,8 +86,10 @@ class RunOnHosts:
             with process:
                 try:
                     unpack(process.stdout, draft)
-                except (OSError, ValueError, EOFError) as error:
+                except BaseException as error:  # a signal, too: ssh is waited for
                     process.kill()
+                    if not isinstance(error, OSError | ValueError | EOFError):
+                        raise
                     raise MachineError(
                         f"{place} did not arrive: {error}", place=host.name, remedy="try again"
                     ) from error
@@ -143,25 +149,42 @@ class RunOnHosts:
 class Courier:
     """Brings checkpoints of the first host here while training goes on, the newest first.
 
-    One that is pruned there before it got its turn is passed over.
+    One that is pruned there before it got its turn is passed over; what is missing in the end,
+    `finish` brings. All is written by a thread of its own, which no signal breaks off halfway.
     """
 
     run: RunOnHosts
-    troubles: list[DragomanError] = field(default_factory=list)
+    newest: str = ""
+    """The last checkpoint that the first host has told of, by name."""
     _wanted: str = ""
     _over: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _thread: threading.Thread | None = None
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    _work: Future[None] = field(default_factory=Future)
 
     def want(self, name: str) -> None:
         """A checkpoint of this name is complete on the first host."""
         with self._changed:
-            self._wanted = name
+            self._wanted = self.newest = name
             self._changed.notify()
 
+    def finish(self) -> None:
+        """Return when all checkpoints and logs are here; raises DragomanError where some are not.
+
+        An exception of a signal's handler ends the waiting, but not what is under way.
+        """
+        self._end()
+        self._work.result()
+
+    def give_up(self) -> None:
+        """End what is under way. What has not arrived whole is not here."""
+        self._end()
+        while not self._work.done():
+            ssh.hang_up()
+            wait([self._work], _HUNG_UP_S)
+
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._carry, daemon=True)
-        self._thread.start()
+        self._work = self._pool.submit(self._carry)
         return self
 
     def __exit__(
@@ -170,23 +193,29 @@ class Courier:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.give_up()
+        self._pool.shutdown()
+
+    def _end(self) -> None:
         with self._changed:
             self._over = True
             self._changed.notify()
-        assert self._thread is not None
-        self._thread.join()
 
     def _carry(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._over or self._wanted)
-                if self._over:
-                    return
-                name, self._wanted = self._wanted, ""
-            try:
-                self.run.fetch(self.run.hosts.host[0], name)
-            except DragomanError as error:
-                self.troubles.append(error)
+        first = self.run.hosts.host[0]
+        while name := self._next():
+            with suppress(DragomanError):  # it is asked for again in the end
+                self.run.fetch(first, name)
+        self.run.collect()
+        for host in self.run.hosts.host:
+            self.run.fetch_directory(host, "logs", self.run.path / "logs" / host.name)
+
+    def _next(self) -> str:
+        """The checkpoint to bring now; "" when training is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._wanted)
+            name, self._wanted = self._wanted, ""
+            return "" if self._over else name
 
 
 def _steps(directory: Path) -> list[Path]:

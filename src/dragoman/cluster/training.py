@@ -18,7 +18,7 @@ from typing import Final
 from dragoman import units
 from dragoman.cluster.agent.facts import vocabulary_digest
 from dragoman.cluster.agent.spool import prefix_digest
-from dragoman.cluster.checkpoints import Courier, RunOnHosts, newest_checkpoint
+from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
 from dragoman.cluster.crew import Crew
@@ -39,6 +39,7 @@ from dragoman.cluster.watch import (
 from dragoman.corpus.manifest import Manifest
 from dragoman.errors import DragomanError, MachineError
 from dragoman.files import file_sha256
+from dragoman.launch import InterruptedRunError
 from dragoman.telemetry.events import (
     Alert,
     Event,
@@ -153,11 +154,11 @@ def _train_once(
     facts = compare_files(run.hosts, code=remote.code, run=remote.place)
     digests = digests_here(run.path, run.prepared) | {"code": remote.code}
     _require_fit(facts, Wanted(run.hosts, needed_bytes=0, digests=digests))
-    try:
-        _work(run, remote, facts, crew, listeners, requests)
-    finally:
-        tell("bringing checkpoints and logs here")
-        _bring_back(remote, tell)
+    with Courier(remote) as courier:
+        try:
+            _work(run, courier, facts, crew, listeners, requests)
+        finally:
+            bring_back(courier, requests, tell=tell)
 
 
 def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
@@ -200,12 +201,13 @@ def parcels_of(run: HostRun, remote: RunOnHosts) -> list[Parcel]:
 
 def _work(
     run: HostRun,
-    remote: RunOnHosts,
+    courier: Courier,
     facts: ClusterFacts,
     crew: Crew,
     listeners: Sequence[EventListener],
     requests: StopRequests,
 ) -> None:
+    remote = courier.run
     work = {
         name: request.model_copy(
             update={
@@ -221,7 +223,6 @@ def _work(
     }
     with ExitStack() as stack:
         stack.enter_context(requests.deferred())
-        courier = stack.enter_context(Courier(remote))
         record = Record(run.path / "events", listeners, courier)
         team = stack.enter_context(Team(run.hosts.host, code=remote.code, verb="work"))
         Job.gather(team, work).begin()
@@ -244,12 +245,28 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
     return had
 
 
-def _bring_back(remote: RunOnHosts, tell: Tell) -> None:
-    """Checkpoints and logs of every host that still answers."""
+def bring_back(courier: Courier, requests: StopRequests, *, tell: Tell) -> None:
+    """Checkpoints and logs of every host that still answers; a signal of the user ends it.
+
+    Raises InterruptedRunError then, which says where the rest is.
+    """
+    run = courier.run
     try:
-        remote.collect()
-        for host in remote.hosts.host:
-            remote.fetch_directory(host, "logs", remote.path / "logs" / host.name)
+        tell("bringing checkpoints and logs here; Ctrl-C leaves them on the hosts")
+        courier.finish()
+    except InterruptedRunError as error:
+        with requests.deferred():
+            courier.give_up()
+        what, where = courier.newest, run.hosts.host[:1]
+        if not what or (run.path / CHECKPOINTS / what).is_dir():
+            what, where = "what has not come", run.hosts.host
+        names = ", ".join(host.name for host in where)
+        raise InterruptedRunError(
+            f"stopped before all was here; {what} is still on {names}, "
+            f"in {where[0].folder}/{run.place}/{CHECKPOINTS}",
+            place=run.path,
+            remedy=f"dragoman resume {run.path} brings it and goes on",
+        ) from error
     except DragomanError as error:
         tell(f"not everything came back: {error}")
 

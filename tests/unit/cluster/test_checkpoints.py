@@ -1,0 +1,109 @@
+"""Checkpoints from a host to here: the agent is the real one, a program stands for ssh."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts
+from dragoman.cluster.copying import code_digest, code_parcel, read_code
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.training import bring_back
+from dragoman.cluster.watch import stop_requests
+from dragoman.launch import InterruptedRunError
+from dragoman.train.durable import publish, verify
+from processes import processes_in, wait_until
+
+NAME = "step-0000180"
+SSH = """\
+#!{python}
+import os, subprocess, sys, time
+os.chdir({home!r})
+words = ["sh", "-c", sys.argv[-1]]
+if not os.path.exists("slow") or " send " not in sys.argv[-1]:
+    os.execvp("sh", words)
+with subprocess.Popen(words, stdout=subprocess.PIPE) as there:
+    sys.stdout.buffer.write(there.stdout.read(200_000))
+    sys.stdout.buffer.flush()
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That of a host; where a file `slow` lies there, all that it sends comes to a standstill."""
+    home, programs = tmp_path / "home", tmp_path / "bin"
+    for folder in (home / ".dragoman" / "runs" / "demo" / "logs", programs):
+        folder.mkdir(parents=True)
+    (programs / "ssh").write_text(SSH.format(python=sys.executable, home=str(home)))
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return home
+
+
+@pytest.fixture
+def remote(home: Path, tmp_path: Path) -> RunOnHosts:
+    """A run without checkpoints here; the host has one."""
+    host = Host(address="10.0.0.1", name="alpha", slots=1, python=sys.executable)
+    code = read_code()
+    code_parcel(code).send(host)
+    publish(saved(home), lambda draft: write(draft / "model.safetensors", bytes(1 << 20)))
+    (tmp_path / "demo" / CHECKPOINTS).mkdir(parents=True)
+    return RunOnHosts(tmp_path / "demo", Hosts(host=(host,)), code_digest(code))
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def saved(home: Path) -> Path:
+    return home / ".dragoman" / "runs" / "demo" / CHECKPOINTS / NAME
+
+
+def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -> None:
+    write(saved(home).parents[1] / "logs" / "launch.log", b"all is well\n")
+    publish(
+        saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
+    )
+    with stop_requests() as requests, Courier(remote) as courier:
+        courier.want(NAME)
+        bring_back(courier, requests, tell=lambda text: None)
+    for name in (NAME, f"rank-0000/{NAME}"):
+        verify(remote.path / CHECKPOINTS / name)
+    assert (remote.path / "logs" / "alpha" / "launch.log").read_bytes() == b"all is well\n"
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["while training goes on", "in the end"])
+def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
+    told: bool, home: Path, remote: RunOnHosts
+) -> None:
+    (home / "slow").touch()
+    arrived = remote.path / CHECKPOINTS / f".{NAME}.draft" / "model.safetensors"
+
+    def press() -> None:
+        try:
+            wait_until(arrived.is_file, limit_s=60)
+            time.sleep(0.2)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with stop_requests() as requests, Courier(remote) as courier:
+        if told:
+            courier.want(NAME)
+        user = threading.Thread(target=press)
+        user.start()
+        with pytest.raises(InterruptedRunError) as caught:
+            bring_back(courier, requests, tell=lambda text: None)
+        user.join()
+    what = NAME if told else "what has not come"
+    where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
+    assert f"{what} {where}; dragoman resume {remote.path} brings it" in str(caught.value)
+    assert list((remote.path / CHECKPOINTS).iterdir()) == []
+    verify(saved(home))
+    wait_until(lambda: processes_in(home) + processes_in(home / ".dragoman") == [], limit_s=20)
