@@ -194,6 +194,7 @@ def clocks(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
 
 def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
     """The collectives use the interface that reaches the peers, and names lead to it."""
+    owners: dict[str, str] = {}
     for host in facts.hosts:
         stated = wanted.host(host.host)
         card = host.interface
@@ -208,7 +209,12 @@ def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             yield _fail("interface", host.host, found, remedy)
         elif card.name.startswith(_NO_INTERFACES):
             found = f"{card.name} stays on the machine"
-            yield _fail("interface", host.host, found, "give addresses of the private network")
+            remedy = "give each machine one entry, with its address in the private network"
+            yield _fail("interface", host.host, found, remedy)
+        elif (owner := owners.setdefault(card.address, host.host)) != host.host:
+            found = f"has the same address as {owner}, {card.address}"
+            remedy = "give each machine one entry, with all of its GPUs"
+            yield _fail("interface", host.host, found, remedy)
         if host.name_resolves_to and card.address not in host.name_resolves_to:
             yield _warn(
                 "interface",

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -242,14 +242,30 @@ def _check_ranks(host: Host, *, place: str) -> None:
 
 
 def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
-    for key in ("address", "name"):
-        seen: Counter[str] = Counter()
-        for host, place in zip(hosts, places, strict=True):
-            value = getattr(host, key)
-            seen[value.lower()] += 1  # names of machines are the same in capitals
-            if seen[value.lower()] > 1:
+    """Raises ConfigError that names two entries which are one machine, or have one name."""
+    for key, told in _UNIQUE.items():
+        seen: dict[str, int] = {}
+        for number, host in enumerate(hosts):
+            text = told(host)
+            first = seen.setdefault(text.lower(), number)  # machines' names are so in capitals, too
+            if first != number:
                 raise ConfigError(
-                    f"{key} {value} occurs twice",
-                    place=place,
+                    f"{key} {text} occurs twice, in entries {first + 1} and {number + 1}",
+                    place=places[number],
                     remedy="give each machine one entry, with all of its GPUs",
                 )
+
+
+def _login(host: Host) -> str:
+    """As ssh is told it. Behind a relay the user or the port may say which machine is meant."""
+    user = "" if host.user is None else f"{host.user}@"
+    port = "" if host.port is None else f" port {host.port}"
+    return f"{user}{host.login or host.address}{port}"
+
+
+_UNIQUE: Final[dict[str, Callable[[Host], str]]] = {
+    "address": lambda host: host.address,
+    "login": _login,
+    "name": lambda host: host.name,
+}
+"""What no two entries have in common, by what it is called."""

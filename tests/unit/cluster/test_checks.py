@@ -39,6 +39,7 @@ def card(**changes: Any) -> InterfaceFacts:
 
 
 def host(name: str, **changes: Any) -> HostFacts:
+    address = {"alpha": "10.0.0.7", "beta": "10.0.0.8"}.get(name, "10.0.0.9")
     values = {
         "host": name,
         "gpus_visible": 2,
@@ -47,8 +48,8 @@ def host(name: str, **changes: Any) -> HostFacts:
         "versions": {"python": "3.11.7", "torch": "2.13.0", "driver": "580.1", "torchft": None},
         "digests": dict.fromkeys(("code", "recipe", "data", "vocabulary"), "0123456789"),
         "clock_offset_s": 0.001,
-        "interface": card(),
-        "name_resolves_to": ("10.0.0.9",),
+        "interface": card(address=address),
+        "name_resolves_to": (address,),
         "shared_memory_bytes": 2_000_000_000,
         "disk_free_bytes": 100_000_000_000,
         "disk_write_bytes_per_s": 500e6,
@@ -197,6 +198,14 @@ def test_files_that_are_equal_but_not_those_of_the_run_are_named() -> None:
 def test_a_host_that_has_no_files_of_the_run_yet_is_fit() -> None:
     new = host("gamma", digests={"code": "0123456789"})
     assert wrong(cluster(new)) == []
+
+
+def test_two_entries_that_turn_out_to_be_one_machine_are_named() -> None:
+    twice = host("gamma", interface=card(address="10.0.0.8"), name_resolves_to=("10.0.0.8",))
+    (finding,) = wrong(cluster(twice))
+    assert (finding.check, finding.status, finding.host) == ("interface", "failure", "gamma")
+    assert finding.found == "has the same address as beta, 10.0.0.8"
+    assert finding.remedy == "give each machine one entry, with all of its GPUs"
 
 
 def test_a_public_address_is_a_failure() -> None:

@@ -95,7 +95,7 @@ def test_the_inline_form(text: str, expected: list[tuple[str, int, str | None]])
         ("10.0.0.1:2,", "'' is no host"),
         ("10.0.0.1:two", "'10.0.0.1:two' is no host"),
         ("10.0.0.1:0", "has 0 GPUs"),
-        ("10.0.0.1:2,10.0.0.1:1", "address 10.0.0.1 occurs twice"),
+        ("10.0.0.1:2,10.0.0.1:1", "address 10.0.0.1 occurs twice, in entries 1 and 2; give"),
         ("-oProxyCommand=date:1", "is no host"),
         ("a@-oProxyCommand=date", "is no host"),
         ("a b", "is no host"),
@@ -104,6 +104,7 @@ def test_the_inline_form(text: str, expected: list[tuple[str, int, str | None]])
         ("[fe80::1]:2", "is no host"),
         ("a" * 300, "is no host"),
         ("alpha,Alpha", "address Alpha occurs twice"),
+        ("ann@alpha:2,b:1,bob@alpha:1", "address alpha occurs twice, in entries 1 and 3; give"),
     ],
 )
 def test_inline_forms_that_are_refused(text: str, words: str) -> None:
@@ -145,7 +146,18 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
         ),
         (
             '[[host]]\naddress = "a"\ngpus = 1\n\n[[host]]\naddress = "a"\ngpus = 1\n',
-            "hosts.toml:5: address a occurs twice",
+            "hosts.toml:5: address a occurs twice, in entries 1 and 2; give each machine one entry",
+        ),
+        (
+            '[[host]]\naddress = "a"\nlogin = "x"\ngpus = 1\n'
+            '[[host]]\naddress = "b"\nlogin = "x"\ngpus = 1\n',
+            "hosts.toml:5: login x occurs twice, in entries 1 and 2; give each machine one entry",
+        ),
+        (
+            '[defaults]\nuser = "ann"\nport = 2222\n'
+            '[[host]]\naddress = "a"\ngpus = 1\n'
+            '[[host]]\naddress = "b"\nlogin = "A"\ngpus = 1\n',
+            "hosts.toml:7: login ann@A port 2222 occurs twice, in entries 1 and 2; give",
         ),
         (
             '[[host]]\naddress = "a"\nname = "x"\ngpus = 1\n'
@@ -173,6 +185,14 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
     assert words in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize("key", ["port = 220{}", 'user = "pod{}"'])
+def test_machines_behind_one_login_differ_in_port_or_user(tmp_path: Path, key: str) -> None:
+    entry = '[[host]]\naddress = "10.0.0.{}"\nlogin = "relay"\ngpus = 1\n' + key + "\n"
+    file = tmp_path / "hosts.toml"
+    file.write_text(entry.format(1, 1) + entry.format(2, 2))
+    assert load_hosts(str(file)).ranks_per_host == (1, 1)
 
 
 def test_a_file_that_is_not_there() -> None:
