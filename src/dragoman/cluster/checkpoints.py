@@ -26,6 +26,7 @@ from dragoman.cluster.unpack import unpack
 from dragoman.errors import CheckpointError, DragomanError, MachineError
 from dragoman.files import file_sha256
 from dragoman.train.durable import DIGESTS_FILE, discard, remove_drafts, verify
+from dragoman.train.steps import step_directories, step_number
 
 CHECKPOINTS: Final = "checkpoints"
 _HUNG_UP_S: Final = 0.1
@@ -34,7 +35,7 @@ _HUNG_UP_S: Final = 0.1
 
 def newest_checkpoint(run: Path) -> str:
     """The newest intact checkpoint in a run's directory, by name; "" where there is none."""
-    for path in reversed(_steps(run / CHECKPOINTS)):
+    for path in reversed(step_directories(run / CHECKPOINTS)):
         if _is_intact(path):
             return path.name
     return ""
@@ -118,8 +119,9 @@ class RunOnHosts:
                     self.fetch(host, name)
             kept = [name for name in names if "/" not in name]
             if kept and host == self.hosts.host[0]:
-                for path in _steps(self.path / CHECKPOINTS):
-                    if path.name not in kept and path.name < max(kept):
+                newest = max(map(step_number, kept))
+                for path in step_directories(self.path / CHECKPOINTS):
+                    if path.name not in kept and step_number(path.name) < newest:
                         discard(path)
 
     def spread(self, host: Host) -> None:
@@ -132,7 +134,8 @@ class RunOnHosts:
             return
         names = [newest, *(f"rank-{rank:04d}/{newest}" for rank in self.ranks_of(host))]
         if host == self.hosts.host[0]:
-            names += [path.name for path in _steps(self.path / CHECKPOINTS) if path.name < newest]
+            found = step_directories(self.path / CHECKPOINTS)
+            names += [path.name for path in found if step_number(path.name) < step_number(newest)]
         here = [name for name in names if (self.path / CHECKPOINTS / name).is_dir()]
         # A host that was away may have saved another one under the same name.
         kept = [
@@ -216,10 +219,6 @@ class Courier:
             self._changed.wait_for(lambda: self._over or self._wanted)
             name, self._wanted = self._wanted, ""
             return "" if self._over else name
-
-
-def _steps(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("step-*") if path.name[5:].isdecimal())
 
 
 def _is_intact(path: Path) -> bool:

@@ -46,6 +46,7 @@ from dragoman.telemetry.events import (
     EventListener,
     EventWriter,
 )
+from dragoman.train.steps import step_number
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
 _MOST_TRIES: Final = 3
@@ -94,7 +95,7 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     """
     with stop_requests() as requests:
         code = _examined(run, tell=tell)
-        crew, tries, reached, begun = Crew(run.hosts), 0, "", False
+        crew, tries, reached, begun = Crew(run.hosts), 0, -1, False
         while True:
             remote = RunOnHosts(run.path, crew.present, code)
             there = replace(run, hosts=crew.present)
@@ -112,13 +113,13 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
                 # Before anything has been trained, what is wrong is for the user to put right.
                 if not begun and not isinstance(error, BrokenOffError):
                     raise
-                tries = 1 if newest_checkpoint(run.path) > reached else tries + 1
+                tries = 1 if step_number(newest_checkpoint(run.path)) > reached else tries + 1
                 if tries > _MOST_TRIES:
                     raise
                 cause = str(error)
             begun = True
             newest = newest_checkpoint(run.path)
-            reached = max(newest, reached)
+            reached = max(step_number(newest), reached)
             goes_on = f"training goes on from {newest or 'the beginning'}"
             _write_alert(run.path, listeners, severity=severity, cause=cause, remedy=goes_on)
             if severity == "error":

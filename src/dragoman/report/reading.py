@@ -23,6 +23,7 @@ from dragoman.report.preparation import prepare_s
 from dragoman.report.rank_file import RankFile
 from dragoman.session import read_session
 from dragoman.train.inventory import take_inventory
+from dragoman.train.steps import step_directories
 
 _CLOCKS_DIFFER_S = 5.0
 _MOST_RANKS = 10_000
@@ -223,13 +224,12 @@ def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
 
 def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:
     """The files of the newest checkpoint."""
-    found = [path for path in directory.glob("step-*") if path.name[5:].isdecimal()]
+    found = step_directories(directory)
     if not found:
         return ()
-    newest = max(found, key=lambda path: int(path.name[5:]))
     return tuple(
         facts.CheckpointFile(
             name=str(entry.path), purpose=entry.purpose, size_bytes=entry.size_bytes
         )
-        for entry in take_inventory(newest).entries
+        for entry in take_inventory(found[-1]).entries
     )

@@ -30,6 +30,7 @@ from dragoman.errors import CheckpointError
 from dragoman.train.config import CheckpointConfig
 from dragoman.train.durable import discard, publish, remove_drafts, verify
 from dragoman.train.state import TrainState
+from dragoman.train.steps import step_directories, step_name, step_number
 
 STATE_FILE: Final = "state.json"
 TensorGroups = Mapping[str, Mapping[str, Tensor]]
@@ -122,8 +123,7 @@ class CheckpointStore:
 
     def paths(self) -> list[Path]:
         """The directories of all checkpoints by step; none of them is checked."""
-        found = (path for path in self.directory.glob("step-*") if path.name[5:].isdecimal())
-        return sorted(found, key=_step)
+        return step_directories(self.directory)
 
     def latest_valid(self, warn: Callable[[CheckpointError], None]) -> Checkpoint | None:
         """The newest intact checkpoint; None where there is none at all.
@@ -192,7 +192,7 @@ class CheckpointStore:
         )
 
     def _path(self, step: int) -> Path:
-        return self.directory / f"step-{step:07d}"
+        return self.directory / step_name(step)
 
     def _not_kept(self, step: int) -> list[Path]:
         """All but the last ones and the best ones up to `step`.
@@ -300,7 +300,7 @@ def _ranked(states: Mapping[Path, TrainState], by: Literal["dev_loss", "bleu"]) 
 
 
 def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
+    return step_number(path.name)
 
 
 def _tensor_file(path: Path, group: str) -> Path:

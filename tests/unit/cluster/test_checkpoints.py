@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts
+from dragoman.cluster.agent.work import forget_newer
+from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
 from dragoman.cluster.copying import code_digest, code_parcel, read_code
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.training import bring_back
 from dragoman.cluster.watch import stop_requests
 from dragoman.launch import InterruptedRunError
 from dragoman.train.durable import publish, verify
+from dragoman.train.steps import step_directories, step_name
 from processes import processes_in, wait_until
 
 NAME = "step-0000180"
@@ -107,3 +109,25 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
     assert list((remote.path / CHECKPOINTS).iterdir()) == []
     verify(saved(home))
     wait_until(lambda: processes_in(home) + processes_in(home / ".dragoman") == [], limit_s=20)
+
+
+def test_the_newest_checkpoint_is_so_by_number(home: Path, remote: RunOnHosts) -> None:
+    here, there = remote.path / CHECKPOINTS, saved(home).parent
+    steps = [180, 9_999_999, 10_000_000, 10_000_020]
+    for step in steps:
+        publish(here / step_name(step), lambda draft: write(draft / "state.json", b"{}"))
+    names = [step_name(step) for step in steps]
+    assert [path.name for path in step_directories(here)] == names
+    assert newest_checkpoint(remote.path) == "step-10000020"
+    remote.spread(remote.hosts.host[0])
+    assert [path.name for path in step_directories(there)] == names
+    # What the first host does not keep any more goes here, too, but not what is newer than all.
+    for gone in (9_999_999, 10_000_020):
+        (there / step_name(gone)).rename(home / step_name(gone))
+    remote.collect()
+    left = ["step-0000180", "step-10000000", "step-10000020"]
+    assert [path.name for path in step_directories(here)] == left
+    forget_newer(here, "step-10000000")
+    assert [path.name for path in step_directories(here)] == left[:2]
+    forget_newer(here, "")
+    assert step_directories(here) == []

@@ -32,6 +32,7 @@ from dragoman.errors import DragomanError, MachineError
 from dragoman.launch import HungWorkerError, Share, WorkerError, launch_workers
 from dragoman.settings import Section
 from dragoman.train.durable import discard
+from dragoman.train.steps import step_directories, step_number
 
 _FORWARD_EVERY_S: Final = 0.2
 _SAVE_S: Final = 60.0
@@ -92,10 +93,7 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
     (run / "logs").mkdir(exist_ok=True)
     with sole_agent(run / "logs"):
         (run / "logs" / "launch.log").unlink(missing_ok=True)
-        for path in (run / "checkpoints").glob("step-*"):
-            if path.name > request.checkpoint:
-                with contextlib.suppress(FileNotFoundError):  # another host that shares the folder
-                    discard(path)
+        forget_newer(run / "checkpoints", request.checkpoint)
         spool = Spool(run / "events", request.events)
         with _heeding(channel), _forwarding(spool, channel):
             launch_workers(
@@ -104,6 +102,14 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
                 run_directory=run,
                 share=share,
             )
+
+
+def forget_newer(checkpoints: Path, last: str) -> None:
+    """Remove what was saved after the checkpoint of this name; all where it is ""."""
+    for path in step_directories(checkpoints):
+        if step_number(path.name) > step_number(last):
+            with contextlib.suppress(FileNotFoundError):  # another host that shares the folder
+                discard(path)
 
 
 def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
