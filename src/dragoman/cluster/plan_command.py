@@ -96,6 +96,12 @@ def _compute(
     measured: Measured | None,
     request: PlanRequest,
 ) -> Compute:
+    if request.compute is not None and request.gpu is not None:
+        raise ConfigError(
+            "--compute says it already: seconds of a step, whatever the GPU",
+            place="--gpu",
+            remedy="leave one of the two out",
+        )
     if request.compute is not None:
         step_s = units.DURATION.parse(request.compute)
         least_s, most_s = _RANGE_STEP_S

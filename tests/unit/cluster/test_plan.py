@@ -296,6 +296,7 @@ def test_one_host_needs_no_network() -> None:
         (PlanRequest(ranks="2", link="1Gbit", compute="0s"), "--compute"),
         (PlanRequest(ranks="2", link="1Gbit", compute="1e309s"), "--compute"),
         (PlanRequest(ranks="2", link="1e308Gbit", gpu="v100"), "--link"),
+        (PlanRequest(ranks="2", link="1Gbit", compute="0.25s", gpu="a100"), "leave one of the two"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="3"), "not an amount"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="-3 USD"), "--price"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="1e309 USD"), "--price"),
