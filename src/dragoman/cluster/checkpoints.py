@@ -86,6 +86,7 @@ class RunOnHosts:
         try:
             with process:
                 try:
+                    ssh.skip_greeting(process.stdout)
                     unpack(process.stdout, draft)
                 except BaseException as error:  # a signal, too: ssh is waited for
                     process.kill()

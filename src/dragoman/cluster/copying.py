@@ -57,6 +57,7 @@ class Parcel:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(_PROGRAM)
                 process.stdin.flush()
+            begun = ssh.skip_greeting(process.stdout)
             wanted = process.stdout.readline() == b"want\n"
             with contextlib.suppress(BrokenPipeError):
                 if wanted:
@@ -65,6 +66,8 @@ class Parcel:
             said = process.stderr.read()
         if process.returncode:
             raise ssh.failure(host, process.returncode, said)
+        if not begun:
+            raise ssh.not_run(host)
         return wanted
 
     def _write(self, stream: IO[bytes]) -> None:

@@ -2,6 +2,8 @@
 
 Host keys are verified, nothing asks for a password, no key leaves this machine. A remote command
 is a list of words, quoted for the one shell that sshd puts between: nothing else interprets it.
+That shell may greet people on its standard output (an `echo` in a .bashrc), so it says a word of
+ours where the greeting ends and what the program prints begins.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Final
+from typing import IO, Final
 
 from dragoman import units
 from dragoman.cluster.hosts import Host
@@ -21,6 +23,8 @@ CONNECT_S: Final = 10
 LOST_AFTER_S: Final = 15
 """A host that has not answered ssh for so long is lost."""
 NO_PYTHON: Final = "there is no"
+BEGIN: Final = "dragoman-begins-here"
+_MOST_GREETING_LINES: Final = 10_000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _starting: Final = threading.Lock()
@@ -46,7 +50,8 @@ def ssh_command(host: Host, arguments: Sequence[str]) -> list[str]:
     port = [] if host.port is None else ["-p", str(host.port)]
     user = [] if host.user is None else ["-l", host.user]
     place = ["--", host.login or host.address]
-    return ["ssh", "-T", *options, *port, *user, *place, shlex.join(arguments)]
+    command = f"echo {BEGIN} && exec {shlex.join(arguments)}"
+    return ["ssh", "-T", *options, *port, *user, *place, command]
 
 
 def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
@@ -85,7 +90,28 @@ def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: floa
             ) from error
     if process.returncode:
         raise failure(host, process.returncode, said)
-    return printed.decode(errors="replace")
+    _greeting, begun, own = printed.partition(f"{BEGIN}\n".encode())
+    if not begun:
+        raise not_run(host)
+    return own.decode(errors="replace")
+
+
+def skip_greeting(stream: IO[bytes]) -> bool:
+    """Read on to where the output of a started program begins; False where it does not."""
+    for _ in range(_MOST_GREETING_LINES):
+        line = stream.readline()
+        if not line or line.endswith(f"{BEGIN}\n".encode()):
+            return bool(line)
+    return False
+
+
+def not_run(host: Host) -> MachineError:
+    """That ssh ended well, and without having run what it was told."""
+    return MachineError(
+        "its login shell does not run what ssh tells it",
+        place=host.name,
+        remedy="see the shell's own files there (.bashrc) and command= in .ssh/authorized_keys",
+    )
 
 
 def failure(host: Host, exit_code: int, said: bytes) -> MachineError:

@@ -97,9 +97,10 @@ class Agent:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        # A login shell may print what is no word of ours, and be it a number.
+        # What runs there may print what is no word of ours, and be it a number.
         nonsense = (ValueError, KeyError, AttributeError, TypeError)
         with self._process.stdout as lines, contextlib.suppress(*nonsense):
+            ssh.skip_greeting(lines)
             for line in lines:
                 values = json.loads(line)
                 what = values.pop("say")

@@ -13,10 +13,11 @@ import pytest
 
 from dragoman.cluster.agent.work import forget_newer
 from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
-from dragoman.cluster.copying import code_digest, code_parcel, read_code
+from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.training import bring_back
 from dragoman.cluster.watch import stop_requests
+from dragoman.errors import MachineError
 from dragoman.launch import InterruptedRunError
 from dragoman.train.durable import publish, verify
 from dragoman.train.steps import step_directories, step_name
@@ -27,7 +28,7 @@ SSH = """\
 #!{python}
 import os, subprocess, sys, time
 os.chdir({home!r})
-words = ["sh", "-c", sys.argv[-1]]
+words = ["sh", "-c", "test ! -f greeting || cat greeting; " + sys.argv[-1]]
 if not os.path.exists("slow") or " send " not in sys.argv[-1]:
     os.execvp("sh", words)
 with subprocess.Popen(words, stdout=subprocess.PIPE) as there:
@@ -131,3 +132,28 @@ def test_the_newest_checkpoint_is_so_by_number(home: Path, remote: RunOnHosts) -
     assert [path.name for path in step_directories(here)] == left[:2]
     forget_newer(here, "")
     assert step_directories(here) == []
+
+
+@pytest.mark.parametrize("greeting", ["Welcome to alpha!\nwant\nhave\n[]\n", "no line's end"])
+def test_a_login_shell_that_greets_is_passed_over(
+    greeting: str, home: Path, remote: RunOnHosts
+) -> None:
+    (home / "greeting").write_text(greeting)
+    host = remote.hosts.host[0]
+    assert remote.on_host(host) == [NAME]
+    remote.fetch(host, NAME)
+    verify(remote.path / CHECKPOINTS / NAME)
+    parcel = Parcel("data/1", {"a": b"one"})
+    assert parcel.send(host)
+    assert (home / ".dragoman" / "data" / "1" / "a").read_bytes() == b"one"
+    assert not parcel.send(host)
+
+
+def test_a_login_shell_that_runs_something_else_is_named(home: Path, remote: RunOnHosts) -> None:
+    (home / "greeting").write_text("this is for backups only\n")
+    ssh = home.parent / "bin" / "ssh"
+    ssh.write_text(f"#!/bin/sh\ncat {home}/greeting\n")
+    host = remote.hosts.host[0]
+    for act in (Parcel("data/2", {"a": b"one"}).send, remote.on_host):
+        with pytest.raises(MachineError, match=r"alpha: its login shell does not run .*\.bashrc"):
+            act(host)

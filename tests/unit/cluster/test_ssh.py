@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from dragoman.cluster.hosts import Host
-from dragoman.cluster.ssh import failure, ssh_command
+from dragoman.cluster.ssh import BEGIN, failure, ssh_command
 
 HOST = Host(address="10.0.0.2", name="beta", gpus=1, user="ann", port=2222, login="beta.example")
 
@@ -16,7 +16,8 @@ def test_words_arrive_as_they_were_given() -> None:
     assert command[:2] == ["ssh", "-T"]
     assert command[-2] == "beta.example"
     assert command[-3] == "--"
-    assert shlex.split(command[-1]) == words
+    greeting_ends, run = f"echo {BEGIN} &&", "exec"
+    assert shlex.split(command[-1]) == [*greeting_ends.split(), run, *words]
 
 
 def test_keys_are_verified_and_nothing_is_asked() -> None:

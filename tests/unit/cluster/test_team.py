@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cluster.hosts import Host
+from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.team import GONE, Team
 from dragoman.errors import MachineError
 
@@ -19,7 +20,8 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder; what lies there under a host's address is run by a shell in place of its agent."""
     program = tmp_path / "ssh"
     program.write_text(
-        f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nexec sh {tmp_path}/"$2"\n'
+        '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\n'
+        f'echo "Welcome to $2!"; printf "You have mail. "; echo {BEGIN}\nexec sh {tmp_path}/"$2"\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -36,6 +38,12 @@ def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for
             team.each("ready", timeout_s=60)
         assert caught.value.place == "alpha"
         assert "bad luck" in str(caught.value)
+
+
+def test_what_a_login_shell_says_first_is_passed_over(answers: Path) -> None:
+    (answers / "b").write_text('echo \'{"say": "ready", "number": 7}\'; cat > /dev/null\n')
+    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+        assert team.each("ready", timeout_s=60) == {"beta": {"number": 7}}
 
 
 @pytest.mark.parametrize("said", ["Welcome to beta!", "42", "[]", "{}", "null"])

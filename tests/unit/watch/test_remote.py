@@ -31,7 +31,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     ssh = programs / "ssh"
     ssh.write_text(
         '#!/bin/sh\n[ -e "$SSH_HOME/refuse" ] && { echo no route >&2; exit 255; }\n'
-        'for word; do :; done\ncd "$SSH_HOME" && eval exec "$word"\n'
+        'for word; do :; done\ncd "$SSH_HOME" && echo Welcome! && eval "$word"\n'
     )
     ssh.chmod(0o755)
     monkeypatch.setenv("SSH_HOME", str(home))
