@@ -55,6 +55,21 @@ def test_a_request_with_two_hosts_is_refused(server: Server, path: bytes) -> Non
         assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("path", [b"/health", b"/models", b"/translate"])
+def test_a_request_without_a_host_is_refused_unless_it_is_too_old_to_have_one(
+    server: Server, path: bytes
+) -> None:
+    def status(version: bytes, headers: bytes) -> int:
+        request = b"GET " + path + b" HTTP/" + version + b"\r\n" + headers
+        return int(exchange(server, request + b"Connection: close\r\n\r\n").split()[1])
+
+    asked = status(b"1.1", b"Host: localhost\r\n")
+    assert asked in (200, 405)
+    assert status(b"1.1", b"") == 400
+    assert status(b"1.1", b"Host:\r\n") == asked  # of who asks for a name without an authority
+    assert status(b"1.0", b"") == asked
+
+
 def test_the_head_of_an_answer_can_be_asked_for_alone(server: Server, shared_data: Path) -> None:
     def head(server: Server, path: bytes) -> tuple[bytes, bytes]:
         request = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

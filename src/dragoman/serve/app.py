@@ -51,7 +51,7 @@ _POLICY: Final = (
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": ErrorResponse, "description": "More than one Host"},
+    400: {"model": ErrorResponse, "description": "More than one Host, or none"},
     401: {"model": ErrorResponse, "description": "The token is missing or wrong"},
     404: {"model": ErrorResponse, "description": "No model for these languages"},
     408: {"model": ErrorResponse, "description": "The body did not arrive in time"},

@@ -1,6 +1,7 @@
 """What a request may take, checked before anything else sees it.
 
-400   a request with more than one Host: which of them was checked would be anybody's guess
+400   a request with more than one Host: which of them was checked would be anybody's guess;
+      one of HTTP/1.1 without any (RFC 9112, section 3.2)
 401   without the token nothing answers but /health
 408   a body that does not arrive in time
 413   a body that is too large
@@ -96,8 +97,11 @@ class Guard:
     def _check(self, scope: Scope, client: str) -> bool:
         """Refuse what needs no body to be refused; whether no token is missing so far."""
         headers = dict(scope["headers"])
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+        num_hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if num_hosts > 1:
             raise _RefusedError(400, "more than one Host")
+        if not num_hosts and scope["http_version"] == "1.1":
+            raise _RefusedError(400, "no Host")
         if scope["path"] in _OPEN_PATHS:
             return True
         if self._under_way[client] > self.limits.max_requests_per_client:
