@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 
+from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from processes import LOOPBACK, listening_addresses
 from ranks import run_ranks
@@ -32,3 +38,20 @@ def test_one_process_is_a_world_of_its_own() -> None:
         assert (world.rank, world.world_size, world.is_main) == (0, 1, True)
         assert world.sum(torch.ones(2)).tolist() == [1.0, 1.0]
         assert world.gather_json({"a": 1}) == [{"a": 1}]
+
+
+def _wait_for_a_late_rank(world: World, apart: bool) -> Any:
+    topology = find_topology(replace(world, timeout=timedelta(seconds=1)), every_rank_apart=apart)
+    group = topology.between if apart else topology.inside
+    time.sleep(4 * world.rank)
+    try:
+        dist.all_reduce(torch.ones(1), group=group)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["inside a host", "between hosts"])
+def test_every_group_waits_as_long_as_the_world_is_told_to(apart: bool) -> None:
+    said = run_ranks(_wait_for_a_late_rank, apart, world_size=2)[0]
+    assert "imed out" in said

@@ -58,10 +58,14 @@ def find_topology(world: World, *, every_rank_apart: bool = False) -> Topology:
     hosts = tuple(tuple(range(first, end)) for first, end in zip(firsts, ends, strict=True))
     own = next(number for number, ranks in enumerate(hosts) if world.rank in ranks)
     # Every rank must take part in the making of every group.
-    inside = [_group(ranks) for ranks in hosts][own]
-    between = _group(tuple(firsts))
+    inside = [_group(ranks, world) for ranks in hosts][own]
+    between = _group(tuple(firsts), world)
     return Topology(world.rank, hosts, own, inside, between if world.rank in firsts else None)
 
 
-def _group(ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
-    return dist.new_group(list(ranks)) if len(ranks) > 1 else None
+def _group(ranks: tuple[int, ...], world: World) -> dist.ProcessGroup | None:
+    if len(ranks) == 1:
+        return None
+    # A group does not take over the timeout of the world: NCCL's own is ten minutes.
+    group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=world.timeout)
+    return group

@@ -28,7 +28,11 @@ from dragoman.errors import MachineError
 
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
 _COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
-"""Ranks may differ by the longest share of a validation; a dead one is noticed by torchrun."""
+"""A bound and no detector: a rank that has died or stands still is noticed within a minute by
+torchrun and by its pulse, a host that is cut off by ssh, where that started it. Others may wait
+long with good reason: while rank 0 writes a checkpoint to a slow disk, while one translates the
+longest share of a validation or compiles, for sums over a link a hundred times slower than before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class World:
     world_size: int
     local_rank: int
     device: torch.device
+    timeout: timedelta = _COLLECTIVE_TIMEOUT
+    """How long a rank waits for the others in a collective, in whatever group, before it fails."""
 
     @property
     def is_main(self) -> bool:
@@ -125,7 +131,7 @@ def _connect(world: World) -> None:
         store=store,
         rank=world.rank,
         world_size=world.world_size,
-        timeout=_COLLECTIVE_TIMEOUT,
+        timeout=world.timeout,
         device_id=world.device if on_gpu else None,
     )
 
