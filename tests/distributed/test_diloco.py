@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from ranks import run_ranks
 
 WIDTH = 6
 STEPS = 25
+Wire = Literal["int8", "bf16", "fp32"]
 
 
 def _model() -> nn.Module:
@@ -37,10 +38,10 @@ def _flat(model: nn.Module) -> Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-def _trained(world: World, settings: dict[str, Any]) -> Any:
+def _trained(world: World, wire: Wire, settings: dict[str, Any]) -> Any:
     model = _model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    config = DistributedConfig(strategy="diloco", diloco=DilocoConfig(**settings))
+    config = DistributedConfig(strategy="diloco", diloco=DilocoConfig(wire=wire, **settings))
     settled = []
     with gradient_sync(config, model, world) as sync:
         for step in range(STEPS):
@@ -65,7 +66,6 @@ def _reference(
     every: int,
     fragments: int,
     delay: int,
-    mixing: float,
     rate: float,
     momentum: float,
 ) -> tuple[list[Tensor], Tensor]:
@@ -80,7 +80,7 @@ def _reference(
         part = nn.Parameter(shared[first:last])
         nesterov = momentum > 0
         outer.append(torch.optim.SGD([part], lr=rate, momentum=momentum, nesterov=nesterov))
-    sent: dict[int, tuple[int, Tensor]] = {}
+    sent: dict[int, tuple[int, Tensor, list[Tensor]]] = {}
     for step in range(1, STEPS + 1):
         for model, optimizer, ranks in zip(models, inner, replicas, strict=True):
             optimizer.zero_grad()
@@ -93,17 +93,16 @@ def _reference(
                 (shared[span] - _flat(model)[span]) * len(ranks) / num_ranks
                 for model, ranks in zip(models, replicas, strict=True)
             ]
-            sent[step + delay] = turn, torch.stack(moved).sum(0)
+            sent[step + delay] = turn, torch.stack(moved).sum(0), [_flat(m)[span] for m in models]
         if step in sent:
-            turn, mean = sent.pop(step)
+            turn, mean, were = sent.pop(step)
             span = slice(bounds[turn], bounds[turn + 1])
             (parameter,) = outer[turn].param_groups[0]["params"]
             parameter.grad = mean
             outer[turn].step()
-            for model in models:
+            for model, was in zip(models, were, strict=True):
                 flat = _flat(model)
-                kept = mixing if delay else 0.0
-                flat[span] = kept * flat[span] + (1 - kept) * shared[span]
+                flat[span] += shared[span] - was
                 nn.utils.vector_to_parameters(flat, model.parameters())
     return [_flat(model) for model in models], shared
 
@@ -113,7 +112,7 @@ def _reference(
     [
         ([1, 1], {"every": 4, "fragments": 1, "delay": 0}),
         ([1, 1], {"every": 6, "fragments": 3, "delay": 1}),
-        ([2, 1], {"every": 6, "fragments": 2, "delay": 2, "mixing": 0.25}),
+        ([2, 1], {"every": 6, "fragments": 2, "delay": 2}),
         (
             [1, 1, 1],
             {
@@ -129,7 +128,7 @@ def _reference(
 )
 def test_it_computes_what_was_published(hosts: list[int], settings: dict[str, Any]) -> None:
     world_size = sum(hosts)
-    results = run_ranks(_trained, settings, world_size=world_size, hosts=hosts)
+    results = run_ranks(_trained, "fp32", settings, world_size=world_size, hosts=hosts)
     firsts = [sum(hosts[:number]) for number in range(len(hosts))]
     replicas = [list(range(f, f + n)) for f, n in zip(firsts, hosts, strict=True)]
     if len(hosts) == 1:  # where there is one host, each rank is a replica
@@ -139,7 +138,6 @@ def test_it_computes_what_was_published(hosts: list[int], settings: dict[str, An
         every=settings["every"],
         fragments=settings["fragments"],
         delay=settings["delay"],
-        mixing=settings.get("mixing", 0.5),
         rate=settings.get("outer_learning_rate", 1.0),
         momentum=settings.get("outer_momentum", 0.0),
     )
@@ -157,3 +155,18 @@ def test_it_computes_what_was_published(hosts: list[int], settings: dict[str, An
             assert ends == [True]
             if STEPS % gap > settings["delay"]:  # nothing was on its way at the end
                 torch.testing.assert_close(torch.tensor(finished), mean, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wire", ["int8", "bf16"])
+@pytest.mark.parametrize("hosts", [[1, 1], [2, 1]])
+def test_rounded_movements_lead_to_the_same_place(wire: Wire, hosts: list[int]) -> None:
+    settings = {"every": 6, "fragments": 3, "delay": 1}
+    exact, rounded = (
+        run_ranks(_trained, one, settings, world_size=sum(hosts), hosts=hosts)
+        for one in ("fp32", wire)
+    )
+    assert rounded[0][1] == rounded[1][1], "global weights are the same to the bit"
+    ends = exact[0][2], rounded[0][2]
+    assert ends[0] != ends[1]
+    moved, moved_rounded = (torch.tensor(end) - _flat(_model()) for end in ends)
+    assert (moved - moved_rounded).norm() < 0.02 * moved.norm()

@@ -125,8 +125,8 @@ def test_bytes_in_the_events_are_those_of_the_formula(trained: Trained) -> None:
         "sync": STEPS * total * step_time.BF16_BYTES,
         "accum": STEPS // 2 * total * step_time.BF16_BYTES,
         # All of it every so many steps, and once more at the end.
-        "diloco": (STEPS // 4 + 1) * total * step_time.FP32_BYTES,
-        "diloco-blocking": (STEPS // 2 + 1) * total * step_time.FP32_BYTES,
+        "diloco": (STEPS // 4 + 1) * total * step_time.INT8_BYTES,
+        "diloco-blocking": (STEPS // 2 + 1) * total * step_time.INT8_BYTES,
         "powersgd": STEPS * step_time.powersgd_bytes(shapes, rank=2),
     }[trained.strategy]
     # PowerSGD knows of no hosts: its ring goes through all three ranks.

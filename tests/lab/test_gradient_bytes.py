@@ -21,13 +21,14 @@ WIDTH = 1000
 SHAPES = ((WIDTH, WIDTH), (WIDTH,))
 NUM_WEIGHTS = WIDTH * WIDTH + WIDTH
 STEPS = 8
-BF16, FP32 = (NUM_WEIGHTS * size for size in (step_time.BF16_BYTES, step_time.FP32_BYTES))
+SIZES = (step_time.INT8_BYTES, step_time.BF16_BYTES, step_time.FP32_BYTES)
+INT8, BF16, FP32 = (NUM_WEIGHTS * size for size in SIZES)
 # What is reduced in STEPS steps, from the beginning of a period to its end.
 REDUCED: dict[str, tuple[dict[str, Any], float]] = {
     "sync": ({}, STEPS * BF16),
     "sync fp32": ({"wire": "fp32"}, STEPS * FP32),
     "accum": ({"accum": {"every": 4}}, STEPS / 4 * BF16),
-    "diloco": ({"diloco": {"every": 4, "fragments": 2, "delay": 1}}, STEPS / 4 * FP32),
+    "diloco": ({"diloco": {"every": 4, "fragments": 2, "delay": 1}}, STEPS / 4 * INT8),
     "powersgd": ({"powersgd": {"rank": 64}}, STEPS * step_time.powersgd_bytes(SHAPES, rank=64)),
 }
 

@@ -28,6 +28,8 @@ OVERLAP_SHARE: Final = 0.9
 """Of backward, during which gradients can be on the wire: the first are ready after a while."""
 FP32_BYTES: Final = 4
 BF16_BYTES: Final = 2
+INT8_BYTES: Final = 1 + FP32_BYTES / 256
+"""A byte and its part of the scale of a block."""
 BUCKET_BYTES: Final = 25 * 1024**2
 """Gradients that DistributedDataParallel reduces in one collective."""
 FIRST_BUCKET_BYTES: Final = 1024**2

@@ -196,8 +196,7 @@ def most_accumulation(workload: Workload) -> int:
 
 def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
     """Local steps on each host; every so many of them the hosts wait for their average."""
-    size, network_s = _parameters(cluster, workload)
-    local_s = compute_s + _exposed_s(workload, compute_s, cluster.inside_s(size))
+    size, network_s, local_s = _movements(cluster, workload, compute_s)
     return Prediction(
         "diloco",
         f"diloco H={every}",
@@ -213,8 +212,7 @@ def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Predict
 
     A longer H gains nothing, and lets the replicas drift further apart.
     """
-    size, network_s = _parameters(cluster, workload)
-    local_s = compute_s + _exposed_s(workload, compute_s, cluster.inside_s(size))
+    size, network_s, local_s = _movements(cluster, workload, compute_s)
     hidden = step_time.hidden_sync_every(local_s, network_s, num_fragments=NUM_FRAGMENTS)
     every = NUM_FRAGMENTS * math.ceil(min(hidden, MOST_SYNC_EVERY) / NUM_FRAGMENTS)
     fragment_s = network_s / NUM_FRAGMENTS
@@ -272,7 +270,11 @@ def _exposed_s(workload: Workload, compute_s: float, network_s: float) -> float:
     )
 
 
-def _parameters(cluster: Cluster, workload: Workload) -> tuple[int, float]:
-    """Bytes of the parameters in fp32, and seconds to average them over the hosts."""
-    size = workload.num_parameters * step_time.FP32_BYTES
-    return size, cluster.between_hosts_s(size, num_collectives=NUM_FRAGMENTS)
+def _movements(
+    cluster: Cluster, workload: Workload, compute_s: float
+) -> tuple[float, float, float]:
+    """Of DiLoCo: bytes of all movements in int8, seconds to average them, and of a local step."""
+    size = workload.num_parameters * step_time.INT8_BYTES
+    inside_s = cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
+    network_s = cluster.between_hosts_s(size, num_collectives=NUM_FRAGMENTS)
+    return size, network_s, compute_s + _exposed_s(workload, compute_s, inside_s)

@@ -27,12 +27,12 @@ class DilocoConfig(Section):
     """Parts of the weights that are averaged in turn; `every` is a multiple of it."""
     delay: int = Field(default=10, ge=0)
     """Steps that go on while a part is on its way; below `every` / `fragments`."""
-    mixing: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of its own weights that a host keeps when the average comes with a delay."""
-    outer_learning_rate: float | None = Field(default=None, gt=0.0)
-    """Of the average; none takes 1.0 with fewer than four replicas and 0.7 from four on."""
-    outer_momentum: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Nesterov's, of the average; none takes 0.0 with fewer than four replicas, else 0.9."""
+    wire: Literal["int8", "bf16", "fp32"] = "int8"
+    """In which numbers hosts send by how much their weights have moved."""
+    outer_learning_rate: float = Field(default=1.0, gt=0.0)
+    """Of the average; 1.0 without momentum is the plain mean of the hosts' weights."""
+    outer_momentum: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Nesterov's, of the average."""
 
     @model_validator(mode="after")
     def _fragments_fit(self) -> Self:

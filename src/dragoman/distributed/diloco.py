@@ -1,14 +1,18 @@
 """`diloco`: replicas train by themselves and average a fragment of the weights now and then.
 
 DiLoCo (Douillard et al. 2023) with the fragments and the overlap of Streaming DiLoCo (Douillard et
-al. 2025). H = `every`, F = `fragments`, tau = `delay`, alpha = `mixing`; H and tau are local steps.
-Every H/F steps the next fragment is due: each replica sends by how much its weights w have moved
-away from the global ones, and goes on; tau steps later the mean movement has arrived:
+al. 2025). H = `every`, F = `fragments`, tau = `delay`; H and tau are local steps. Every H/F steps
+the next fragment is due: each replica sends by how much its weights w have moved away from the
+global ones, and goes on; tau steps later the mean movement has arrived:
 
     d = mean over replicas of (global - w)       taken when it was sent
     v = momentum * v + d                         the outer optimizer, SGD with Nesterov's momentum
     global = global - rate * (d + momentum * v)
-    w = alpha * w + (1 - alpha) * global         alpha = 0 where tau = 0
+    w = w + (global - w as it was sent)
+
+The last line keeps what a replica has learned in those tau steps and nothing of what set it apart
+before: the delay-corrected merge of Maziane et al. 2026 (arXiv 2605.20866). Streaming DiLoCo takes
+a mean of w and the global weights instead, by which replicas stay half apart.
 
 A fragment is a range of all weights laid end to end, so that fragments are equal to the byte.
 Nothing is on its way at a settled step: what a checkpoint holds there goes on exactly.
@@ -20,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,32 +32,13 @@ from dragoman.distributed.config import DilocoConfig
 from dragoman.distributed.host_sum import HostSum, Wait
 from dragoman.distributed.strategy import GradientSync, Stopwatch, Tensors
 
-FEW_REPLICAS: Final = 4
-"""Below this many, momentum does harm (SlowMo, Wang et al. 2020, on WMT16 en-de)."""
-
-
-class Outer(NamedTuple):
-    """The outer optimizer's settings."""
-
-    learning_rate: float
-    momentum: float
-
-    @classmethod
-    def of(cls, config: DilocoConfig, *, num_replicas: int) -> Outer:
-        """As configured, or as published for so many replicas."""
-        usual = cls(1.0, 0.0) if num_replicas < FEW_REPLICAS else cls(0.7, 0.9)
-        rate, momentum = config.outer_learning_rate, config.outer_momentum
-        return cls(
-            usual.learning_rate if rate is None else rate,
-            usual.momentum if momentum is None else momentum,
-        )
-
 
 class DilocoSync(GradientSync):
     """One replica, which may be several ranks that sum their gradients in every step.
 
-    inner: how the ranks of this replica do so. host_sum: over all ranks. share: of the global
-    batch that this replica trains on. Its movement counts by that share.
+    inner: how the ranks of this replica do so. host_sum: over all ranks. ranks: how many each
+    replica has, which is its share of the global batch; a movement counts by it. own: which replica
+    this is.
     """
 
     own_optimizer = True
@@ -66,22 +50,20 @@ class DilocoSync(GradientSync):
         *,
         inner: GradientSync,
         host_sum: HostSum,
-        num_ranks: int,
-        num_replicas: int,
-        share: float,
+        ranks: Sequence[int],
+        own: int,
     ) -> None:
         super().__init__(model)
-        self.loss_factor = 1 / share
+        self._num_ranks = sum(ranks)
+        self.loss_factor = self._num_ranks / ranks[own]
         self._names = [name for name, _ in model.named_parameters()]
+        self._config = config
         self._inner = inner
         self._host_sum = host_sum
-        self._num_ranks = num_ranks
-        self._outer = Outer.of(config, num_replicas=num_replicas)
         self._gap = config.every // config.fragments
         self._delay = config.delay
-        self._kept = config.mixing if config.delay else 0.0
         self._global = torch.cat([weight.detach().flatten() for weight in model.parameters()])
-        self._momentum = torch.zeros_like(self._global) if self._outer.momentum else None
+        self._momentum = torch.zeros_like(self._global) if self._config.outer_momentum else None
         self._fragments = _cut(model, config.fragments)
         self._under_way: _UnderWay | None = None
         self._settled = True
@@ -105,28 +87,21 @@ class DilocoSync(GradientSync):
     def after_update(self, step: int) -> None:
         """Take in the fragment that is due now; send the one whose turn it is."""
         self._settled = False
-        if self._under_way is not None and step >= self._under_way.due_step:
-            self._receive(self._under_way)
         if step % self._gap == 0:
             turn = (step // self._gap - 1) % len(self._fragments)
-            self._send(self._fragments[turn], due_step=step + self._delay)
-            if self._delay == 0 and self._under_way is not None:
-                self._receive(self._under_way)
+            self._under_way = self._start(self._fragments[turn])
+        if self._under_way is not None and step % self._gap == self._delay:
+            self._receive(self._under_way)
 
     @torch.no_grad()
     def finish(self) -> None:
         """The global weights become the plain mean of the replicas', and the replicas' too."""
         if self._under_way is not None:
             self._receive(self._under_way)
-        weights = self._local()
         for fragment in self._fragments:
-            mean = fragment.gather(weights).div_(self._num_ranks)
-            wait = self._start(mean)
-            self._watch.start()
-            wait()
-            self._watch.stop()
-            fragment.of(self._global).copy_(mean)
-            fragment.pull(weights, self._global, kept=0.0)
+            last = self._start(fragment)
+            fragment.of(self._global).sub_(self._arrived(last))
+            fragment.copy(self._global, self._local())
         self._settled = True
 
     def weights(self) -> list[Tensor]:
@@ -159,29 +134,32 @@ class DilocoSync(GradientSync):
         self._inner.close()
         self._host_sum.close()
 
-    def _send(self, fragment: _Fragment, *, due_step: int) -> None:
-        moved = fragment.of(self._global) - fragment.gather(self._local())
+    def _start(self, fragment: _Fragment) -> _UnderWay:
+        sent = fragment.gather(self._local())
         # Summed over ranks, which are alike in a replica, this is the mean by share.
-        moved /= self._num_ranks
-        self._under_way = _UnderWay(fragment, moved, self._start(moved), due_step)
+        moved = (fragment.of(self._global) - sent) / self._num_ranks
+        moved = moved.to(self._host_sum.dtype)
+        self.bytes_sent += self._host_sum.sent_bytes(moved.numel())
+        return _UnderWay(fragment, sent, moved, self._host_sum.start(moved))
 
-    def _receive(self, arriving: _UnderWay) -> None:
+    def _arrived(self, arriving: _UnderWay) -> Tensor:
+        """The mean movement, as soon as it is there."""
         self._watch.start()
         arriving.wait()
         self._watch.stop()
-        fragment, movement = arriving.fragment, arriving.movement
+        return arriving.movement.to(self._global.dtype)
+
+    def _receive(self, arriving: _UnderWay) -> None:
+        fragment, movement = arriving.fragment, self._arrived(arriving)
         if self._momentum is not None:
             velocity = fragment.of(self._momentum)
-            velocity.mul_(self._outer.momentum).add_(movement)
-            movement = movement.add(velocity, alpha=self._outer.momentum)
-        fragment.of(self._global).sub_(movement, alpha=self._outer.learning_rate)
-        fragment.pull(self._local(), self._global, kept=self._kept)
+            velocity.mul_(self._config.outer_momentum).add_(movement)
+            movement = movement.add(velocity, alpha=self._config.outer_momentum)
+        fragment.of(self._global).sub_(movement, alpha=self._config.outer_learning_rate)
+        # What has been learned since it was sent is kept, on top of what all have learned before.
+        fragment.add(fragment.of(self._global) - arriving.sent, self._local())
         self._under_way = None
         self._settled = True
-
-    def _start(self, tensor: Tensor) -> Wait:
-        self.bytes_sent += self._host_sum.sent_bytes(tensor.numel())
-        return self._host_sum.start(tensor)
 
     def _local(self) -> list[Tensor]:
         return [weight.detach() for weight in self.module.parameters()]
@@ -213,11 +191,19 @@ class _Fragment:
         """Its numbers in a tensor of their own."""
         return torch.cat(list(self._in(weights)))
 
-    def pull(self, weights: Sequence[Tensor], flat: Tensor, *, kept: float) -> None:
-        """Move weights towards the flat ones; they keep this share of what they are."""
+    def copy(self, flat: Tensor, weights: Sequence[Tensor]) -> None:
+        """Its part of all numbers laid end to end becomes the weights'."""
+        for piece, numbers in self._pairs(self.of(flat), weights):
+            piece.copy_(numbers)
+
+    def add(self, numbers: Tensor, weights: Sequence[Tensor]) -> None:
+        """Numbers of its own size are added to the weights."""
+        for piece, difference in self._pairs(numbers, weights):
+            piece.add_(difference)
+
+    def _pairs(self, numbers: Tensor, weights: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         pieces = list(self._in(weights))
-        targets = torch.split(self.of(flat), [piece.numel() for piece in pieces])
-        torch._foreach_lerp_(pieces, list(targets), 1 - kept)
+        return zip(pieces, torch.split(numbers, [one.numel() for one in pieces]), strict=True)
 
     def _in(self, weights: Sequence[Tensor]) -> Iterator[Tensor]:
         for index, start, end in self.pieces:
@@ -226,12 +212,15 @@ class _Fragment:
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A fragment's movement between its sending and the step at which it is waited for."""
+    """A fragment between its sending and its arrival.
+
+    sent: this replica's weights then. movement: its own share of the mean, then the mean.
+    """
 
     fragment: _Fragment
+    sent: Tensor
     movement: Tensor
     wait: Wait
-    due_step: int
 
 
 def _cut(model: nn.Module, count: int) -> list[_Fragment]:

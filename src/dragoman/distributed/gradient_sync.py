@@ -23,7 +23,7 @@ from dragoman.distributed.strategy import GradientSync, NoSync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 
-_WIRES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
+_WIRES: Final = {"int8": torch.int8, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @contextmanager
@@ -62,10 +62,9 @@ def _diloco(config: DistributedConfig, model: nn.Module, world: World) -> Gradie
         model,
         config.diloco,
         inner=NoSync(model) if alone else AllReduceSync(model, inside),
-        host_sum=HostSum(topology, torch.float32),
-        num_ranks=world.world_size,
-        num_replicas=topology.num_hosts,
-        share=len(topology.neighbours) / world.world_size,
+        host_sum=HostSum(topology, _WIRES[config.diloco.wire]),
+        ranks=[len(ranks) for ranks in topology.hosts],
+        own=topology.own,
     )
 
 

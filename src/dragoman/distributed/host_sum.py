@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dragoman.distributed.int8_sum import int8_all_reduce, packed_bytes
 from dragoman.distributed.topology import Topology
 from dragoman.distributed.traffic import ring_all_reduce_bytes
 
@@ -21,7 +22,7 @@ class HostSum:
     Where hosts have several ranks, these add theirs in fp32 first; one of them then adds it to
     those of other hosts, in the wire's type, and tells the others the result.
 
-    wire: the type in which numbers travel and are added between hosts.
+    wire: the type in which numbers travel and are added between hosts; int8 with scales.
     dtype: of the tensors to be summed.
     """
 
@@ -29,9 +30,11 @@ class HostSum:
         self._topology = topology
         self._wire = wire
         self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="host-sum")
-        alone = len(topology.neighbours) == 1
-        self.dtype = wire if alone and topology.num_hosts > 1 else torch.float32
-        self._one_ring = topology.num_hosts == 1 or all(len(ranks) == 1 for ranks in topology.hosts)
+        rounds_at_home = len(topology.neighbours) == 1 < topology.num_hosts and wire != torch.int8
+        self.dtype = wire if rounds_at_home else torch.float32
+        self._one_ring = topology.num_hosts == 1 or (
+            wire != torch.int8 and all(len(ranks) == 1 for ranks in topology.hosts)
+        )
 
     def start(self, tensor: Tensor) -> Wait:
         """Begin to sum a flat tensor in place; what is returned waits for the result.
@@ -54,7 +57,10 @@ class HostSum:
         if topology.num_hosts == 1:
             size = num_elements * torch.float32.itemsize
             return ring_all_reduce_bytes(size, len(topology.neighbours))
-        size = num_elements * self._wire.itemsize
+        if self._wire == torch.int8:
+            size = packed_bytes(num_elements, topology.num_hosts)
+        else:
+            size = num_elements * self._wire.itemsize
         return ring_all_reduce_bytes(size, topology.num_hosts) if topology.leads else 0
 
     def close(self) -> None:
@@ -66,7 +72,9 @@ class HostSum:
         first = self._topology.neighbours[0]
         if inside is not None:
             dist.reduce(tensor, first, group=inside)
-        if between is not None:
+        if between is not None and self._wire == torch.int8:
+            int8_all_reduce(tensor, between)
+        elif between is not None:
             wired = tensor.to(self._wire)
             dist.all_reduce(wired, group=between)
             tensor.copy_(wired)

@@ -50,9 +50,10 @@ def chosen(ranks: str, link: str, *, compute_s: float) -> tuple[str, int, str]:
     [
         ("100Gbit", "sync", 1),
         ("10Gbit", "sync", 1),
-        ("1Gbit", "diloco", 16),
-        ("100Mbit", "diloco", 88),
-        ("10Mbit", "diloco", 500),
+        ("1Gbit", "diloco", 8),
+        ("100Mbit", "diloco", 28),
+        ("10Mbit", "diloco", 216),
+        ("4Mbit", "diloco", 500),
     ],
 )
 def test_the_rule_of_auto_on_two_ranks(link: str, strategy: str, every: int) -> None:
@@ -295,8 +296,8 @@ def test_one_host_needs_no_network() -> None:
         (PlanRequest(ranks="2", link="1Gbit", gpu="abacus"), "p100"),
         (PlanRequest(ranks="2", link="1Gbit", compute="0s"), "--compute"),
         (PlanRequest(ranks="2", link="1Gbit", compute="1e309s"), "--compute"),
-        (PlanRequest(ranks="2", link="1e308Gbit", gpu="v100"), "--link"),
         (PlanRequest(ranks="2", link="1Gbit", compute="0.25s", gpu="a100"), "leave one of the two"),
+        (PlanRequest(ranks="2", link="1e308Gbit", gpu="v100"), "--link"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="3"), "not an amount"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="-3 USD"), "--price"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="1e309 USD"), "--price"),
