@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.distributed.int8_sum import BLOCK, int8_all_reduce, packed_bytes
+from dragoman.distributed.int8_sum import BLOCK, PIECE, int8_all_reduce, packed_bytes
 from dragoman.distributed.world import World
 from ranks import run_ranks
 
@@ -43,7 +43,9 @@ def _half_scales(tensor: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "zeros", "one rank"])
-@pytest.mark.parametrize(("num_ranks", "size"), [(2, 5 * BLOCK), (3, 1000), (3, 1)])
+@pytest.mark.parametrize(
+    ("num_ranks", "size"), [(2, 5 * BLOCK), (3, 1000), (3, 1), (3, PIECE + 700)]
+)
 def test_no_number_is_off_by_more_than_its_scales_allow(
     kind: str, num_ranks: int, size: int
 ) -> None:
@@ -65,3 +67,4 @@ def test_numbers_that_are_codes_lose_nothing() -> None:
 def test_a_number_takes_a_byte_and_its_part_of_a_scale() -> None:
     assert packed_bytes(2 * 10 * BLOCK, 2) == 20 * (BLOCK + 4)
     assert packed_bytes(1, 3) == 3 * (BLOCK + 4)
+    assert packed_bytes(PIECE + 1, 2) == PIECE + PIECE // 64 + 2 * (BLOCK + 4)

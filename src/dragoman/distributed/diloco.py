@@ -137,8 +137,7 @@ class DilocoSync(GradientSync):
     def _start(self, fragment: _Fragment) -> _UnderWay:
         sent = fragment.gather(self._local())
         # Summed over ranks, which are alike in a replica, this is the mean by share.
-        moved = (fragment.of(self._global) - sent) / self._num_ranks
-        moved = moved.to(self._host_sum.dtype)
+        moved = (fragment.of(self._global) - sent).div_(self._num_ranks).to(self._host_sum.dtype)
         self.bytes_sent += self._host_sum.sent_bytes(moved.numel())
         return _UnderWay(fragment, sent, moved, self._host_sum.start(moved))
 
@@ -157,7 +156,8 @@ class DilocoSync(GradientSync):
             movement = movement.add(velocity, alpha=self._config.outer_momentum)
         fragment.of(self._global).sub_(movement, alpha=self._config.outer_learning_rate)
         # What has been learned since it was sent is kept, on top of what all have learned before.
-        fragment.add(fragment.of(self._global) - arriving.sent, self._local())
+        ahead = torch.sub(fragment.of(self._global), arriving.sent, out=arriving.sent)
+        fragment.add(ahead, self._local())
         self._under_way = None
         self._settled = True
 

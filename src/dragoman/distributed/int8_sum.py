@@ -8,7 +8,7 @@ block, which is its largest magnitude over 127 (blockwise quantisation, Dettmers
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch import Tensor
 
 BLOCK: Final = 256
 """Numbers that share a scale; short enough that one large number spoils few others."""
+PIECE: Final = 2**19
+"""About so many numbers travel together: processor and network work at the same time."""
 _LARGEST_CODE: Final = 127
 _LEAST_SCALE: Final = torch.finfo(torch.float32).tiny
 """A block of zeros has a scale of zero, by which nothing can be divided."""
@@ -26,21 +28,55 @@ def int8_all_reduce(tensor: Tensor, group: dist.ProcessGroup) -> None:
 
     Each number is off by at most half a scale of its block for every rank, and half of the sum's.
     """
-    num_ranks = dist.get_world_size(group)
-    parts = tensor.new_zeros(num_ranks, _part_size(tensor.numel(), num_ranks))
-    parts.view(-1)[: tensor.numel()] = tensor
-    sent = _packed(parts)
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
-    own = _packed(_unpacked(received).sum(0, keepdim=True))
-    dist.all_gather_into_tensor(sent, own, group=group)
-    tensor.copy_(_unpacked(sent).view(-1)[: tensor.numel()])
+    pieces = torch.split(tensor, _piece_size(dist.get_world_size(group)))
+    exchanged = [_exchange(piece, group) for piece in pieces]
+    gathered = [_gather_sums(parts, group) for parts in exchanged]
+    for piece, sums in zip(pieces, gathered, strict=True):
+        piece.copy_(_unpacked(sums.arrived()).view(-1)[: len(piece)])
 
 
 def packed_bytes(num_elements: int, num_ranks: int) -> int:
     """Of so many numbers with their scales, a whole number of blocks for each rank."""
-    size = num_ranks * _part_size(num_elements, num_ranks)
-    return size + size // BLOCK * torch.float32.itemsize
+    whole, rest = divmod(num_elements, _piece_size(num_ranks))
+    size = whole * _piece_size(num_ranks) + num_ranks * _part_size(rest, num_ranks)
+    return size // BLOCK * (BLOCK + torch.float32.itemsize)
+
+
+class _Arriving(NamedTuple):
+    """Bytes (ranks, numbers + scales) that are on their way."""
+
+    packed: Tensor
+    work: dist.Work | None
+
+    def arrived(self) -> Tensor:
+        """Wait for them."""
+        if self.work is not None:
+            self.work.wait()
+        return self.packed
+
+
+def _exchange(piece: Tensor, group: dist.ProcessGroup) -> _Arriving:
+    """Send every rank the part that it adds up; it will have that part of all ranks."""
+    num_ranks = dist.get_world_size(group)
+    missing = num_ranks * _part_size(len(piece), num_ranks) - len(piece)
+    whole = torch.cat([piece, piece.new_zeros(missing)]) if missing else piece
+    sent = _packed(whole.view(num_ranks, -1))
+    received = torch.empty_like(sent)
+    work = dist.all_to_all_single(received, sent, group=group, async_op=True)
+    return _Arriving(received, work)
+
+
+def _gather_sums(parts: _Arriving, group: dist.ProcessGroup) -> _Arriving:
+    """Add up this rank's part and send it to the others; it will have all sums."""
+    own = _packed(_unpacked(parts.arrived()).sum(0, keepdim=True))
+    sums = torch.empty_like(parts.packed)
+    return _Arriving(
+        sums, dist.all_gather(list(torch.split(sums, 1)), own, group=group, async_op=True)
+    )
+
+
+def _piece_size(num_ranks: int) -> int:
+    return num_ranks * _part_size(PIECE, num_ranks)
 
 
 def _part_size(num_elements: int, num_ranks: int) -> int:
@@ -48,7 +84,7 @@ def _part_size(num_elements: int, num_ranks: int) -> int:
 
 
 def _packed(parts: Tensor) -> Tensor:
-    """fp32 (parts, numbers) to bytes (parts, numbers + scales)."""
+    """fp32 (parts, numbers), whole blocks, to bytes (parts, numbers + scales)."""
     blocks = parts.view(len(parts), -1, BLOCK)
     scales = blocks.abs().amax(2, keepdim=True) / _LARGEST_CODE
     codes = (blocks / scales.clamp(min=_LEAST_SCALE)).round_().to(torch.int8)
