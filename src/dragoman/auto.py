@@ -114,7 +114,10 @@ def link_of(rate: LinkRate, num_hosts: int) -> Link:
 
 
 def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:
-    """The section of the recipe with the choice in place of "auto"."""
+    """The section of the recipe with the choice in place of "auto".
+
+    All travels in the numbers that the choice was planned with, whatever the recipe says.
+    """
     chosen = choice.prediction
     update: dict[str, object] = {"strategy": chosen.strategy, "wire": "bf16"}
     if chosen.strategy == "accum":
@@ -124,6 +127,7 @@ def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:
             "every": chosen.every,
             "fragments": max(1, chosen.num_fragments),
             "delay": chosen.delay,
+            "wire": "int8",
         }
         update["diloco"] = config.diloco.model_copy(update=numbers)
     return config.model_copy(update=update)

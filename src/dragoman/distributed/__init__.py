@@ -5,6 +5,7 @@ store           the store in which those of several hosts do
 world           who am I among how many, on which device
 topology        which ranks share a host
 traffic         bytes counted on the wire
+int8_sum        a sum that travels in a quarter of the bytes
 host_sum        a sum over all ranks, inside each host first
 strategy        what a strategy is to the trainer
 link_rate       what such sums get out of the network

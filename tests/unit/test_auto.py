@@ -1,0 +1,43 @@
+"""From what the planner chose to the section of the recipe that trains by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.auto import resolved
+from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.plan import choose_for_all_ranks
+from dragoman.cluster.strategies import Cluster
+from dragoman.cluster.workload import Workload
+from dragoman.distributed.config import DilocoConfig, DistributedConfig
+from dragoman.distributed.int8_sum import packed_bytes
+
+NUM_WEIGHTS = 4_000_000
+
+
+@pytest.mark.parametrize(("rate", "strategy"), [("1Gbit", "sync"), ("10Mbit", "diloco")])
+def test_what_auto_takes_travels_in_the_numbers_it_was_planned_with(
+    rate: str, strategy: str
+) -> None:
+    recipe = DistributedConfig(
+        strategy="auto",
+        wire="fp32",
+        diloco=DilocoConfig(wire="fp32", outer_momentum=0.3),
+    )
+    workload = Workload(
+        name="auto",
+        shapes=((NUM_WEIGHTS,),),
+        flop_per_step=0.0,
+        target_tokens_per_step=1000.0,
+        max_steps=1000,
+    )
+    cluster = Cluster(Layout((1, 1)), Link.parse(rate))
+    choice = choose_for_all_ranks(cluster, workload, 1.0)
+    chosen = resolved(recipe, choice)
+    assert (chosen.strategy, chosen.wire) == (strategy, "bf16")
+    assert chosen.diloco.outer_momentum == 0.3
+    if strategy == "diloco":
+        assert chosen.diloco.wire == "int8"
+        # Between two hosts each sends half of the payload twice.
+        sent = packed_bytes(NUM_WEIGHTS, 2) / chosen.diloco.every
+        assert choice.prediction.wire_bytes == pytest.approx(sent, rel=0.01)
