@@ -13,6 +13,7 @@ import pytest
 
 from bad_input import complaint
 from dragoman.cli import main
+from processes import wait_until
 from served import served_bundle
 
 LINES = "A man.\nTwo dogs run.\n"
@@ -54,6 +55,18 @@ def test_a_pipe_is_written_to_and_not_replaced(bundle: str, expected: str) -> No
     reader.join(60)
     assert read == [expected]
     assert names() == {"in", "expected", "pipe"}
+
+
+def test_two_pipes_into_one_file_are_each_whole(bundle: str, expected: str) -> None:
+    command = [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--output", "out"]
+    slow = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: slow.poll() is not None or any("out" in name for name in names()))
+    subprocess.run(command, input="A man.\n", text=True, check=True)
+    assert Path("out").read_text() == expected.split("\n")[0] + "\n"
+    assert slow.communicate(LINES)[1] == ""
+    assert slow.returncode == 0
+    assert Path("out").read_text() == expected
+    assert names() == {"in", "expected", "out"}
 
 
 def test_the_standard_output_has_a_name(bundle: str, expected: str) -> None:

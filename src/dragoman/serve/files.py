@@ -3,11 +3,13 @@
 What is done stands in a hidden draft beside the output, with a record of how far it is sound and a
 fingerprint of the input, the model and the options. The draft takes the output's name when it is
 complete. Between groups of lines that are searched together alone is it gone on: a line in other
-company could get another score, in its last digit, and the output would tell of the break.
+company could get another score, in its last digit, and the output would tell of the break. One
+process alone writes a draft: of two, each would add its lines between those of the other.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -85,15 +87,15 @@ def translate_file(
 
     identity: what decides the output beside the input; another one starts anew.
     Raises CorpusError where the input is missing or not UTF-8, MachineError where the output
-    cannot be written; what is done stays in the draft then.
+    cannot be written or another process writes it; what is done stays in the draft then.
     """
     size = _size(source)
     draft = output.with_name(f".{output.name}.partial")
     record = output.with_name(f".{output.name}.partial.json")
     with input_lines(source) as reader, write_errors_named(str(output)):
         fingerprint = _fingerprint(source, identity)
-        done = _resume(draft, record, fingerprint)
-        with draft.open("ab") as out:
+        with _sole_draft(draft, output) as out:
+            done = _resume(out, record, fingerprint)
             lines = sum(1 for _ in islice(reader.raw(), done.lines))
             for group in translate(reader.text(), done.lines + 1):
                 out.write("".join(group).encode())
@@ -102,9 +104,9 @@ def translate_file(
                 lines += len(group)
                 _note(record, fingerprint, Done(lines, out.tell()))
                 progress(Progress(lines, reader.bytes_read, size))
-        draft.replace(output)
-        for left in (record, _draft_of(record)):
-            left.unlink(missing_ok=True)
+            draft.replace(output)
+            for left in (record, _draft_of(record)):
+                left.unlink(missing_ok=True)
     return done.lines
 
 
@@ -153,17 +155,36 @@ def _fingerprint(source: Path, identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _resume(draft: Path, record: Path, fingerprint: str) -> Done:
+@contextmanager
+def _sole_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
+    """The draft, to add to, kept from other processes; raises MachineError where one has it."""
+    with draft.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The other may have finished since, and what was opened be its output.
+            sole = os.path.samestat(os.fstat(file.fileno()), draft.stat())
+        except (BlockingIOError, FileNotFoundError):
+            sole = False
+        if not sole:
+            raise MachineError(
+                "another process translates into it",
+                place=output,
+                remedy="wait for it, or name another file with --output",
+            )
+        yield file
+
+
+def _resume(draft: IO[bytes], record: Path, fingerprint: str) -> Done:
     """Bring the draft to where it is sound and how far that is; an empty one where none is."""
     done = Done(0, 0)
     try:
         known = json.loads(record.read_bytes())
-        if known["fingerprint"] == fingerprint and draft.stat().st_size >= known["size_bytes"]:
+        if known["fingerprint"] == fingerprint and draft.tell() >= known["size_bytes"]:
             done = Done(int(known["lines"]), int(known["size_bytes"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    with draft.open("ab") as file:
-        file.truncate(done.size_bytes)
+    draft.truncate(done.size_bytes)
+    draft.seek(0, os.SEEK_END)
     return done
 
 

@@ -18,6 +18,7 @@ from rich.progress import Progress as ProgressBar
 from dragoman import units
 from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.files import whole_file
 from dragoman.malloc import memory_errors_named
 from dragoman.model.config import SearchConfig
 from dragoman.recipe import check_sections
@@ -95,18 +96,13 @@ def _write_device(opened: Opened, options: Namespace) -> None:
 
 def _write_pipe(opened: Opened, options: Namespace) -> None:
     """From the standard input, which cannot be read again: the output appears when complete."""
-    draft = options.output.with_name(f".{options.output.name}.tmp")
-    with write_errors_named(str(options.output)):
-        try:
-            with (
-                input_lines(None) as reader,
-                draft.open("w", encoding="utf-8", newline="\n") as out,
-            ):
-                for group in _written(opened, options, reader.text(), 1):
-                    out.writelines(group)
-            draft.replace(options.output)
-        finally:
-            draft.unlink(missing_ok=True)
+    with (
+        write_errors_named(str(options.output)),
+        input_lines(None) as reader,
+        whole_file(options.output) as out,
+    ):
+        for group in _written(opened, options, reader.text(), 1):
+            out.write("".join(group).encode())
 
 
 def _translate_file(opened: Opened, options: Namespace) -> None:
