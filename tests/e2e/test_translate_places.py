@@ -57,6 +57,17 @@ def test_a_pipe_is_written_to_and_not_replaced(bundle: str, expected: str) -> No
     assert names() == {"in", "expected", "pipe"}
 
 
+def test_what_is_written_is_utf_8_whatever_the_locale_says(bundle: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--format", "document"],
+        input="é 1 — 2 ✓\n12 ✓\n".encode(),
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith("\n12 ✓\n".encode())
+
+
 def test_two_pipes_into_one_file_are_each_whole(bundle: str, expected: str) -> None:
     command = [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--output", "out"]
     slow = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

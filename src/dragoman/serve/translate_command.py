@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sys
@@ -46,6 +47,8 @@ def translate(options: Namespace) -> int:
             remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
         )
     check_sections(options.overrides, ("search",))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as what is read, whatever the locale says
+        sys.stdout.reconfigure(encoding="utf-8")
     if options.output is not None:
         options.output = output_place(options.output, options.input)
     with (
