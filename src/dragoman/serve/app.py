@@ -20,7 +20,7 @@ from dragoman import __version__
 from dragoman.serve import libretranslate
 from dragoman.serve.batcher import OverloadedError
 from dragoman.serve.json_route import JsonRoute
-from dragoman.serve.layout import Layout
+from dragoman.serve.layout import Layout, paragraphs
 from dragoman.serve.limits import Guard, Limits
 from dragoman.serve.metrics import Metrics
 from dragoman.serve.models import Models, ServedModel
@@ -145,7 +145,7 @@ async def _streamed(
     model: ServedModel, request: StreamRequest, limits: Limits
 ) -> AsyncIterator[bytes]:
     """The lines of a document, a few of them under way at a time."""
-    sources = request.text.split("\n")
+    sources = paragraphs(request.text, _LAYOUTS[request.format])
     groups = [
         sources[start : start + _STREAMED_TOGETHER]
         for start in range(0, len(sources), _STREAMED_TOGETHER)

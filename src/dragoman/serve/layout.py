@@ -58,6 +58,19 @@ def cut(text: str, layout: Layout) -> list[Part]:
     return [*parts, *_sentences(text[start:], escaped=True)]
 
 
+def paragraphs(text: str, layout: Layout) -> list[str]:
+    """The lines of a text; in markup, one does not end within a tag, a comment or a script."""
+    if layout != "markup":
+        return text.split("\n")
+    ends = []
+    start = 0
+    for tag_start, tag_end in [*_tags(text), (len(text), len(text))]:
+        ends += [start + found.start() for found in re.finditer("\n", text[start:tag_start])]
+        start = tag_end
+    starts = [0, *(end + 1 for end in ends)]
+    return [text[start:end] for start, end in zip(starts, [*ends, len(text)], strict=True)]
+
+
 def _tags(text: str) -> Iterator[tuple[int, int]]:
     """(Start, end) of tags, comments, and scripts and styles with what is in them.
 

@@ -1,0 +1,39 @@
+"""Where a document in markup may be cut into lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.serve.layout import cut, paragraphs
+
+PAGE = """<p
+ class="x">One.</p>
+<!-- kept
+  as it is -->
+<script>
+var x = "one";
+</script>
+
+1 < 2 &amp; 3
+"""
+
+
+def test_a_line_does_not_end_within_a_tag_a_comment_or_a_script() -> None:
+    assert paragraphs(PAGE, "markup") == [
+        '<p\n class="x">One.</p>',
+        "<!-- kept\n  as it is -->",
+        '<script>\nvar x = "one";\n</script>',
+        "",
+        "1 < 2 &amp; 3",
+        "",
+    ]
+    assert paragraphs(PAGE, "document") == PAGE.split("\n")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\n\n", PAGE, "<p\n", "<!--\n<b>\n", "a\n<b\n>\nc"])
+def test_what_is_translated_of_the_lines_is_what_is_translated_of_the_whole(text: str) -> None:
+    lines = paragraphs(text, "markup")
+    assert "\n".join(lines) == text
+    whole = [part.text for part in cut(text, "markup") if part.translated]
+    parts = [part.text for line in lines for part in cut(line, "markup") if part.translated]
+    assert parts == whole
