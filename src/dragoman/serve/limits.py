@@ -15,6 +15,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import ipaddress
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dragoman.serve.metrics import Metrics, Status
 
 _OPEN_PATHS: Final = ("/health",)
-_LOOPBACK_NAMES: Final = ("", "127.0.0.1", "localhost", "[::1]")
+_LOOPBACK_NAMES: Final = ("", "localhost", "[::1]")
 _FORGIVEN: Final = 20
 """Times the limit that a body may have for its sender to be told in good order."""
 _KEY_IN_BODY: Final = "/libretranslate/"
@@ -221,7 +222,12 @@ def _key_in(body: bytes, scope: Scope, token: str) -> bool:
 def _is_loopback_name(host: str) -> bool:
     """The host of a request, with a port or without."""
     name = host if host.endswith("]") else host.rsplit(":", 1)[0]
-    return name.lower() in _LOOPBACK_NAMES
+    if name.lower() in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.IPv4Address(name).is_loopback
+    except ValueError:
+        return False
 
 
 async def _answer(send: Send, status: int, problem: str) -> None:

@@ -92,19 +92,25 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tra
 def _token(file: Path | None) -> str | None:
     """From a file or the environment: a command line can be read by every user of a machine."""
     if file is None:
-        token = os.environ.get(_TOKEN_VARIABLE, "").strip() or None
+        given = os.fsencode(os.environ.get(_TOKEN_VARIABLE, ""))
     else:
         try:
-            token = file.read_text(encoding="utf-8").strip()
+            given = file.read_bytes()
         except OSError as error:
             raise ConfigError(
                 f"cannot be read: {error.strerror}", place=file, remedy="check its name"
             ) from error
-    if token is not None and len(token) < _SHORTEST_TOKEN:
+    place = str(file or _TOKEN_VARIABLE)
+    remedy = "make one, for example with: openssl rand -hex 16"
+    try:
+        token = given.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError("the token is not UTF-8", place=place, remedy=remedy) from error
+    if not token and file is None:
+        return None
+    if len(token) < _SHORTEST_TOKEN:
         raise ConfigError(
-            f"the token has fewer than {_SHORTEST_TOKEN} characters",
-            place=str(file or _TOKEN_VARIABLE),
-            remedy="make one, for example with: openssl rand -hex 16",
+            f"the token has fewer than {_SHORTEST_TOKEN} characters", place=place, remedy=remedy
         )
     return token
 
