@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ WIDTH = 1000
 SHAPES = ((WIDTH, WIDTH), (WIDTH,))
 NUM_WEIGHTS = WIDTH * WIDTH + WIDTH
 STEPS = 8
+HEADER_BYTES = 66
+"""Of Ethernet, IP and TCP with timestamps. They are 2 to 7% of what the interface counts: it takes
+larger packets than 1,500 bytes from some senders, and from others it does not."""
 SIZES = (step_time.INT8_BYTES, step_time.BF16_BYTES, step_time.FP32_BYTES)
 INT8, BF16, FP32 = (NUM_WEIGHTS * size for size in SIZES)
 # What is reduced in STEPS steps, from the beginning of a period to its end.
@@ -33,6 +37,12 @@ REDUCED: dict[str, tuple[dict[str, Any], float]] = {
 }
 
 
+def payload_sent() -> int:
+    """What this host's interface has sent so far, without headers and acknowledgements."""
+    packets = Path(f"/sys/class/net/{INTERFACE}/statistics/tx_packets").read_text()
+    return interface_bytes(INTERFACE).sent - HEADER_BYTES * int(packets)
+
+
 def sent(world: World, settings: dict[str, Any]) -> Any:
     """Bytes that this host's interface sent in STEPS steps, and bytes that the strategy counted."""
     torch.manual_seed(1)
@@ -40,14 +50,14 @@ def sent(world: World, settings: dict[str, Any]) -> Any:
     config = DistributedConfig.model_validate(settings)
     with gradient_sync(config, model, world) as sync:
         world.barrier()
-        before = interface_bytes(INTERFACE).sent
+        before = payload_sent()
         # One step more than a period lets what was sent last arrive.
         for step in range(1, STEPS + config.diloco.delay * (config.strategy == "diloco") + 1):
             with sync.micro_step(last=step % config.batches_per_update == 0):
                 sync.module(torch.ones(2, WIDTH)).sum().backward()
             sync.after_update(step)
         world.barrier()
-        return [interface_bytes(INTERFACE).sent - before, sync.bytes_sent]
+        return [payload_sent() - before, sync.bytes_sent]
 
 
 @pytest.mark.parametrize("name", REDUCED)
@@ -61,4 +71,4 @@ def test_bytes_are_those_of_the_counters_and_of_the_plan(
     expected = step_time.ring_bytes(reduced, num_ranks=num_hosts)
     for on_the_wire, counted in run_on_hosts(sent, strategy | settings, hosts=lab.hosts):
         assert counted == pytest.approx(expected, rel=1e-3)
-        assert on_the_wire == pytest.approx(expected, rel=0.05)
+        assert on_the_wire == pytest.approx(expected, rel=0.02)
