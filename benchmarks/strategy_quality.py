@@ -4,7 +4,7 @@
 
 Every run is `dragoman train` of the shipped multi30k-tiny with a shorter schedule, fewer pieces and
 pre-norm, which needs no long warm-up: the same batches in the same order for every strategy of a
-seed, 1,500 of 16,384 cells, which is twenty minutes on two cores alone. Replicas share this machine,
+seed, 1,500 of 16,384 cells, which is twenty minutes on two cores alone. Replicas share the machine,
 each being a rank: this asks about quality, not speed. An update of `sync`, `accum` and `powersgd`
 is that of the global batch on any number of ranks, so these are trained once for all; `diloco` is
 another program with each number of replicas. `sync` and what `auto` takes, two and four replicas,
