@@ -14,6 +14,7 @@ from dragoman.model.config import ModelConfig
 from dragoman.model.layout import Layout
 from dragoman.model.linear import Linear
 from dragoman.model.packed_attention import packed_cross_attention, packed_self_attention
+from dragoman.model.varlen_attention import varlen_attention
 
 
 def projection(d_in: int, *d_outs: int, bias: bool) -> Linear:
@@ -49,7 +50,14 @@ class SelfAttention(nn.Module):
         """x_ND -> what attention adds to it, also (N, D)."""
         query_key_value_N3D = self.query_key_value(x_ND)
         dropout = self.dropout if self.training else 0.0
-        if layout.packed:
+        if layout.ends_R is not None:
+            query_NHK, key_NHK, value_NHK = split(
+                split(query_key_value_N3D, 3), self.num_heads
+            ).unbind(1)
+            mixed_ND = varlen_attention(
+                query_NHK, key_NHK, value_NHK, layout, layout, causal=self.causal
+            )
+        elif layout.packed:
             mixed_ND = packed_self_attention(
                 query_key_value_N3D,
                 layout,
@@ -94,7 +102,11 @@ class CrossAttention(nn.Module):
         """x_ND, memory_MD (M source tokens) -> what attention adds to x_ND."""
         query_ND, key_value_M2D = self.query(x_ND), self.key_value(memory_MD)
         dropout = self.dropout if self.training else 0.0
-        if layout.packed:
+        if layout.ends_R is not None:
+            query_NHK = split(query_ND, self.num_heads)
+            key_MHK, value_MHK = split(split(key_value_M2D, 2), self.num_heads).unbind(1)
+            mixed_ND = varlen_attention(query_NHK, key_MHK, value_MHK, layout, memory_layout)
+        elif layout.packed:
             mixed_ND = packed_cross_attention(
                 query_ND,
                 layout,

@@ -15,9 +15,14 @@ _NO_COMPILER: Final = "Failed to find C compiler"
 
 
 def compile_stacks(model: Transformer) -> None:
-    """Let encoder and decoder be compiled when they are first called."""
-    model.encoder.compile()
-    model.decoder.compile()
+    """Let encoder, decoder and loss be compiled when they are first called.
+
+    They are compiled for shapes of any size at once: batches have so many that to compile for the
+    first of them would be time lost.
+    """
+    model.encoder.compile(dynamic=True)
+    model.decoder.compile(dynamic=True)
+    model.compiled = True
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -25,6 +26,9 @@ class Layout:
     cells_N: the cell of each token in the whole B x L rectangle; None where the list holds every
         cell, so that both forms are views of the same memory.
     real_BL: which cells hold a token; None where all do.
+    ends_R: 0, then where each row ends in a list of tokens only, (B + 1) in int32; on a GPU only,
+        whose attention over such a list asks for it.
+    short: whether no row of the batch, on neither side, is too long for short_attention.
     """
 
     num_rows: int
@@ -33,6 +37,8 @@ class Layout:
     positions_N: Tensor
     cells_N: Tensor | None
     real_BL: Tensor | None
+    ends_R: Tensor | None = None
+    short: bool = False
     _head_rows: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
@@ -49,9 +55,7 @@ class Layout:
         """The members of a list (N, ...) that are tokens and not padding."""
         if self.packed or self.real_BL is None:
             return x_N
-        # The number is known beforehand, so that a GPU need not be waited for.
-        cells = torch.nonzero_static(self.real_BL.view(-1), size=self.num_tokens)
-        return x_N.index_select(0, cells.view(-1))
+        return x_N.index_select(0, _numbers_of(self.real_BL.view(-1), self.num_tokens))
 
     def rows(self, x_N: Tensor) -> Tensor:
         """List (N, ...) -> rows (B, L, ...); cells without a token are zero."""
@@ -99,22 +103,35 @@ class Layout:
 
 
 def make_layout(
-    lengths_B: Tensor, *, row_cells: int, num_tokens: int, packed: bool | None = None
+    lengths_B: Tensor,
+    *,
+    row_cells: int,
+    num_tokens: int,
+    packed: bool | None = None,
+    short: bool = False,
 ) -> Layout:
     """The layout of rows that hold `lengths_B` tokens each, `num_tokens` in all.
 
     packed: the list holds real tokens only. None: it does on a CPU, where padding would be
-        multiplied for nothing; elsewhere it holds every cell, because there shapes must stay fixed
-        and moving data costs more than multiplying.
+        multiplied for nothing; elsewhere it holds every cell, which all kinds of attention know.
     """
     num_rows, device = lengths_B.shape[0], lengths_B.device
     packed = device.type == "cpu" if packed is None else packed
     positions_L = torch.arange(row_cells, device=device)
     positions_C = positions_L.repeat(num_rows)
-    if packed and num_tokens == num_rows * row_cells:
+    if packed and device.type == "cpu" and num_tokens == num_rows * row_cells:
         return Layout(num_rows, row_cells, num_tokens, positions_C, None, None)
     real_BL = positions_L < lengths_B[:, None]
     if not packed:
         return Layout(num_rows, row_cells, num_tokens, positions_C, None, real_BL)
-    cells_N = real_BL.view(-1).nonzero().view(-1)
-    return Layout(num_rows, row_cells, num_tokens, positions_C[cells_N], cells_N, real_BL)
+    cells_N = _numbers_of(real_BL.view(-1), num_tokens)
+    ends_R = None if device.type == "cpu" else F.pad(lengths_B.cumsum(0), (1, 0)).int()
+    positions_N = positions_C[cells_N]
+    return Layout(
+        num_rows, row_cells, num_tokens, positions_N, cells_N, real_BL, ends_R, short=short
+    )
+
+
+def _numbers_of(chosen_C: Tensor, count: int) -> Tensor:
+    """Which members are true; their number is known beforehand, so that no GPU is waited for."""
+    return torch.nonzero_static(chosen_C, size=count).view(-1)

@@ -9,6 +9,8 @@ Shapes: N target tokens, C rows in a chunk, D model width, V target vocabulary.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,10 @@ from dragoman.model.products import onednn_project, prefers_onednn, project
 
 CPU_CHUNK_CELLS = 8 << 20
 """Logits that exist at a time: with fewer, the gradient of the weights is added to more often."""
-CHUNK_CELLS = 64 << 20
+CHUNK_CELLS = 128 << 20
+
+
+_Step = Callable[[Tensor, Tensor, float, bool], tuple[Tensor | None, Tensor, Tensor]]
 
 
 class LossSum(NamedTuple):
@@ -34,15 +39,21 @@ class LossSum(NamedTuple):
 
 
 def smoothed_cross_entropy(
-    x_ND: Tensor, weight_VD: Tensor, target_N: Tensor, *, smoothing: float
+    x_ND: Tensor,
+    weight_VD: Tensor,
+    target_N: Tensor,
+    *,
+    smoothing: float,
+    compiled: bool = False,
 ) -> LossSum:
     """The loss of softmax(x_ND @ weight_VD.T) against target_N.
 
     smoothing: share of the probability spread evenly over all V pieces, the right one included
         (as torch.nn.functional.cross_entropy defines it).
+    compiled: on a GPU the steps between the matrix products are one kernel of torch.compile's.
     """
     loss, nll = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        x_ND, weight_VD, target_N, smoothing, torch.is_grad_enabled()
+        x_ND, weight_VD, target_N, smoothing, torch.is_grad_enabled(), compiled
     )
     return LossSum(loss, nll)
 
@@ -64,6 +75,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target_N: Tensor,
         smoothing: float,
         with_gradients: bool,
+        compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         vocab_size = weight_VD.shape[0]
         even = smoothing / vocab_size
@@ -78,20 +90,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         cells = CPU_CHUNK_CELLS if x_ND.is_cpu else CHUNK_CELLS
         rows = min(max(1, cells // vocab_size), max(1, x_ND.shape[0]))
         buffer_CV = torch.empty(rows, vocab_size, dtype=dtype, device=x_ND.device)
+        step = _compiled_step() if compiled and x_ND.is_cuda else _step
         for start in range(0, x_ND.shape[0], rows):
             x_CD, target_C1 = x_ND[start : start + rows], target_N[start : start + rows, None]
-            logits_CV = project(x_CD, typed_VD, memory_NO=buffer_CV[: len(x_CD)]).float()
-            target_logits_C1 = logits_CV.gather(1, target_C1)
-            torch.log_softmax(logits_CV, 1, out=logits_CV)
-            nll_C1 = -logits_CV.gather(1, target_C1)
-            sum_nll += nll_C1.sum()
-            sum_log_partition += (target_logits_C1 + nll_C1).sum()
-            if with_gradients:
-                grad_CV = logits_CV.exp_()
-                grad_CV.scatter_add_(1, target_C1, torch.full_like(nll_C1, smoothing - 1.0))
-                grad_CV = grad_CV.to(dtype)
+            logits_CV = project(x_CD, typed_VD, memory_NO=buffer_CV[: len(x_CD)])
+            grad_CV, nll, log_partition = step(logits_CV, target_C1, smoothing, with_gradients)
+            sum_nll += nll
+            sum_log_partition += log_partition
+            if grad_CV is not None:
                 grad_x_ND[start : start + rows] = project(grad_CV, typed_VD.t())
-                _add_product_(grad_weight_VD, grad_CV.t(), x_CD)
+                grad_weight_VD = _add_product(grad_weight_VD, grad_CV.t(), x_CD)
         ctx.save_for_backward(grad_x_ND.sub_(weight_sum_D * even), grad_weight_VD)
         sum_mean_nll = sum_log_partition - torch.dot(x_sum_D, weight_sum_D) / vocab_size
         ctx.mark_non_differentiable(sum_nll)
@@ -101,17 +109,71 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor | None, ...]:
         grad_x_ND, grad_weight_VD = ctx.saved_tensors
-        return grad_x_ND.mul_(grad_loss), grad_weight_VD.mul_(grad_loss), None, None, None
+        grads = grad_x_ND.mul_(grad_loss), grad_weight_VD.mul_(grad_loss)
+        return *grads, None, None, None, None
 
 
-def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right, where total may be of a wider type than the product."""
+def _step(
+    logits_CV: Tensor, target_C1: Tensor, smoothing: float, with_gradients: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Logits, whose memory is used, to p - (1 - e) * onehot(t), sum(-log p_t), sum(log sum exp z).
+
+    In the type of the logits; None without gradients.
+    """
+    dtype, logits_CV = logits_CV.dtype, logits_CV.float()
+    target_logits_C1 = logits_CV.gather(1, target_C1)
+    torch.log_softmax(logits_CV, 1, out=logits_CV)
+    nll_C1 = -logits_CV.gather(1, target_C1)
+    sums = nll_C1.sum(), (target_logits_C1 + nll_C1).sum()
+    if not with_gradients:
+        return None, *sums
+    grad_CV = logits_CV.exp_()
+    grad_CV.scatter_add_(1, target_C1, torch.full_like(nll_C1, smoothing - 1.0))
+    return grad_CV.to(dtype), *sums
+
+
+def _fused_step(
+    logits_CV: Tensor, target_C1: Tensor, smoothing: float, with_gradients: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """The same for torch.compile, which makes one kernel of it.
+
+    On a GPU each line of `_step` reads and writes all logits.
+    """
+    wide_CV = logits_CV.float()
+    log_partition_C1 = wide_CV.logsumexp(1, keepdim=True)
+    nll_C1 = log_partition_C1 - wide_CV.gather(1, target_C1)
+    if not with_gradients:
+        return None, nll_C1.sum(), log_partition_C1.sum()
+    pieces_V = torch.arange(logits_CV.shape[1], device=logits_CV.device)
+    grad_CV = (wide_CV - log_partition_C1).exp()
+    grad_CV = grad_CV - (pieces_V == target_C1) * (1.0 - smoothing)
+    return grad_CV.to(logits_CV.dtype), nll_C1.sum(), log_partition_C1.sum()
+
+
+@functools.cache
+def _compiled_step() -> _Step:
+    """For any number of rows at once; made on first use, since the compiler takes a second."""
+    compiled = torch.compile(_fused_step)
+
+    def step(
+        logits_CV: Tensor, target_C1: Tensor, smoothing: float, with_gradients: bool
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        for rows in (logits_CV, target_C1):
+            torch._dynamo.maybe_mark_dynamic(rows, 0)
+        return compiled(logits_CV, target_C1, smoothing, with_gradients)
+
+    return step
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """total + left @ right, where total may be of a wider type; its memory may be used."""
     if prefers_onednn(left, right.t()):
-        total += onednn_project(right.t(), left).t()
-    elif total.dtype == left.dtype:
-        total.addmm_(left, right)
-    else:
-        total += torch.mm(left, right)
+        return total.add_(onednn_project(right.t(), left).t())
+    if total.dtype == left.dtype:
+        return total.addmm_(left, right)
+    if total.is_cuda:
+        return torch.addmm(total, left, right, out_dtype=total.dtype)
+    return total.add_(torch.mm(left, right))
 
 
 def _matmul_dtype(x: Tensor) -> torch.dtype:

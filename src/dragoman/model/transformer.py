@@ -19,6 +19,7 @@ from dragoman.model.dropout import add_dropped, dropout
 from dragoman.model.layout import Layout, make_layout
 from dragoman.model.loss import LossSum, smoothed_cross_entropy
 from dragoman.model.positions import sinusoids
+from dragoman.model.varlen_attention import are_short, has_varlen_attention
 
 
 class FeedForward(nn.Module):
@@ -212,7 +213,9 @@ class Transformer(nn.Module):
 
     encoder, decoder: the two stacks; a GPU run compiles them (`model.encoder.compile()`).
     embeddings: matrices and positions.
-    packed: whether padding is left out of the flat list of tokens; None: on a CPU (see layout).
+    packed: whether padding is left out of the flat list of tokens; None: on a CPU, and on a GPU in
+        half precision (see varlen_attention).
+    compiled: whether the loss may use what torch.compile writes for it, too (see compiling).
 
     Raises ValueError where all embeddings are tied and the vocabularies differ in size.
     """
@@ -226,6 +229,7 @@ class Transformer(nn.Module):
         )
         self.config = config
         self.packed: bool | None = None
+        self.compiled = False
         self.embeddings = Embeddings(
             config, source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
         )
@@ -240,6 +244,7 @@ class Transformer(nn.Module):
             self.embeddings.output_matrix,
             layout.tokens(layout.flatten(batch.target_BT)),
             smoothing=self.config.label_smoothing,
+            compiled=self.compiled,
         )
 
     def logits(self, batch: Batch) -> Tensor:
@@ -255,17 +260,27 @@ class Transformer(nn.Module):
 
     def _run(self, batch: Batch) -> tuple[Tensor, Layout]:
         """The decoder's output for each target token, and where these tokens lie."""
+        packed = self.packed
+        if packed is None:
+            device = batch.source_BS.device
+            packed = device.type == "cpu" or (
+                len(batch.source_BS) > 0 and has_varlen_attention(device, self.config)
+            )
+        longest_row = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
+        short = are_short(longest_row, self.config)
         source_layout = make_layout(
             batch.source_lengths_B,
             row_cells=batch.source_BS.shape[1],
             num_tokens=batch.num_source_tokens,
-            packed=self.packed,
+            packed=packed,
+            short=short,
         )
         target_layout = make_layout(
             batch.target_lengths_B,
             row_cells=batch.target_BT.shape[1],
             num_tokens=batch.num_target_tokens,
-            packed=self.packed,
+            packed=packed,
+            short=short,
         )
         memory_MD = self.encode(batch.source_BS, source_layout)
         embedded_ND = self.embeddings.embed(

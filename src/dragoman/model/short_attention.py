@@ -1,0 +1,213 @@
+"""Attention over rows that are short enough to lie in one tile, as sentences do: a Triton kernel.
+
+FlashAttention takes 128 queries at a time and walks over the keys; a sentence of thirty pieces
+leaves three quarters of that idle. Here a program holds one head of one row whole: it reads
+queries, keys and values once, and the backward pass, which has the weights made anew, needs nothing
+kept from the forward pass, no second pass and no atomic sum, so that it repeats itself to the bit.
+
+Shapes: N tokens in a flat list (M of them on the key side), H heads, K width of a head, R rows + 1;
+in a kernel Q queries and L keys of a row.
+"""
+
+# A kernel is written in Triton's language, whose types are not Python's.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LEAST_TILE: Final = 16
+_LOG2_E: Final = 1.4426950408889634
+
+
+@triton.jit
+def _load(tokens, first, length, head, stride, rows, columns, WIDTH: tl.constexpr):
+    """One head of the tokens of a row, zeros below its end."""
+    offsets = (first + rows).to(tl.int64)[:, None] * stride + head * WIDTH + columns[None, :]
+    return tl.load(tokens + offsets, mask=(rows < length)[:, None], other=0.0)
+
+
+@triton.jit
+def _store(tokens, tile, first, length, head, stride, rows, columns, WIDTH: tl.constexpr):
+    offsets = (first + rows).to(tl.int64)[:, None] * stride + head * WIDTH + columns[None, :]
+    tl.store(tokens + offsets, tile.to(tokens.dtype.element_ty), mask=(rows < length)[:, None])
+
+
+@triton.jit
+def _weights(query_QK, key_LK, length, queries, keys, scale, CAUSAL: tl.constexpr):
+    """softmax(query @ key.T * scale) over the keys that may be looked at; scale for base two."""
+    scores_QL = tl.dot(query_QK, tl.trans(key_LK)) * scale
+    seen = (keys < length)[None, :]
+    if CAUSAL:
+        seen = seen & (keys[None, :] <= queries[:, None])
+    scores_QL = tl.where(seen, scores_QL, float("-inf"))
+    weights_QL = tl.exp2(scores_QL - tl.max(scores_QL, 1)[:, None])
+    return weights_QL / tl.sum(weights_QL, 1)[:, None]
+
+
+@triton.jit
+def _forward_kernel(
+    query, key, value, mixed, query_ends, key_ends,
+    query_stride, key_stride, value_stride, mixed_stride, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    first_q, first_k = tl.load(query_ends + row), tl.load(key_ends + row)
+    length_q = tl.load(query_ends + row + 1) - first_q
+    length_k = tl.load(key_ends + row + 1) - first_k
+    queries, keys, columns = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, WIDTH)
+    query_QK = _load(query, first_q, length_q, head, query_stride, queries, columns, WIDTH)
+    key_LK = _load(key, first_k, length_k, head, key_stride, keys, columns, WIDTH)
+    value_LK = _load(value, first_k, length_k, head, value_stride, keys, columns, WIDTH)
+    weights_QL = _weights(query_QK, key_LK, length_k, queries, keys, scale, CAUSAL)
+    mixed_QK = tl.dot(weights_QL.to(value_LK.dtype), value_LK)
+    _store(mixed, mixed_QK, first_q, length_q, head, mixed_stride, queries, columns, WIDTH)
+
+
+@triton.jit
+def _backward_kernel(
+    grad_mixed, query, key, value, grad_query, grad_key, grad_value, query_ends, key_ends,
+    grad_mixed_stride, query_stride, key_stride, value_stride,
+    grad_query_stride, grad_key_stride, grad_value_stride, scale, natural_scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    first_q, first_k = tl.load(query_ends + row), tl.load(key_ends + row)
+    length_q = tl.load(query_ends + row + 1) - first_q
+    length_k = tl.load(key_ends + row + 1) - first_k
+    queries, keys, columns = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, WIDTH)
+    query_QK = _load(query, first_q, length_q, head, query_stride, queries, columns, WIDTH)
+    key_LK = _load(key, first_k, length_k, head, key_stride, keys, columns, WIDTH)
+    value_LK = _load(value, first_k, length_k, head, value_stride, keys, columns, WIDTH)
+    grad_QK = _load(grad_mixed, first_q, length_q, head, grad_mixed_stride, queries, columns, WIDTH)
+    weights_QL = _weights(query_QK, key_LK, length_k, queries, keys, scale, CAUSAL)
+    grad_value_LK = tl.dot(tl.trans(weights_QL.to(grad_QK.dtype)), grad_QK)
+    _store(
+        grad_value, grad_value_LK, first_k, length_k, head, grad_value_stride, keys, columns, WIDTH
+    )
+    grad_weights_QL = tl.dot(grad_QK, tl.trans(value_LK))
+    pulled_QL = weights_QL * grad_weights_QL
+    grad_scores_QL = pulled_QL - weights_QL * tl.sum(pulled_QL, 1)[:, None]
+    grad_scores_QL = (grad_scores_QL * natural_scale).to(query_QK.dtype)
+    grad_query_QK = tl.dot(grad_scores_QL, key_LK)
+    _store(
+        grad_query,
+        grad_query_QK,
+        first_q,
+        length_q,
+        head,
+        grad_query_stride,
+        queries,
+        columns,
+        WIDTH,
+    )
+    grad_key_LK = tl.dot(tl.trans(grad_scores_QL), query_QK)
+    _store(grad_key, grad_key_LK, first_k, length_k, head, grad_key_stride, keys, columns, WIDTH)
+
+
+@torch.library.custom_op("dragoman::short_attention", mutates_args=())
+def short_attention(
+    query_NHK: Tensor,
+    key_MHK: Tensor,
+    value_MHK: Tensor,
+    query_ends_R: Tensor,
+    key_ends_R: Tensor,
+    longest_query: int,
+    longest_key: int,
+    causal: bool,
+) -> Tensor:
+    """Each query looks at the keys of its own row; the mixed values (N, H, K).
+
+    query_ends_R, key_ends_R: 0, then where each row ends in its list, int32.
+    longest_query, longest_key: tokens in the longest row; a program can hold 128 with K = 64.
+    K is a power of two, 16 at least; heads and numbers of a token lie side by side.
+    """
+    mixed_NHK = query_NHK.new_empty(query_NHK.shape)
+    scale = query_NHK.shape[2] ** -0.5
+    shape = _shape(query_NHK, longest_query, longest_key)
+    _forward_kernel[_grid(query_NHK, query_ends_R)](
+        query_NHK, key_MHK, value_MHK, mixed_NHK, query_ends_R, key_ends_R,
+        query_NHK.stride(0), key_MHK.stride(0), value_MHK.stride(0), mixed_NHK.stride(0),
+        scale * _LOG2_E, CAUSAL=causal, **shape,
+    )  # fmt: skip
+    return mixed_NHK
+
+
+@torch.library.custom_op("dragoman::short_attention_backward", mutates_args=())
+def _backward(
+    grad_NHK: Tensor,
+    query_NHK: Tensor,
+    key_MHK: Tensor,
+    value_MHK: Tensor,
+    query_ends_R: Tensor,
+    key_ends_R: Tensor,
+    longest_query: int,
+    longest_key: int,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_NHK = grad_NHK.contiguous()
+    grad_query_NHK = query_NHK.new_empty(query_NHK.shape)
+    grad_key_MHK, grad_value_MHK = (
+        key_MHK.new_empty(key_MHK.shape),
+        value_MHK.new_empty(value_MHK.shape),
+    )
+    scale = query_NHK.shape[2] ** -0.5
+    shape = _shape(query_NHK, longest_query, longest_key)
+    _backward_kernel[_grid(query_NHK, query_ends_R)](
+        grad_NHK, query_NHK, key_MHK, value_MHK, grad_query_NHK, grad_key_MHK, grad_value_MHK,
+        query_ends_R, key_ends_R, grad_NHK.stride(0),
+        query_NHK.stride(0), key_MHK.stride(0), value_MHK.stride(0),
+        grad_query_NHK.stride(0), grad_key_MHK.stride(0), grad_value_MHK.stride(0),
+        scale * _LOG2_E, scale, CAUSAL=causal, **shape,
+    )  # fmt: skip
+    return grad_query_NHK, grad_key_MHK, grad_value_MHK
+
+
+@short_attention.register_fake
+def _(query: Tensor, *_rest: Any) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+@_backward.register_fake
+def _(
+    _grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs[:5])
+    ctx.rest = inputs[5:]
+
+
+def _differentiate(ctx: Any, grad_NHK: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_backward(grad_NHK, *ctx.saved_tensors, *ctx.rest), *[None] * 5)
+
+
+short_attention.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _grid(query_NHK: Tensor, ends_R: Tensor) -> tuple[int]:
+    return ((len(ends_R) - 1) * query_NHK.shape[1],)
+
+
+def _shape(query_NHK: Tensor, longest_query: int, longest_key: int) -> dict[str, int]:
+    """Tiles large enough for the longest row, and a warp for every 16 of its tokens."""
+    queries, keys = (
+        max(_LEAST_TILE, triton.next_power_of_2(size)) for size in (longest_query, longest_key)
+    )
+    return {
+        "HEADS": query_NHK.shape[1],
+        "WIDTH": query_NHK.shape[2],
+        "QUERIES": queries,
+        "KEYS": keys,
+        "num_warps": max(queries, keys) // 16,
+        "num_stages": 1,
+    }
