@@ -8,7 +8,8 @@ seed, 1,500 of 16,384 cells, which is twenty minutes on two cores alone. Replica
 each being a rank: this asks about quality, not speed. An update of `sync`, `accum` and `powersgd`
 is that of the global batch on any number of ranks, so these are trained once for all; `diloco` is
 another program with each number of replicas. `sync` and what `auto` takes, two and four replicas,
-three seeds: nine runs, three hours.
+three seeds: nine runs, three hours. With `--gpu --jobs 9` they share one GPU (gpu/one_gpu.py) and
+take minutes.
 
 Stop it at any time: the same command goes on, runs from their checkpoints, and prints the table of
 what is there. Results stay in benchmarks/strategy_quality.jsonl, a line a run. `--table` prints it
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -51,6 +53,7 @@ MEASURED: Final = {"plain": "sync", "sync": "sync", "accum": "accum K=4", "auto"
 ANY: Final = 0
 """Replicas of a strategy to which their number makes no difference."""
 RANKS_OF_ANY: Final = 2
+ONE_GPU: Final = Path(__file__).parent / "gpu/one_gpu.py"
 SETTING: Final = [
     "corpus.subword.vocab_size=4000",
     # Four replicas of a batch of 4,096 would each learn from a thousand cells.
@@ -101,21 +104,30 @@ def main() -> None:
     if not options.table:
         options.work.mkdir(parents=True, exist_ok=True)
         prepared = _prepare(options)
-        for seed, name, replicas in _wanted(options):
-            done = {(r.strategy, r.replicas, r.seed, r.steps, r.setting) for r in _results(options)}
-            if (name, replicas, seed, options.steps, setting) not in done:
-                result = _run(options, prepared, name, replicas, seed)
-                with options.results.open("a", encoding="utf-8") as lines:
-                    lines.write(json.dumps(asdict(result)) + "\n")
-                took = f"{result.seconds_s / 60:.0f} min"
-                print(
-                    f"{name}, {replicas or 'any'} replicas, seed {seed}: {result.bleu:.2f}, {took}"
-                )
+        done = {(r.strategy, r.replicas, r.seed, r.steps, r.setting) for r in _results(options)}
+        with ThreadPoolExecutor(options.jobs) as jobs:
+            running = [
+                jobs.submit(_run, options, prepared, name, replicas, seed)
+                for seed, name, replicas in _wanted(options)
+                if (name, replicas, seed, options.steps, setting) not in done
+            ]
+            for finished in as_completed(running):
+                if finished.exception() is None:
+                    _keep(finished.result(), options)
+        for finished in running:
+            finished.result()  # raises what went wrong, once the other runs are kept
     found = [r for r in _results(options) if (r.steps, r.setting) == (options.steps, setting)]
     print(table(found))
     if options.seconds:
         rows = json.loads(options.seconds.read_text(encoding="utf-8"))
         print(f"\n{against_the_clock(found, rows)}")
+
+
+def _keep(result: Result, options: argparse.Namespace) -> None:
+    with options.results.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(asdict(result)) + "\n")
+    run = f"{result.strategy}, {result.replicas or 'any'} replicas, seed {result.seed}"
+    print(f"{run}: {result.bleu:.2f}, {result.seconds_s / 60:.0f} min", flush=True)
 
 
 def _wanted(options: argparse.Namespace) -> Iterator[tuple[int, str, int]]:
@@ -200,14 +212,16 @@ def _run(
     runs = options.work / "runs" / folder
     overrides = [f"distributed.{setting}" for setting in STRATEGIES[name]]
     overrides += [f"train.seed={seed}", *_common(options)]
-    ranks = str(replicas or RANKS_OF_ANY)
+    ranks_of_any = 1 if options.gpu else RANKS_OF_ANY
+    ranks = str(replicas or ranks_of_any)
+    dragoman = [str(ONE_GPU)] if options.gpu else ["-m", "dragoman.cli"]
     started = time.monotonic()
-    _dragoman(
-        *("train", "multi30k-tiny", "--prepared", str(prepared), "--runs", str(runs)),
+    _call(
+        *(*dragoman, "train", "multi30k-tiny", "--prepared", str(prepared), "--runs", str(runs)),
         *("--ranks", ranks, *_flags(overrides)),
     )
     run = max(path.parent for path in runs.glob("*/recipe.toml"))
-    _dragoman("evaluate", str(run), "--checkpoint", "last", "--ranks", str(RANKS_OF_ANY))
+    _call(*dragoman, "evaluate", str(run), "--checkpoint", "last", "--ranks", str(ranks_of_any))
     events = [*read_events(run / "events" / "rank-0000.jsonl")]
     scored = [event for event in events if event.kind == TestScored.kind][-1].payload
     # A run that went on from a checkpoint may have measured a step twice.
@@ -224,12 +238,16 @@ def _run(
         signature=scored["bleu_signature"],
         curve=sorted(curve.items()),
         seconds_s=round(time.monotonic() - started, 1),
-        machine=_processor(),
+        machine=_machine(options),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
     )
 
 
-def _processor() -> str:
+def _machine(options: argparse.Namespace) -> str:
+    if options.gpu:
+        import torch
+
+        return torch.cuda.get_device_name()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.split(":")[1].strip()
@@ -239,7 +257,7 @@ def _processor() -> str:
 def _prepare(options: argparse.Namespace) -> Path:
     prepared: Path = options.work / "prepared"
     flags = _flags([f"corpus.folder={options.multi30k.resolve()}", SETTING[0]])
-    _dragoman("prepare", "multi30k-tiny", "--prepared", str(prepared), *flags)
+    _call("-m", "dragoman.cli", "prepare", "multi30k-tiny", "--prepared", str(prepared), *flags)
     return prepared
 
 
@@ -264,8 +282,8 @@ def _results(options: argparse.Namespace) -> Iterator[Result]:
             yield Result(**json.loads(line))
 
 
-def _dragoman(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "dragoman.cli", *arguments], check=True)
+def _call(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True)
 
 
 def _options() -> argparse.Namespace:
@@ -278,6 +296,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--strategies", nargs="+", default=ASKED, choices=STRATEGIES)
     parser.add_argument("--steps", type=int, default=1500, help="of 16,384 cells (default: 1500)")
+    parser.add_argument("--gpu", action="store_true", help="all ranks of all runs share one")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--table", action="store_true", help="of the results so far; no training")
     parser.add_argument("--seconds", type=Path, help="what benchmarks/strategies.py --json wrote")
     options = parser.parse_args()

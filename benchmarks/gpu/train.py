@@ -1,22 +1,24 @@
 """Training speed on one GPU: ours, Hugging Face on the same batches, and the matrix rate.
 
-    benchmarks/gpu/train.py [--sizes base big] [--precision bf16] [--cells 25600] [--seconds 20]
+    benchmarks/gpu/train.py [--sizes base big] [--precision bf16] [--cells 65536] [--rounds 3]
 
-Prints for each size: source + target tokens a second (padding not counted) of both, their ratio,
-peak memory, and our MFU: useful FLOP/s over those of a bf16 8192^3 matrix product measured in this
-run. Sentences are random tokens with lengths like those of WMT16 en-de, bucketed by our own
-sampler. `--sizes tiny --matrix 512` shows on a CPU that it works; those figures mean nothing.
+Prints for each size: source + target tokens a second (padding not counted) of both, the median of
+the rounds' ratios, peak memory, and our MFU: useful FLOP/s over those of a bf16 8192^3 matrix
+product measured in this run. Both sides take turns over the same batches. Sentences are random
+tokens with lengths like those of WMT16 en-de, bucketed by our own sampler. `--sizes tiny --matrix
+512 --updates 20` shows on a CPU that it works; those figures mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import World, join_world
 from dragoman.estimate import training_flop
+from dragoman.model.compiling import compile_stacks
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.timers import PhaseTimer
@@ -37,10 +40,11 @@ from dragoman.train.step import TrainStep
 
 VOCAB_SIZE = 32_768
 NUM_PAIRS = 200_000
+# As in the shipped recipes.
 SIZES = {
     "tiny": ModelConfig(d_model=64, num_heads=2, d_ffn=128, encoder_layers=1, decoder_layers=1),
-    "base": ModelConfig(d_model=512, num_heads=8, d_ffn=2048),
-    "big": ModelConfig(d_model=1024, num_heads=16, d_ffn=4096, dropout=0.3),
+    "base": ModelConfig(d_model=512, num_heads=8, d_ffn=2048, attention_bias=False),
+    "big": ModelConfig(d_model=1024, num_heads=16, d_ffn=4096, dropout=0.3, attention_bias=False),
 }
 
 
@@ -66,12 +70,26 @@ class RandomPairs:
 
 
 @dataclass(frozen=True)
-class Speed:
-    """What one side reached over some updates."""
+class Side:
+    """One side after some turns: seconds of each, and what it held at most."""
 
-    tokens_per_s: float
-    flop_per_s: float
-    peak_memory_bytes: int
+    step: Callable[[Update], None]
+    warm_s: float
+    seconds: list[float]
+    peak_memory_bytes: list[int]
+
+    @classmethod
+    def warmed(cls, step: Callable[[Update], None], updates: Sequence[Update]) -> Self:
+        """After once over the updates, which compiles what is to be compiled."""
+        return cls(step, _timed(step, updates), [], [])
+
+    def take_turn(self, updates: Sequence[Update]) -> None:
+        """Once over the updates, by the clock."""
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self.seconds.append(_timed(self.step, updates))
+        if torch.cuda.is_available():
+            self.peak_memory_bytes.append(torch.cuda.max_memory_allocated())
 
 
 def main() -> None:
@@ -80,39 +98,57 @@ def main() -> None:
         matrix_flop_per_s = _matrix_rate(world.device, options.matrix)
         print(f"matrix product: {matrix_flop_per_s / 1e12:.1f} TFLOP/s", flush=True)
         for size in options.sizes:
-            updates = _updates(options.cells, options.updates, world)
-            ours = _measure(_our_step(SIZES[size], options, world), updates, SIZES[size], world)
-            theirs = _measure(_hf_step(SIZES[size], options, world), updates, SIZES[size], world)
-            result = {
-                "size": size,
-                "tokens_per_s": round(ours.tokens_per_s),
-                "hugging_face_tokens_per_s": round(theirs.tokens_per_s),
-                "ratio": round(ours.tokens_per_s / theirs.tokens_per_s, 2),
-                "mfu": round(ours.flop_per_s / matrix_flop_per_s, 3),
-                "peak_memory_mb": round(ours.peak_memory_bytes / 1e6),
-                "hugging_face_peak_memory_mb": round(theirs.peak_memory_bytes / 1e6),
-            }
-            print(json.dumps(result), flush=True)
+            result = _compare(size, options, world, matrix_flop_per_s)
+            print(json.dumps({"size": size, **result}), flush=True)
+
+
+def _compare(
+    size: str, options: argparse.Namespace, world: World, matrix_flop_per_s: float
+) -> dict[str, Any]:
+    updates = training_updates(options, world)
+    ours = Side.warmed(_our_step(SIZES[size], options, world), updates)
+    theirs = Side.warmed(_hf_step(SIZES[size], options, world), updates)
+    for _ in range(options.rounds):
+        ours.take_turn(updates)
+        theirs.take_turn(updates)
+    tokens = sum(u.global_source_tokens + u.global_target_tokens for u in updates)
+    flop = sum(_useful_flop(update, SIZES[size]) for update in updates)
+    seconds = statistics.median(ours.seconds)
+    ratios = [their / our for our, their in zip(ours.seconds, theirs.seconds, strict=True)]
+    return {
+        "tokens_per_s": round(tokens / seconds),
+        "hugging_face_tokens_per_s": round(tokens / statistics.median(theirs.seconds)),
+        "ratio": round(statistics.median(ratios), 2),
+        "ratio_range": [round(min(ratios), 2), round(max(ratios), 2)],
+        "mfu": round(flop / seconds / matrix_flop_per_s, 3),
+        "padding_share": round(1 - tokens / sum(update.global_cells for update in updates), 3),
+        "ms_per_update": round(1000 * seconds / len(updates), 2),
+        "warm_s": [round(ours.warm_s, 1), round(theirs.warm_s, 1)],
+        "peak_memory_mb": round(max(ours.peak_memory_bytes, default=0) / 1e6),
+        "hugging_face_peak_memory_mb": round(max(theirs.peak_memory_bytes, default=0) / 1e6),
+    }
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base", "big"])
     parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="bf16")
-    parser.add_argument("--cells", type=int, default=25_600, help="of a batch's longer side")
-    parser.add_argument("--updates", type=int, default=200, help="measured; as many warm up")
+    parser.add_argument("--cells", type=int, default=65_536, help="of a batch's longer side")
+    parser.add_argument("--length-multiple", type=int, default=8)
+    parser.add_argument("--updates", type=int, default=100, help="in a turn")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--matrix", type=int, default=8192, help="side of the matrix product")
     parser.add_argument("--no-compile", action="store_true")
     return parser.parse_args()
 
 
-def _updates(cells: int, num_updates: int, world: World) -> list[Update]:
-    config = DataConfig(batch_tokens=cells, length_multiple=16)
+def training_updates(options: argparse.Namespace, world: World) -> list[Update]:
+    config = DataConfig(batch_tokens=options.cells, length_multiple=options.length_multiple)
     pairs = RandomPairs(NUM_PAIRS)
     with BatchStream(
         pairs, config, seed=1, rank=0, world_size=1, start_update=0, device=world.device
     ) as stream:
-        return list(islice(stream, num_updates))
+        return list(islice(stream, options.updates))
 
 
 def _our_step(
@@ -121,8 +157,7 @@ def _our_step(
     model = Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
     model.to(world.device)
     if not options.no_compile:
-        model.encoder.compile()
-        model.decoder.compile()
+        compile_stacks(model)
     with gradient_sync(DistributedConfig(), model, world) as sync:
         step = TrainStep(
             model,
@@ -186,26 +221,16 @@ def _hf_step(
     return step
 
 
-def _measure(
-    step: Callable[[Update], None], updates: list[Update], config: ModelConfig, world: World
-) -> Speed:
-    """Once over the updates to compile and warm up, once more by the clock."""
-    on_gpu = world.device.type == "cuda"
+def _timed(step: Callable[[Update], None], updates: Sequence[Update]) -> float:
+    """Seconds of all updates, until the device has made the last."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    started = time.perf_counter()
     for update in updates:
         step(update)
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
-    start = time.perf_counter()
-    for update in updates:
-        step(update)
-    if on_gpu:
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
-    tokens = sum(u.global_source_tokens + u.global_target_tokens for u in updates)
-    flop = sum(_useful_flop(update, config) for update in updates)
-    peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-    return Speed(tokens / seconds, flop / seconds, peak)
+    return time.perf_counter() - started
 
 
 def _useful_flop(update: Update, config: ModelConfig) -> float:
