@@ -307,6 +307,8 @@ def _raise_first(troubles: dict[str, MachineError]) -> None:
 
 
 def _network_line(facts: ClusterFacts) -> str:
+    if len(facts.hosts) == 1:
+        return "1 host answers"
     if facts.all_reduce_bytes_per_s is None:
         return f"{len(facts.hosts)} hosts answer"
     rate = units.BYTE_RATE.text(facts.all_reduce_bytes_per_s)

@@ -29,6 +29,7 @@ class HostSum:
     def __init__(self, topology: Topology, wire: torch.dtype) -> None:
         self._topology = topology
         self._wire = wire
+        self._stream: torch.cuda.Stream | None = None
         self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="host-sum")
         rounds_at_home = len(topology.neighbours) == 1 < topology.num_hosts and wire != torch.int8
         self.dtype = wire if rounds_at_home else torch.float32
@@ -83,17 +84,17 @@ class HostSum:
 
     def _start_on_gpu(self, tensor: Tensor) -> Wait:
         """The same in a stream of its own, which the thread only fills."""
-        stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(tensor.device))
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
+        stream = self._stream
+        ready = torch.cuda.current_stream(tensor.device).record_event()
 
-        def fill() -> None:
+        def fill() -> torch.cuda.Event:
             with torch.cuda.stream(stream):
+                stream.wait_event(ready)
                 self._through_hosts(tensor)
+                summed: torch.cuda.Event = stream.record_event()
+            return summed
 
-        filled: Future[None] = self._in_turn.submit(fill)
-
-        def wait() -> None:
-            filled.result()
-            torch.cuda.current_stream(tensor.device).wait_stream(stream)
-
-        return wait
+        filled: Future[torch.cuda.Event] = self._in_turn.submit(fill)
+        return lambda: torch.cuda.current_stream(tensor.device).wait_event(filled.result())
