@@ -166,6 +166,16 @@ def test_a_record_cut_off_anywhere_is_reported(name: str, tmp_path: Path) -> Non
         assert report.write(tmp_path / "report")
 
 
+def test_a_gpu_that_waits_for_its_host_is_not_called_busy() -> None:
+    facts = read_facts(RECORDED / "gpu_waits_for_its_host", now=LONG_AFTER)
+    verdict = {one.key: one for one in judge(facts)}["processors"]
+    assert verdict.answer == "no"
+    assert "power" in verdict.says
+    gpu = next(one for one in verdict.evidence if one.name.startswith("GPU 0"))
+    assert gpu.value == pytest.approx(123.4, abs=0.1)  # watts, of 700
+    assert "0.6% of its multiprocessors" in gpu.text
+
+
 @pytest.mark.parametrize("name", ["straggler", "two_hosts_starved"])
 def test_without_the_events_of_a_rank_nobody_can_blame_the_network(
     name: str, tmp_path: Path
