@@ -8,6 +8,7 @@ a batch, and the length penalty of Wu et al. 2016.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ _KEY_AND_VALUE_BYTES: Final = 2 * 4
 BATCH_SCORES: Final = 1_250_000
 """Rows x beam x vocabulary of one batch, at most: each step makes so many floats, several times
 over. More than a few megabytes of them are no faster, and take memory on every core."""
+_BATCHES_A_WORKER: Final = 2
+_LEAST_ROWS: Final = 32
+"""A batch is not made smaller than this to give every core some: fewer rows take more time each."""
 _ANY_EXPONENT: Final = 1.0
 _SCORED_TOGETHER: Final = 16
 
@@ -220,12 +224,16 @@ class PendingSearch:
         self._futures: list[tuple[int, Any]] = []
 
     def start(self) -> None:
-        """Queue all rows, the longest first, in batches of like length."""
+        """Queue all rows, the longest first, in batches of like length, some for every core."""
         order = sorted(range(len(self._sources)), key=lambda row: -len(self._sources[row]))
+        workers = self._engine.num_workers
+        batches = _BATCHES_A_WORKER * workers if workers > 1 else 1
+        share = max(_LEAST_ROWS, math.ceil(len(order) / batches))
         start = 0
         while start < len(order):
             longest = len(self._sources[order[start]])
-            rows = order[start : start + self._engine.batch_rows(longest, self._search.beam_size)]
+            most = self._engine.batch_rows(longest, self._search.beam_size)
+            rows = order[start : start + min(most, share)]
             start += len(rows)
             self._futures.extend(zip(rows, self._begin(rows), strict=True))
 

@@ -142,7 +142,7 @@ class Translator:
         """The same for any number of texts, of which a bounded number is held at a time.
 
         Yields the translations of as many texts as were searched together. Which those are follows
-        from the texts alone; in other company a score may differ in its last digits.
+        from the texts and the cores; in other company a score may differ in its last digits.
         scored: False where nobody looks at the scores.
         """
         waiting: deque[tuple[Plan, Pending]] = deque()

@@ -112,15 +112,27 @@ def test_a_small_model_is_searched_in_larger_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "scores", "most"), [(10**9, 10**9, 40), (2 * 11 * 7, 10**9, 7), (10**9, 2 * 5, 5)]
+    ("cells", "scores", "cores", "most"),
+    [
+        (10**9, 10**9, 1, 200),
+        (2 * 11 * 7, 10**9, 1, 7),
+        (10**9, 2 * 5, 1, 5),
+        (10**9, 10**9, 2, 50),  # two for each core: the last ones are the shorter
+        (10**9, 10**9, 8, 32),
+    ],
 )
-def test_what_is_searched_together_is_bounded_by_cells_and_by_scores(
-    for_ctranslate2: Path, monkeypatch: pytest.MonkeyPatch, cells: int, scores: int, most: int
+def test_what_is_searched_together_is_bounded_by_cells_by_scores_and_by_cores(
+    for_ctranslate2: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cells: int,
+    scores: int,
+    cores: int,
+    most: int,
 ) -> None:
     opened = Bundle.open(for_ctranslate2)
     pieces = len(opened.subwords()[1].all_pieces())
     monkeypatch.setattr(ctranslate2_engine, "BATCH_SCORES", scores * pieces)
-    engine = CTranslate2Engine(opened.path, opened.subwords(), threads=1, batch_cells=cells)
+    engine = CTranslate2Engine(opened.path, opened.subwords(), threads=cores, batch_cells=cells)
     begun: list[int] = []
     start_batch = engine.start_batch
 
@@ -129,10 +141,10 @@ def test_what_is_searched_together_is_bounded_by_cells_and_by_scores(
         return start_batch(sources, *rest, **named)
 
     monkeypatch.setattr(engine, "start_batch", recorded)
-    sources = [[5] * 10 for _ in range(40)]
+    sources = [[5] * 10 for _ in range(200)]
     found = engine.search(sources, SearchConfig(beam_size=2))
-    assert len(found) == 40
-    assert begun[: 40 // most] == [most] * (40 // most)
+    assert len(found) == 200
+    assert begun[: 200 // most] == [most] * (200 // most)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
