@@ -27,7 +27,7 @@ class DataConfig(Section):
     pool_pairs: int = Field(default=1_000_000, ge=1)
     """Pairs are sorted by length inside pools of this many, drawn at random."""
     length_multiple: int = Field(default=1, ge=1)
-    """Padded lengths are rounded up to a multiple of this (8 suits a GPU)."""
+    """Padded lengths are rounded up to a multiple of this (8 suits GPUs older than Ampere)."""
     prefetch_batches: int = Field(default=8, ge=1)
 
     @model_validator(mode="before")
