@@ -111,9 +111,13 @@ def main() -> None:
                 for seed, name, replicas in _wanted(options)
                 if (name, replicas, seed, options.steps, setting) not in done
             ]
-            for finished in as_completed(running):
-                if finished.exception() is None:
-                    _keep(finished.result(), options)
+            try:
+                for finished in as_completed(running):
+                    if finished.exception() is None:
+                        _keep(finished.result(), options)
+            except KeyboardInterrupt:  # otherwise the next would be begun
+                jobs.shutdown(wait=False, cancel_futures=True)
+                raise
         for finished in running:
             finished.result()  # raises what went wrong, once the other runs are kept
     found = [r for r in _results(options) if (r.steps, r.setting) == (options.steps, setting)]

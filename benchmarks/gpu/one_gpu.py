@@ -29,7 +29,7 @@ def main() -> int:
 
     launch.torchrun_command = through_this_file
     here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split()])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     return cli.main()
 
 

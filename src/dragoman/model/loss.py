@@ -21,7 +21,7 @@ from dragoman.model.products import onednn_project, prefers_onednn, project
 
 CPU_CHUNK_CELLS = 8 << 20
 """Logits that exist at a time: with fewer, the gradient of the weights is added to more often."""
-CHUNK_CELLS = 128 << 20
+GPU_CHUNK_CELLS = 128 << 20
 
 
 _Step = Callable[[Tensor, Tensor, float, bool], tuple[Tensor | None, Tensor, Tensor]]
@@ -87,7 +87,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_weight_VD = (x_sum_D * -even).repeat(vocab_size, 1)
         sum_nll = torch.zeros((), device=x_ND.device)
         sum_log_partition = torch.zeros((), device=x_ND.device)
-        cells = CPU_CHUNK_CELLS if x_ND.is_cpu else CHUNK_CELLS
+        cells = CPU_CHUNK_CELLS if x_ND.is_cpu else GPU_CHUNK_CELLS
         rows = min(max(1, cells // vocab_size), max(1, x_ND.shape[0]))
         buffer_CV = torch.empty(rows, vocab_size, dtype=dtype, device=x_ND.device)
         step = _compiled_step() if compiled and x_ND.is_cuda else _step

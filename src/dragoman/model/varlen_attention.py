@@ -15,7 +15,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from dragoman.model.config import ModelConfig
 from dragoman.model.layout import Layout
@@ -67,6 +66,9 @@ def varlen_attention(
     if layout.short:
         mixed_NHK: Tensor = short_attention(query_NHK, key_MHK, value_MHK, *where, causal)
         return mixed_NHK.flatten(1)
+    # Its module brings all of torch's compiler along, which takes a second.
+    from torch.nn.attention.varlen import varlen_attn
+
     window = _THE_PAST if causal else _EVERYTHING
     mixed = varlen_attn(query_NHK, key_MHK, value_MHK, *where, window_size=window)
     assert isinstance(mixed, Tensor)

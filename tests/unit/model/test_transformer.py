@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Literal
 
 import pytest
@@ -233,3 +235,8 @@ def test_bf16_autocast_follows_fp32_and_leaves_fp32_gradients(batch: Batch) -> N
     assert rough.item() == pytest.approx(exact.item(), rel=0.02)
     difference = torch.cat([g.flatten() for g in gradients]) - wanted
     assert difference.norm() < 0.05 * wanted.norm()
+
+
+def test_a_worker_does_not_load_the_compiler_before_it_compiles() -> None:
+    code = "import sys, dragoman.worker; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
