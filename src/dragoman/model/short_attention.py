@@ -26,23 +26,37 @@ _LOG2_E: Final = 1.4426950408889634
 
 
 @triton.jit
-def _load(tokens, first, length, head, stride, rows, columns, WIDTH: tl.constexpr):
-    """One head of the tokens of a row, zeros below its end."""
-    offsets = (first + rows).to(tl.int64)[:, None] * stride + head * WIDTH + columns[None, :]
-    return tl.load(tokens + offsets, mask=(rows < length)[:, None], other=0.0)
+def _tokens(ends, HEADS: tl.constexpr, COUNT: tl.constexpr):
+    """Numbers of the first COUNT tokens from where this program's row begins; which it has."""
+    row = tl.program_id(0) // HEADS
+    tokens = tl.load(ends + row) + tl.arange(0, COUNT)
+    return tokens.to(tl.int64), tokens < tl.load(ends + row + 1)
 
 
 @triton.jit
-def _store(tokens, tile, first, length, head, stride, rows, columns, WIDTH: tl.constexpr):
-    offsets = (first + rows).to(tl.int64)[:, None] * stride + head * WIDTH + columns[None, :]
-    tl.store(tokens + offsets, tile.to(tokens.dtype.element_ty), mask=(rows < length)[:, None])
+def _places(tokens, stride, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    """Where the numbers of this program's head lie in a list of tokens."""
+    head = tl.program_id(0) % HEADS
+    return tokens[:, None] * stride + head * WIDTH + tl.arange(0, WIDTH)[None, :]
 
 
 @triton.jit
-def _weights(query_QK, key_LK, length, queries, keys, scale, CAUSAL: tl.constexpr):
+def _load(x, tokens, real, stride, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    """Zeros for tokens that the row has not."""
+    return tl.load(x + _places(tokens, stride, HEADS, WIDTH), mask=real[:, None], other=0.0)
+
+
+@triton.jit
+def _store(x, tile, tokens, real, stride, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    places = x + _places(tokens, stride, HEADS, WIDTH)
+    tl.store(places, tile.to(x.dtype.element_ty), mask=real[:, None])
+
+
+@triton.jit
+def _weights(query_QK, key_LK, queries, keys, real_keys, scale, CAUSAL: tl.constexpr):
     """softmax(query @ key.T * scale) over the keys that may be looked at; scale for base two."""
     scores_QL = tl.dot(query_QK, tl.trans(key_LK)) * scale
-    seen = (keys < length)[None, :]
+    seen = real_keys[None, :]
     if CAUSAL:
         seen = seen & (keys[None, :] <= queries[:, None])
     scores_QL = tl.where(seen, scores_QL, float("-inf"))
@@ -57,17 +71,14 @@ def _forward_kernel(
     HEADS: tl.constexpr, WIDTH: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    first_q, first_k = tl.load(query_ends + row), tl.load(key_ends + row)
-    length_q = tl.load(query_ends + row + 1) - first_q
-    length_k = tl.load(key_ends + row + 1) - first_k
-    queries, keys, columns = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, WIDTH)
-    query_QK = _load(query, first_q, length_q, head, query_stride, queries, columns, WIDTH)
-    key_LK = _load(key, first_k, length_k, head, key_stride, keys, columns, WIDTH)
-    value_LK = _load(value, first_k, length_k, head, value_stride, keys, columns, WIDTH)
-    weights_QL = _weights(query_QK, key_LK, length_k, queries, keys, scale, CAUSAL)
+    queries, real_queries = _tokens(query_ends, HEADS, QUERIES)
+    keys, real_keys = _tokens(key_ends, HEADS, KEYS)
+    query_QK = _load(query, queries, real_queries, query_stride, HEADS, WIDTH)
+    key_LK = _load(key, keys, real_keys, key_stride, HEADS, WIDTH)
+    value_LK = _load(value, keys, real_keys, value_stride, HEADS, WIDTH)
+    weights_QL = _weights(query_QK, key_LK, queries, keys, real_keys, scale, CAUSAL)
     mixed_QK = tl.dot(weights_QL.to(value_LK.dtype), value_LK)
-    _store(mixed, mixed_QK, first_q, length_q, head, mixed_stride, queries, columns, WIDTH)
+    _store(mixed, mixed_QK, queries, real_queries, mixed_stride, HEADS, WIDTH)
 
 
 @triton.jit
@@ -78,38 +89,23 @@ def _backward_kernel(
     HEADS: tl.constexpr, WIDTH: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    first_q, first_k = tl.load(query_ends + row), tl.load(key_ends + row)
-    length_q = tl.load(query_ends + row + 1) - first_q
-    length_k = tl.load(key_ends + row + 1) - first_k
-    queries, keys, columns = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, WIDTH)
-    query_QK = _load(query, first_q, length_q, head, query_stride, queries, columns, WIDTH)
-    key_LK = _load(key, first_k, length_k, head, key_stride, keys, columns, WIDTH)
-    value_LK = _load(value, first_k, length_k, head, value_stride, keys, columns, WIDTH)
-    grad_QK = _load(grad_mixed, first_q, length_q, head, grad_mixed_stride, queries, columns, WIDTH)
-    weights_QL = _weights(query_QK, key_LK, length_k, queries, keys, scale, CAUSAL)
+    queries, real_queries = _tokens(query_ends, HEADS, QUERIES)
+    keys, real_keys = _tokens(key_ends, HEADS, KEYS)
+    query_QK = _load(query, queries, real_queries, query_stride, HEADS, WIDTH)
+    key_LK = _load(key, keys, real_keys, key_stride, HEADS, WIDTH)
+    value_LK = _load(value, keys, real_keys, value_stride, HEADS, WIDTH)
+    grad_QK = _load(grad_mixed, queries, real_queries, grad_mixed_stride, HEADS, WIDTH)
+    weights_QL = _weights(query_QK, key_LK, queries, keys, real_keys, scale, CAUSAL)
     grad_value_LK = tl.dot(tl.trans(weights_QL.to(grad_QK.dtype)), grad_QK)
-    _store(
-        grad_value, grad_value_LK, first_k, length_k, head, grad_value_stride, keys, columns, WIDTH
-    )
+    _store(grad_value, grad_value_LK, keys, real_keys, grad_value_stride, HEADS, WIDTH)
     grad_weights_QL = tl.dot(grad_QK, tl.trans(value_LK))
     pulled_QL = weights_QL * grad_weights_QL
     grad_scores_QL = pulled_QL - weights_QL * tl.sum(pulled_QL, 1)[:, None]
     grad_scores_QL = (grad_scores_QL * natural_scale).to(query_QK.dtype)
     grad_query_QK = tl.dot(grad_scores_QL, key_LK)
-    _store(
-        grad_query,
-        grad_query_QK,
-        first_q,
-        length_q,
-        head,
-        grad_query_stride,
-        queries,
-        columns,
-        WIDTH,
-    )
+    _store(grad_query, grad_query_QK, queries, real_queries, grad_query_stride, HEADS, WIDTH)
     grad_key_LK = tl.dot(tl.trans(grad_scores_QL), query_QK)
-    _store(grad_key, grad_key_LK, first_k, length_k, head, grad_key_stride, keys, columns, WIDTH)
+    _store(grad_key, grad_key_LK, keys, real_keys, grad_key_stride, HEADS, WIDTH)
 
 
 @torch.library.custom_op("dragoman::short_attention", mutates_args=())
