@@ -25,20 +25,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
-from train import SIZES, VOCAB_SIZE, Side, training_updates
+from train import SIZES, Side, our_step, training_updates
 
-from dragoman.data.loader import Update
 from dragoman.distributed.all_reduce import AllReduceSync
 from dragoman.distributed.host_sum import HostSum
 from dragoman.distributed.strategy import GradientSync, NoSync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
-from dragoman.model.compiling import compile_stacks
-from dragoman.model.transformer import Transformer
-from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.step import TrainStep
 
 SIDES = ["none", "ours, fp32", "ours, bf16", "DDP, fp32", "DDP, bf16_compress_hook"]
 
@@ -72,7 +65,7 @@ def main() -> None:
         }
         updates = training_updates(options, world)
         sides = {
-            name: Side.warmed(_step(options.size, make, world), updates)
+            name: Side.warmed(our_step(SIZES[options.size], world, make_sync=make), updates)
             for name, make in makers.items()
             if name in options.sides
         }
@@ -95,24 +88,6 @@ def _ours(world: World, wire: torch.dtype, model: nn.Module) -> GradientSync:
     host_sum = HostSum(find_topology(world), wire)
     host_sum.dtype = wire  # as between hosts: with one host nothing is rounded
     return AllReduceSync(model, host_sum)
-
-
-def _step(
-    size: str, make_sync: Callable[[nn.Module], GradientSync], world: World
-) -> Callable[[Update], None]:
-    model = Transformer(SIZES[size], source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
-    model.to(world.device)
-    compile_stacks(model)
-    step = TrainStep(
-        model,
-        sync=make_sync(model),
-        optimizer=make_optimizer(model, OptimizerConfig()),
-        config=TrainConfig(precision="bf16"),
-        optimizer_config=OptimizerConfig(),
-        world=world,
-        timer=PhaseTimer(world.device),
-    )
-    return lambda update: (step(update, learning_rate=1e-4), None)[1]
 
 
 def _options() -> argparse.Namespace:

@@ -18,16 +18,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream, Update
-from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategy import GradientSync, NoSync
 from dragoman.distributed.world import World, join_world
 from dragoman.estimate import training_flop
 from dragoman.model.compiling import compile_stacks
@@ -106,7 +106,10 @@ def _compare(
     size: str, options: argparse.Namespace, world: World, matrix_flop_per_s: float
 ) -> dict[str, Any]:
     updates = training_updates(options, world)
-    ours = Side.warmed(_our_step(SIZES[size], options, world), updates)
+    our_side = our_step(
+        SIZES[size], world, precision=options.precision, compiled=not options.no_compile
+    )
+    ours = Side.warmed(our_side, updates)
     theirs = Side.warmed(_hf_step(SIZES[size], options, world), updates)
     for _ in range(options.rounds):
         ours.take_turn(updates)
@@ -151,24 +154,33 @@ def training_updates(options: argparse.Namespace, world: World) -> list[Update]:
         return list(islice(stream, options.updates))
 
 
-def _our_step(
-    config: ModelConfig, options: argparse.Namespace, world: World
+def our_step(
+    config: ModelConfig,
+    world: World,
+    *,
+    precision: Literal["fp32", "bf16", "fp16"] = "bf16",
+    compiled: bool = True,
+    make_sync: Callable[[nn.Module], GradientSync] = NoSync,
 ) -> Callable[[Update], None]:
+    """What makes an update of a new model, as `dragoman train` does."""
     model = Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
     model.to(world.device)
-    if not options.no_compile:
+    if compiled:
         compile_stacks(model)
-    with gradient_sync(DistributedConfig(), model, world) as sync:
-        step = TrainStep(
-            model,
-            sync=sync,
-            optimizer=make_optimizer(model, OptimizerConfig()),
-            config=TrainConfig(precision=options.precision),
-            optimizer_config=OptimizerConfig(),
-            world=world,
-            timer=PhaseTimer(world.device),
-        )
-    return lambda update: (step(update, learning_rate=1e-4), None)[1]
+    step = TrainStep(
+        model,
+        sync=make_sync(model),
+        optimizer=make_optimizer(model, OptimizerConfig()),
+        config=TrainConfig(precision=precision),
+        optimizer_config=OptimizerConfig(),
+        world=world,
+        timer=PhaseTimer(world.device),
+    )
+
+    def make(update: Update) -> None:
+        step(update, learning_rate=1e-4)
+
+    return make
 
 
 def _hf_step(
