@@ -148,6 +148,7 @@ class _Stepper:
         self._sync = sync
         self._batches = batches
         self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
+        sync.attach(self._optimizer)
         self._rows = torch.randn(4, WIDTH)
         self._step = 0
 
@@ -160,7 +161,7 @@ class _Stepper:
             if last:
                 self._optimizer.step()
                 self._optimizer.zero_grad()
-                self._sync.after_update(self._step)
+                self._sync.after_update(self._step, learning_rate=1e-5)
 
 
 def _compute_s(world: World, model: nn.Module) -> float:

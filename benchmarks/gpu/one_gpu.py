@@ -59,14 +59,18 @@ def work() -> int:
     return worker.main()
 
 
-def _start_through_cpu(self: Any, tensor: Tensor) -> Callable[[], object]:
+def _start_through_cpu(
+    self: Any, tensor: Tensor, *, lost: Tensor | None = None
+) -> Callable[[], object]:
     """HostSum.start for a tensor on the GPU: Gloo has not all of its collectives for those."""
-    on_cpu = tensor.cpu()
-    summed = self._in_turn.submit(self._through_hosts, on_cpu)
+    on_cpu, lost_on_cpu = tensor.cpu(), None if lost is None else lost.cpu()
+    summed = self._in_turn.submit(self._through_hosts, on_cpu, lost_on_cpu)
 
     def wait() -> None:
         summed.result()
         tensor.copy_(on_cpu)
+        if lost is not None and lost_on_cpu is not None:
+            lost.copy_(lost_on_cpu)
 
     return wait
 

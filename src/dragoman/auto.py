@@ -127,7 +127,7 @@ def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:
             "every": chosen.every,
             "fragments": max(1, chosen.num_fragments),
             "delay": chosen.delay,
-            "wire": "int8",
+            "wire": "fp4",
         }
         update["diloco"] = config.diloco.model_copy(update=numbers)
     return config.model_copy(update=update)

@@ -13,6 +13,7 @@ from typing import Final
 
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.data.config import DataConfig
+from dragoman.distributed.config import DistributedConfig
 from dragoman.model.config import ModelConfig
 from dragoman.recipe import Recipe
 from dragoman.train.inventory import DiskForecast, forecast_disk
@@ -37,6 +38,7 @@ class Memory:
     gradients_bytes: int
     optimizer_bytes: int
     ema_bytes: int
+    strategy_bytes: int
     activations_bytes: int
     loss_bytes: int
 
@@ -85,6 +87,7 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
         recipe.model, target_vocab_size=vocab_size, source_length=length, target_length=length
     )
     half = recipe.train.precision != "fp32"
+    kept, saved = strategy_numbers(recipe.distributed, world_size)
     return Estimate(
         num_parameters=num_parameters,
         num_updates=recipe.train.max_steps,
@@ -96,6 +99,7 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
             gradients_bytes=num_parameters * _FP32,
             optimizer_bytes=num_parameters * 2 * _FP32,
             ema_bytes=num_parameters * _FP32 * with_ema,
+            strategy_bytes=num_parameters * _FP32 * kept,
             activations_bytes=activation_bytes(
                 recipe.model, tokens=-(-cells // world_size), half=half
             ),
@@ -106,9 +110,25 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
             train=recipe.train,
             checkpoint=recipe.checkpoint,
             world_size=world_size,
+            strategy_tensors=saved,
         ),
         shards_bytes=_shards_bytes(recipe.corpus),
     )
+
+
+def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[int, int]:
+    """For each weight: what `diloco` keeps on a rank, and what all ranks save beside rank 0's rest.
+
+    `auto` may come to take it. Kept are global weights and, with an outer Adam, two moments and a
+    sum; the others have been counted as weights and optimizer. Saved are the moments once, of every
+    rank its weights and sum, of all but rank 0 the optimizer.
+    """
+    if world_size == 1 or config.strategy not in ("diloco", "auto"):
+        return 0, 0
+    if config.diloco.outer == "adam":
+        return 4, 2 + 2 * world_size + 2 * (world_size - 1)
+    momentum = int(config.diloco.outer_momentum > 0)
+    return 1 + momentum, momentum + world_size + 2 * (world_size - 1)
 
 
 def cells_per_micro_batch(config: DataConfig, *, max_pieces: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -16,7 +17,15 @@ from ranks import run_ranks
 
 WIDTH = 6
 STEPS = 25
-Wire = Literal["int8", "bf16", "fp32"]
+RATE = 0.02
+Wire = Literal["fp4", "int8", "bf16", "fp32"]
+
+
+KINDS: dict[str, Callable[[nn.Module], torch.optim.Adam]] = {
+    "Adam": lambda model: torch.optim.Adam(model.parameters(), lr=RATE),
+    "decaying Adam": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, weight_decay=0.3),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.3),
+}
 
 
 def _model() -> nn.Module:
@@ -38,12 +47,15 @@ def _flat(model: nn.Module) -> Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-def _trained(world: World, wire: Wire, settings: dict[str, Any]) -> Any:
+def _trained(world: World, wire: Wire, settings: dict[str, Any], kind: str = "Adam") -> Any:
     model = _model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    optimizer = KINDS[kind](model)
     config = DistributedConfig(strategy="diloco", diloco=DilocoConfig(wire=wire, **settings))
     settled = []
     with gradient_sync(config, model, world) as sync:
+        sync.attach(optimizer)
+        for group in optimizer.param_groups:
+            group["lr"] *= sync.rate_factor
         for step in range(STEPS):
             optimizer.zero_grad()
             with sync.micro_step(last=True):
@@ -51,7 +63,7 @@ def _trained(world: World, wire: Wire, settings: dict[str, Any]) -> Any:
                     _loss(sync.module, step, world.rank) * sync.loss_factor / world.world_size
                 ).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            sync.after_update(step + 1)
+            sync.after_update(step + 1, learning_rate=RATE)
             if sync.settled:
                 settled.append(step + 1)
         local, shared = _flat(model).tolist(), torch.cat([w.flatten() for w in sync.weights()])
@@ -71,7 +83,7 @@ def _reference(
 ) -> tuple[list[Tensor], Tensor]:
     """Each replica's weights and the global ones after STEPS; a replica is a list of ranks."""
     models = [_model() for _ in replicas]
-    inner = [torch.optim.Adam(model.parameters(), lr=0.02) for model in models]
+    inner = [torch.optim.Adam(model.parameters(), lr=RATE) for model in models]
     shared = _flat(models[0]).clone()
     size, gap, num_ranks = len(shared), every // fragments, sum(map(len, replicas))
     bounds = [round(size * part / fragments) for part in range(fragments + 1)]
@@ -126,9 +138,10 @@ def _reference(
         ([3], {"every": 4, "fragments": 4, "delay": 0, "outer_momentum": 0.9}),
     ],
 )
-def test_it_computes_what_was_published(hosts: list[int], settings: dict[str, Any]) -> None:
+def test_sgd_computes_what_was_published(hosts: list[int], settings: dict[str, Any]) -> None:
     world_size = sum(hosts)
-    results = run_ranks(_trained, "fp32", settings, world_size=world_size, hosts=hosts)
+    sgd = settings | {"outer": "sgd"}
+    results = run_ranks(_trained, "fp32", sgd, world_size=world_size, hosts=hosts)
     firsts = [sum(hosts[:number]) for number in range(len(hosts))]
     replicas = [list(range(f, f + n)) for f, n in zip(firsts, hosts, strict=True)]
     if len(hosts) == 1:  # where there is one host, each rank is a replica
@@ -157,10 +170,15 @@ def test_it_computes_what_was_published(hosts: list[int], settings: dict[str, An
                 torch.testing.assert_close(torch.tensor(finished), mean, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("wire", ["int8", "bf16"])
+@pytest.mark.parametrize(
+    ("outer", "wire", "most"),
+    [("sgd", "int8", 0.02), ("sgd", "bf16", 0.02), ("adam", "int8", 0.08), ("adam", "fp4", 0.3)],
+)
 @pytest.mark.parametrize("hosts", [[1, 1], [2, 1]])
-def test_rounded_movements_lead_to_the_same_place(wire: Wire, hosts: list[int]) -> None:
-    settings = {"every": 6, "fragments": 3, "delay": 1}
+def test_rounding_leads_to_nearly_the_same_place(
+    outer: str, wire: Wire, most: float, hosts: list[int]
+) -> None:
+    settings = {"every": 6, "fragments": 3, "delay": 1, "outer": outer}
     exact, rounded = (
         run_ranks(_trained, one, settings, world_size=sum(hosts), hosts=hosts)
         for one in ("fp32", wire)
@@ -169,4 +187,148 @@ def test_rounded_movements_lead_to_the_same_place(wire: Wire, hosts: list[int]) 
     ends = exact[0][2], rounded[0][2]
     assert ends[0] != ends[1]
     moved, moved_rounded = (torch.tensor(end) - _flat(_model()) for end in ends)
-    assert (moved - moved_rounded).norm() < 0.02 * moved.norm()
+    assert (moved - moved_rounded).norm() < most * moved.norm()
+
+
+def _whole_batch(kind: str, num_ranks: int) -> Tensor:
+    model = _model()
+    optimizer = KINDS[kind](model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        losses = [_loss(model, step, rank) for rank in range(num_ranks)]
+        torch.stack(losses).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return _flat(model)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "decaying Adam", "AdamW"])
+@pytest.mark.parametrize("hosts", [[1, 1], [2, 1]])
+def test_outer_adam_of_every_step_is_adam_on_the_whole_batch(hosts: list[int], kind: str) -> None:
+    settings = {"every": 1, "fragments": 1, "delay": 0}
+    results = run_ranks(_trained, "fp32", settings, kind, world_size=sum(hosts), hosts=hosts)
+    expected = _whole_batch(kind, sum(hosts))
+    for local, shared, finished, settled, ends in results:
+        for found in (local, shared, finished):
+            torch.testing.assert_close(torch.tensor(found), expected, rtol=1e-4, atol=1e-5)
+        assert (settled, ends) == (list(range(1, STEPS + 1)), [True])
+
+
+class _Replica:
+    """One replica of the reference for the outer Adam; its sums are plain sums of gradients."""
+
+    def __init__(self, ranks: list[int], num_ranks: int) -> None:
+        self.model = _model()
+        self.ranks, self.num_ranks = ranks, num_ranks
+        self.factor = num_ranks / len(ranks)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE * self.factor)
+        self.summed = torch.zeros_like(_flat(self.model))
+
+    def step(self, step: int) -> None:
+        self.optimizer.zero_grad()
+        losses = torch.stack([_loss(self.model, step - 1, rank) for rank in self.ranks])
+        (losses.sum() / self.num_ranks).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.summed += torch.cat([w.grad.flatten() for w in self.model.parameters()])  # type: ignore[union-attr]
+
+    def moments(self, kind: str) -> Tensor:
+        state = self.optimizer.state
+        return torch.cat([state[w][kind].flatten() for w in self.model.parameters()])
+
+    def correct(self, kind: str, span: slice, change: Tensor) -> None:
+        flat = self.moments(kind)
+        flat[span] += change
+        start = 0
+        for weight in self.model.parameters():
+            part = flat[start : start + weight.numel()]
+            self.optimizer.state[weight][kind] = part.view_as(weight).clone()
+            start += weight.numel()
+
+    def take(self, span: slice) -> list[Tensor]:
+        """What it sends, and what it is when it does so."""
+        sent = self.summed[span].clone()
+        self.summed[span] = 0
+        moments = [self.moments(kind)[span] for kind in ("exp_avg", "exp_avg_sq")]
+        return [sent, _flat(self.model)[span].clone(), *moments]
+
+
+class _AdamReference:
+    """Replicas in one process, by the formulas of `outer_adam`, in a loop over their steps."""
+
+    def __init__(self, replicas: list[list[int]], *, every: int, fragments: int, delay: int):
+        num_ranks = sum(map(len, replicas))
+        self.replicas = [_Replica(ranks, num_ranks) for ranks in replicas]
+        self.shared = _flat(self.replicas[0].model).clone()
+        self.first, self.second = torch.zeros_like(self.shared), torch.zeros_like(self.shared)
+        size = len(self.shared)
+        bounds = [round(size * part / fragments) for part in range(fragments + 1)]
+        self.spans = [slice(*pair) for pair in pairwise(bounds)]
+        self.sent_at = [0] * fragments
+        self.gap, self.delay = every // fragments, delay
+
+    def run(self) -> None:
+        under_way: dict[int, tuple[int, list[list[Tensor]]]] = {}
+        for step in range(1, STEPS + 1):
+            for replica in self.replicas:
+                replica.step(step)
+            if step in under_way:
+                self.receive(*under_way.pop(step), sent=step - self.delay, now=step)
+            if step % self.gap == 0:
+                turn = (step // self.gap - 1) % len(self.spans)
+                taken = [replica.take(self.spans[turn]) for replica in self.replicas]
+                if self.delay == 0:
+                    self.receive(turn, taken, sent=step, now=step)
+                else:
+                    under_way[step + self.delay] = turn, taken
+
+    def receive(self, turn: int, taken: list[list[Tensor]], *, sent: int, now: int) -> None:
+        span, steps = self.spans[turn], sent - self.sent_at[turn]
+        self.sent_at[turn] = sent
+        beta1, beta2 = 0.9, 0.999
+        gradient = torch.stack([one[0] for one in taken]).sum(0)
+        first, second = self.first[span], self.second[span]
+        squared = gradient**2 / steps
+        if sent > steps:
+            corrected = first / (1 - beta1 ** (sent - steps))
+            squared -= (steps - 1) * corrected * gradient / steps
+        squared = torch.maximum(squared, (gradient / steps) ** 2)
+        second.copy_(beta2**steps * second + (1 - beta2**steps) * squared)
+        root = (second / (1 - beta2**sent)).sqrt() + 1e-8
+        movement = torch.zeros_like(first)
+        for k in range(1, steps + 1):  # m after k steps, each of which has a share of the gradient
+            movement += beta1**k * first + (1 - beta1**k) * gradient / steps
+        first.copy_(beta1**steps * first + (1 - beta1**steps) * gradient / steps)
+        middle = sent - (steps - 1) / 2
+        self.shared[span] -= RATE * movement / root / (1 - beta1**middle)
+        for replica, (_, weights, own_first, own_second) in zip(self.replicas, taken, strict=True):
+            flat = _flat(replica.model)
+            flat[span] += self.shared[span] - weights
+            nn.utils.vector_to_parameters(flat, replica.model.parameters())
+            late = now - sent
+            replica.correct("exp_avg", span, beta1**late * (first / replica.factor - own_first))
+            replica.correct("exp_avg_sq", span, beta2**late * (second - own_second))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "settings"),
+    [
+        ([1, 1], {"every": 4, "fragments": 1, "delay": 0}),
+        ([1, 1], {"every": 3, "fragments": 3, "delay": 1}),
+        ([2, 1], {"every": 6, "fragments": 2, "delay": 2}),
+        ([3], {"every": 6, "fragments": 3, "delay": 2}),
+    ],
+)
+def test_outer_adam_computes_its_formulas(hosts: list[int], settings: dict[str, int]) -> None:
+    results = run_ranks(_trained, "fp32", settings, world_size=sum(hosts), hosts=hosts)
+    replicas = [[0, 1], [2]] if hosts == [2, 1] else [[rank] for rank in range(sum(hosts))]
+    reference = _AdamReference(replicas, **settings)
+    reference.run()
+    for replica, ranks in zip(reference.replicas, replicas, strict=True):
+        for rank in ranks:
+            local, shared, _, settled, ends = results[rank]
+            expected = _flat(replica.model)
+            torch.testing.assert_close(torch.tensor(local), expected, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(torch.tensor(shared), reference.shared, rtol=1e-3, atol=1e-5)
+            assert shared == results[0][1], "global weights are the same to the bit"
+            gap = settings["every"] // settings["fragments"]
+            assert settled == list(range(gap + settings["delay"], STEPS + 1, gap))
+            assert ends == [True]

@@ -16,6 +16,7 @@ from torch import Tensor
 from dragoman.cluster import step_time
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.world import World
+from dragoman.estimate import strategy_numbers
 from dragoman.model.config import ModelConfig
 from dragoman.telemetry.events import Event, read_events
 from dragoman.train.config import CheckpointConfig, TrainConfig
@@ -26,8 +27,9 @@ from toy_task import TOY_MODEL
 STRATEGIES: dict[str, dict[str, Any]] = {
     "sync": {},
     "accum": {"accum": {"every": 2}},
-    "diloco": {"diloco": {"every": 4, "fragments": 2, "delay": 1, "outer_momentum": 0.5}},
+    "diloco": {"diloco": {"every": 4, "fragments": 2, "delay": 2}},
     "diloco-blocking": {"diloco": {"every": 2, "fragments": 1, "delay": 0}},
+    "diloco-sgd": {"diloco": {"every": 4, "fragments": 2, "delay": 1, "outer": "sgd"}},
     "powersgd": {"powersgd": {"rank": 2}},
 }
 STEPS = 16
@@ -124,9 +126,10 @@ def test_bytes_in_the_events_are_those_of_the_formula(trained: Trained) -> None:
     size = {
         "sync": STEPS * total * step_time.BF16_BYTES,
         "accum": STEPS // 2 * total * step_time.BF16_BYTES,
-        # All of it every so many steps, and once more at the end.
-        "diloco": (STEPS // 4 + 1) * total * step_time.INT8_BYTES,
-        "diloco-blocking": (STEPS // 2 + 1) * total * step_time.INT8_BYTES,
+        # All of it every so many steps, and again at the end, when one half was due anyway.
+        "diloco": (STEPS / 4 + 1 / 2) * total * step_time.FP4_BYTES,
+        "diloco-sgd": (STEPS / 4 + 1 / 2) * total * step_time.FP4_BYTES,
+        "diloco-blocking": STEPS // 2 * total * step_time.FP4_BYTES,
         "powersgd": STEPS * step_time.powersgd_bytes(shapes, rank=2),
     }[trained.strategy]
     # PowerSGD knows of no hosts: its ring goes through all three ranks.
@@ -138,6 +141,18 @@ def test_bytes_in_the_events_are_those_of_the_formula(trained: Trained) -> None:
         counted = sum(event.payload["sync_bytes"] for event in intervals)
         assert counted == pytest.approx(0 if rank == 1 and not one_ring else expected, rel=0.01)
         assert sum(event.payload["sync_s"] for event in intervals) > 0
+
+
+def test_ranks_save_as_much_as_is_forecast(trained: Trained) -> None:
+    if trained.strategy == "powersgd":
+        pytest.skip("what it saves goes by its rank and is not forecast")
+    saved = _tensors(trained.directory / "whole", STEPS)
+    main = f"checkpoints/step-{STEPS:07d}/model.safetensors/"
+    num_weights = sum(tensor.numel() for name, tensor in saved.items() if name.startswith(main))
+    _, beside = strategy_numbers(_config(trained.strategy), 3)
+    numbers = sum(tensor.numel() for tensor in saved.values() if tensor.ndim)
+    # Weights, two moments and their average on rank 0; the steps at which fragments were sent.
+    assert numbers == pytest.approx((4 + beside) * num_weights, abs=50)
 
 
 def test_another_number_of_ranks_goes_on(trained: Trained) -> None:

@@ -25,8 +25,8 @@ STEPS = 8
 HEADER_BYTES = 66
 """Of Ethernet, IP and TCP with timestamps. They are 2 to 7% of what the interface counts: it takes
 larger packets than 1,500 bytes from some senders, and from others it does not."""
-SIZES = (step_time.INT8_BYTES, step_time.BF16_BYTES, step_time.FP32_BYTES)
-INT8, BF16, FP32 = (NUM_WEIGHTS * size for size in SIZES)
+SIZES = (step_time.FP4_BYTES, step_time.BF16_BYTES, step_time.FP32_BYTES)
+FP4, BF16, FP32 = (NUM_WEIGHTS * size for size in SIZES)
 SEGMENT_BYTES = 1448
 """Of a packet of 1,500 bytes. Receivers that are short of time drop some, which are sent again."""
 # What is reduced in STEPS steps, from the beginning of a period to its end.
@@ -34,7 +34,7 @@ REDUCED: dict[str, tuple[dict[str, Any], float]] = {
     "sync": ({}, STEPS * BF16),
     "sync fp32": ({"wire": "fp32"}, STEPS * FP32),
     "accum": ({"accum": {"every": 4}}, STEPS / 4 * BF16),
-    "diloco": ({"diloco": {"every": 4, "fragments": 2, "delay": 1}}, STEPS / 4 * INT8),
+    "diloco": ({"diloco": {"every": 4, "fragments": 2, "delay": 1}}, STEPS / 4 * FP4),
     "powersgd": ({"powersgd": {"rank": 64}}, STEPS * step_time.powersgd_bytes(SHAPES, rank=64)),
 }
 
@@ -54,14 +54,17 @@ def sent(world: World, settings: dict[str, Any]) -> Any:
     torch.manual_seed(1)
     model = nn.Linear(WIDTH, WIDTH)
     config = DistributedConfig.model_validate(settings)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     with gradient_sync(config, model, world) as sync:
+        sync.attach(optimizer)
         world.barrier()
         before = payload_sent()
         # One step more than a period lets what was sent last arrive.
         for step in range(1, STEPS + config.diloco.delay * (config.strategy == "diloco") + 1):
             with sync.micro_step(last=step % config.batches_per_update == 0):
                 sync.module(torch.ones(2, WIDTH)).sum().backward()
-            sync.after_update(step)
+            optimizer.step()
+            sync.after_update(step, learning_rate=0.0)
         world.barrier()
         return [payload_sent() - before, sync.bytes_sent]
 

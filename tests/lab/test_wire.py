@@ -76,14 +76,17 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
     model = torch.nn.Sequential(*layers)
     config = DistributedConfig.model_validate(settings)
     batch = torch.randn(64, width)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
 
     def step_s(sync: GradientSync) -> float:
+        sync.attach(optimizer)
         world.barrier()
         started = time.monotonic()
         for step in range(1, PERIOD + 1):
             with sync.micro_step(last=step % config.batches_per_update == 0):
                 sync.module(batch).sum().backward()
-            sync.after_update(step)
+            optimizer.step()
+            sync.after_update(step, learning_rate=0.0)
         world.barrier()
         return (time.monotonic() - started) / PERIOD
 

@@ -10,7 +10,8 @@ from dragoman.cluster.plan import choose_for_all_ranks
 from dragoman.cluster.strategies import Cluster
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
-from dragoman.distributed.int8_sum import packed_bytes
+from dragoman.distributed.packed_sum import packed_bytes
+from dragoman.distributed.packing import FP4
 
 NUM_WEIGHTS = 4_000_000
 
@@ -22,7 +23,7 @@ def test_what_auto_takes_travels_in_the_numbers_it_was_planned_with(
     recipe = DistributedConfig(
         strategy="auto",
         wire="fp32",
-        diloco=DilocoConfig(wire="fp32", outer_momentum=0.3),
+        diloco=DilocoConfig(wire="fp32", outer="sgd", outer_momentum=0.3),
     )
     workload = Workload(
         name="auto",
@@ -37,7 +38,7 @@ def test_what_auto_takes_travels_in_the_numbers_it_was_planned_with(
     assert (chosen.strategy, chosen.wire) == (strategy, "bf16")
     assert chosen.diloco.outer_momentum == 0.3
     if strategy == "diloco":
-        assert chosen.diloco.wire == "int8"
+        assert chosen.diloco.wire == "fp4"
         # Between two hosts each sends half of the payload twice.
-        sent = packed_bytes(NUM_WEIGHTS, 2) / chosen.diloco.every
+        sent = packed_bytes(NUM_WEIGHTS, 2, FP4) / chosen.diloco.every
         assert choice.prediction.wire_bytes == pytest.approx(sent, rel=0.01)

@@ -230,7 +230,7 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float)
     return Choice(
         streamed,
         f"synchronising every step costs {slower}, and accumulation that hides it leaves "
-        f"the range of batches known to train well; local steps with an average every "
+        f"the range of batches known to train well; local steps with a sum every "
         f"{streamed.every} cost {left}",
         cluster.layout,
     )

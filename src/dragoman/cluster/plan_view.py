@@ -15,8 +15,8 @@ _NOTES = {
     "plain": "plain fp32: what DistributedDataParallel does by default, one ring of all ranks",
     "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
-    "diloco": "diloco H: H local steps, then the hosts average; F: in F parts, while it trains; it "
-    "learned less from the same text where that was measured (docs/how-to/slow-links.md)",
+    "diloco": "diloco H: H local steps, then the hosts sum their gradients, in four bits; F: in F "
+    "parts, while it trains (docs/how-to/slow-links.md)",
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",
 }
 _ANY: Final = 10_000

@@ -1,6 +1,6 @@
 """Bytes on the wire and seconds of a step, as formulas; nothing here knows a recipe or a machine.
 
-S bytes of gradients (with DiLoCo of movements), N ranks of which each sends and receives at B
+S bytes of gradients (DiLoCo: of their sums, or of movements), N ranks of which each sends and receives at B
 bytes/s, k collectives, alpha the latency of one message, Tc the compute of a step, T the time its
 synchronisation takes:
 
@@ -10,8 +10,7 @@ synchronisation takes:
                                                      and never the last bucket
     accum K  = Tc + max(0, T - overlap) / K          a step is one micro-batch
     diloco   = Tc + T / H                            H local steps between synchronisations
-    stream   = Tc + F max(0, T(S/F) - tau Tc) / H    F fragments, tau <= H/F - 1 steps late
-    H_free   = F + ceil(T / Tc)                      the smallest H that hides the link
+    stream   = Tc + F max(0, T(S/F) - tau Tc) / H    F fragments, tau <= H/F steps late
 
 Ring all-reduce: Patarasuk and Yuan 2009. DiLoCo: Douillard et al. 2023; streaming: Douillard et
 al. 2025. PowerSGD: Vogels et al. 2019.
@@ -29,8 +28,8 @@ OVERLAP_SHARE: Final = 0.9
 """Of backward, during which gradients can be on the wire: the first are ready after a while."""
 FP32_BYTES: Final = 4
 BF16_BYTES: Final = 2
-INT8_BYTES: Final = 1 + FP32_BYTES / 256
-"""A byte and its part of the scale of a block."""
+FP4_BYTES: Final = 1 / 2 + FP32_BYTES / 256
+"""Four bits and their part of the scale of a block."""
 BUCKET_BYTES: Final = 25 * 1024**2
 """Gradients that DistributedDataParallel reduces in one collective."""
 FIRST_BUCKET_BYTES: Final = 1024**2
@@ -93,15 +92,10 @@ def streaming_exposed_s(
     """Waiting in a step of streaming DiLoCo, on average.
 
     fragment_s: synchronisation of one fragment. delay: steps that go on before it is waited for,
-    below sync_every / num_fragments.
+    at most sync_every / num_fragments.
     """
-    assert delay < sync_every / num_fragments
+    assert delay <= sync_every / num_fragments
     return num_fragments * max(0.0, fragment_s - delay * compute_s) / sync_every
-
-
-def hidden_sync_every(compute_s: float, network_s: float, *, num_fragments: int) -> int:
-    """The smallest H of streaming DiLoCo at which nothing of the link is exposed."""
-    return num_fragments + math.ceil(network_s / compute_s)
 
 
 def powersgd_bytes(shapes: Sequence[tuple[int, ...]], *, rank: int) -> int:

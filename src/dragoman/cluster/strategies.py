@@ -16,7 +16,8 @@ from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.throughput import Device
 from dragoman.cluster.workload import Workload
 
-NUM_FRAGMENTS: Final = 4
+MOST_FRAGMENTS: Final = 16
+"""Each has its latency, and its work on the processor."""
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 MOST_SYNC_EVERY: Final = 500
@@ -196,7 +197,7 @@ def most_accumulation(workload: Workload) -> int:
 
 def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
     """Local steps on each host; every so many of them the hosts wait for their average."""
-    size, network_s, local_s = _movements(cluster, workload, compute_s)
+    size, network_s, local_s = _movements(cluster, workload, compute_s, 1)
     return Prediction(
         "diloco",
         f"diloco H={every}",
@@ -208,28 +209,36 @@ def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int
 
 
 def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
-    """DiLoCo a fragment at a time under the compute, with the smallest H that hides the link.
+    """DiLoCo a fragment at a time, always one on its way, with the H that hides the link.
 
-    A longer H gains nothing, and lets the replicas drift further apart.
+    Of the numbers of fragments F that with which gradients are youngest when they are taken in: on
+    average half of H steps old when they leave, and H/F more when they arrive.
     """
-    size, network_s, local_s = _movements(cluster, workload, compute_s)
-    hidden = step_time.hidden_sync_every(local_s, network_s, num_fragments=NUM_FRAGMENTS)
-    every = NUM_FRAGMENTS * math.ceil(min(hidden, MOST_SYNC_EVERY) / NUM_FRAGMENTS)
-    fragment_s = network_s / NUM_FRAGMENTS
-    # No later than the link needs: what arrives late is stale.
-    delay = min(math.ceil(DELAY_MARGIN * fragment_s / local_s), every // NUM_FRAGMENTS - 1)
+    counts = range(1, MOST_FRAGMENTS + 1)
+    plans = [_streamed(cluster, workload, compute_s, count) for count in counts]
+    return min(plans, key=lambda plan: (plan.step_s, plan.every / 2 + plan.delay))
+
+
+def _streamed(
+    cluster: Cluster, workload: Workload, compute_s: float, num_fragments: int
+) -> Prediction:
+    size, network_s, local_s = _movements(cluster, workload, compute_s, num_fragments)
+    fragment_s = network_s / num_fragments
+    hidden = math.ceil(DELAY_MARGIN * fragment_s / local_s)
+    gap = min(max(1, hidden), MOST_SYNC_EVERY // num_fragments)
+    every = gap * num_fragments
     exposed_s = step_time.streaming_exposed_s(
-        local_s, fragment_s, sync_every=every, num_fragments=NUM_FRAGMENTS, delay=delay
+        local_s, fragment_s, sync_every=every, num_fragments=num_fragments, delay=gap
     )
     return Prediction(
         "diloco",
-        f"diloco H={every} F={NUM_FRAGMENTS}",
+        f"diloco H={every} F={num_fragments}",
         compute_s,
         local_s + exposed_s,
         cluster.between_hosts_bytes(size) / every,
         every,
-        NUM_FRAGMENTS,
-        delay,
+        num_fragments,
+        gap,
     )
 
 
@@ -271,10 +280,10 @@ def _exposed_s(workload: Workload, compute_s: float, network_s: float) -> float:
 
 
 def _movements(
-    cluster: Cluster, workload: Workload, compute_s: float
+    cluster: Cluster, workload: Workload, compute_s: float, num_fragments: int
 ) -> tuple[float, float, float]:
-    """Of DiLoCo: bytes of all movements in int8, seconds to average them, and of a local step."""
-    size = workload.num_parameters * step_time.INT8_BYTES
+    """Of DiLoCo: bytes of all fragments in four bits, seconds to sum them, and of a local step."""
+    size = workload.num_parameters * step_time.FP4_BYTES
     inside_s = cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
-    network_s = cluster.between_hosts_s(size, num_collectives=NUM_FRAGMENTS)
+    network_s = cluster.between_hosts_s(size, num_collectives=num_fragments)
     return size, network_s, compute_s + _exposed_s(workload, compute_s, inside_s)

@@ -19,27 +19,31 @@ class AccumConfig(Section):
 
 
 class DilocoConfig(Section):
-    """`diloco`: each host trains by itself, hosts average now and then (arXiv 2501.18512)."""
+    """`diloco`: each host trains by itself, hosts meet now and then (arXiv 2501.18512)."""
 
-    every: int = Field(default=100, ge=1)
-    """Local steps from one average of a weight to its next."""
+    every: int = Field(default=8, ge=1)
+    """Local steps from one meeting in a weight to the next."""
     fragments: int = Field(default=4, ge=1)
-    """Parts of the weights that are averaged in turn; `every` is a multiple of it."""
-    delay: int = Field(default=10, ge=0)
-    """Steps that go on while a part is on its way; below `every` / `fragments`."""
-    wire: Literal["int8", "bf16", "fp32"] = "int8"
-    """In which numbers hosts send by how much their weights have moved."""
+    """Parts of the weights that take turns; `every` is a multiple of it."""
+    delay: int = Field(default=2, ge=0)
+    """Steps that go on while a part is on its way; at most `every` / `fragments`."""
+    wire: Literal["fp4", "int8", "bf16", "fp32"] = "fp4"
+    """In which numbers hosts send; fp4: a sign and three bits of exponent."""
+    outer: Literal["adam", "sgd"] = "adam"
+    """`adam` takes gradients of all hosts together; `sgd` by how much each has moved (DiLoCo)."""
     outer_learning_rate: float = Field(default=1.0, gt=0.0)
-    """Of the average; 1.0 without momentum is the plain mean of the hosts' weights."""
+    """Of `sgd`; 1.0 without momentum is the plain mean of the hosts' weights."""
     outer_momentum: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Nesterov's, of the average."""
+    """Of `sgd`: Nesterov's."""
 
     @model_validator(mode="after")
     def _fragments_fit(self) -> Self:
         if self.every % self.fragments:
             raise ValueError("diloco.every is no multiple of diloco.fragments")
-        if self.delay >= self.every // self.fragments:
-            raise ValueError("diloco.delay is not below diloco.every / diloco.fragments")
+        if self.delay > self.every // self.fragments:
+            raise ValueError("diloco.delay is above diloco.every / diloco.fragments")
+        if self.outer == "adam" and (self.outer_learning_rate, self.outer_momentum) != (1.0, 0.0):
+            raise ValueError("diloco.outer_learning_rate and outer_momentum need outer = 'sgd'")
         return self
 
 

@@ -1,35 +1,37 @@
-"""`diloco`: replicas train by themselves and average a fragment of the weights now and then.
+"""`diloco`: replicas train by themselves and meet in a fragment of the weights now and then.
 
 DiLoCo (Douillard et al. 2023) with the fragments and the overlap of Streaming DiLoCo (Douillard et
 al. 2025). H = `every`, F = `fragments`, tau = `delay`; H and tau are local steps. Every H/F steps
-the next fragment is due: each replica sends by how much its weights w have moved away from the
-global ones, and goes on; tau steps later the mean movement has arrived:
+the next fragment is due: each replica sends its share, and goes on; tau steps later the sum of all
+shares has arrived, of which the outer optimizer makes a movement of the global weights:
 
-    d = mean over replicas of (global - w)       taken when it was sent
-    v = momentum * v + d                         the outer optimizer, SGD with Nesterov's momentum
-    global = global - rate * (d + momentum * v)
+    global = global - movement
     w = w + (global - w as it was sent)
 
 The last line keeps what a replica has learned in those tau steps and nothing of what set it apart
 before: the delay-corrected merge of Maziane et al. 2026 (arXiv 2605.20866). Streaming DiLoCo takes
 a mean of w and the global weights instead, by which replicas stay half apart.
 
-A fragment is a range of all weights laid end to end, so that fragments are equal to the byte.
-Nothing is on its way at a settled step: what a checkpoint holds there goes on exactly.
+What travels and what becomes of it is `outer_adam`'s or `outer`'s. Nothing is on its way at a
+settled step: what a checkpoint holds there goes on exactly. With tau = H/F the link is always in
+use; the next fragment leaves when the step after that one begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.distributed.config import DilocoConfig
+from dragoman.distributed.fragments import Fragment, WeightRow, cut
 from dragoman.distributed.host_sum import HostSum, Wait
+from dragoman.distributed.outer import Interval, Outer, OuterSgd
+from dragoman.distributed.outer_adam import OuterAdam
 from dragoman.distributed.strategy import GradientSync, Stopwatch, Tensors
 
 
@@ -37,8 +39,7 @@ class DilocoSync(GradientSync):
     """One replica, which may be several ranks that sum their gradients in every step.
 
     inner: how the ranks of this replica do so. host_sum: over all ranks. ranks: how many each
-    replica has, which is its share of the global batch; a movement counts by it. own: which replica
-    this is.
+    replica has, which is its share of the global batch. own: which replica this is.
     """
 
     own_optimizer = True
@@ -54,18 +55,21 @@ class DilocoSync(GradientSync):
         own: int,
     ) -> None:
         super().__init__(model)
-        self._num_ranks = sum(ranks)
-        self.loss_factor = self._num_ranks / ranks[own]
-        self._names = [name for name, _ in model.named_parameters()]
         self._config = config
         self._inner = inner
         self._host_sum = host_sum
         self._gap = config.every // config.fragments
-        self._delay = config.delay
-        self._global = torch.cat([weight.detach().flatten() for weight in model.parameters()])
-        self._momentum = torch.zeros_like(self._global) if self._config.outer_momentum else None
-        self._fragments = _cut(model, config.fragments)
+        self._row = WeightRow(model)
+        self._global = self._row.copied()
+        self._outer = _outer(config, self._row, ranks, own)
+        self.loss_factor = self._outer.loss_factor
+        self.rate_factor = self._outer.rate_factor
+        self._fragments = cut(self._row.weights(), config.fragments)
+        self._sent_at = [0] * config.fragments
+        self._due: int | None = None
         self._under_way: _UnderWay | None = None
+        self._step = 0
+        self._learning_rate = 0.0
         self._settled = True
         self._watch = Stopwatch(self._global.device)
 
@@ -79,161 +83,148 @@ class DilocoSync(GradientSync):
         """Whether a fragment has just arrived, so that none is on its way."""
         return self._settled
 
+    def attach(self, optimizer: torch.optim.Adam) -> None:
+        """The outer optimizer may go by it."""
+        self._outer.attach(optimizer)
+
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
-        """As the replica's own ranks do it."""
+        """As the replica's own ranks do it; before the first of a step, a due fragment leaves."""
+        if self._due is not None:
+            self._under_way = self._send(self._due)
         return self._inner.micro_step(last=last)
 
     @torch.no_grad()
-    def after_update(self, step: int) -> None:
-        """Take in the fragment that is due now; send the one whose turn it is."""
+    def after_update(self, step: int, *, learning_rate: float) -> None:
+        """Take in the fragment that has arrived; find the one whose turn it is."""
         self._settled = False
-        if step % self._gap == 0:
-            turn = (step // self._gap - 1) % len(self._fragments)
-            self._under_way = self._start(self._fragments[turn])
-        if self._under_way is not None and step % self._gap == self._delay:
+        self._step, self._learning_rate = step, learning_rate
+        self._outer.step_made()
+        if step % self._gap == 0 and self._config.delay == 0:
+            self._under_way = self._send(self._turn(step))
+        if self._under_way is not None and (step - self._config.delay) % self._gap == 0:
             self._receive(self._under_way)
+        if step % self._gap == 0 and self._config.delay > 0:
+            self._due = self._turn(step)
 
     @torch.no_grad()
     def finish(self) -> None:
-        """The global weights become the plain mean of the replicas', and the replicas' too."""
+        """The global weights take in what all replicas have learned, and are all replicas'."""
         if self._under_way is not None:
             self._receive(self._under_way)
-        for fragment in self._fragments:
-            last = self._start(fragment)
-            fragment.of(self._global).sub_(self._arrived(last))
-            fragment.copy(self._global, self._local())
+        for number, fragment in enumerate(self._fragments):
+            if self._sent_at[number] < self._step:
+                self._lower(self._send(number), last=True)
+            fragment.copy(self._global, self._row.weights())
         self._settled = True
 
     def weights(self) -> list[Tensor]:
         """The global weights."""
-        return list(self._by_name(self._global).values())
+        return self._row.shaped(self._global)
 
     def shared_state(self) -> dict[str, Tensor]:
-        """The outer momentum, where there is any."""
-        return {} if self._momentum is None else self._by_name(self._momentum)
+        """The outer optimizer's."""
+        return self._outer.shared_state()
 
     def own_state(self) -> dict[str, Tensor]:
-        """This replica's weights."""
+        """This replica's weights, what its outer optimizer has gathered, when it sent what."""
         assert self._under_way is None
-        return dict(zip(self._names, self._local(), strict=True))
+        weights = dict(zip(self._row.names, self._row.weights(), strict=True))
+        return weights | self._outer.own_state() | {_SENT_AT: torch.tensor(self._sent_at)}
 
     @torch.no_grad()
-    def load_state(self, shared: Tensors, own: Tensors | None) -> None:
+    def load_state(self, shared: Tensors, own: Tensors | None, *, step: int) -> None:
         """Without its own weights, a replica goes on from the global ones."""
-        for weight, held in zip(self._local(), self.weights(), strict=True):
-            held.copy_(weight)
-        for name, momentum in self.shared_state().items():
-            if name in shared:
-                momentum.copy_(shared[name])
+        self._step = step
+        torch._foreach_copy_(self.weights(), self._row.weights())
+        self._outer.load_state(shared, own)
+        self._sent_at = [step] * len(self._fragments)
         if own is not None:
-            for name, weight in zip(self._names, self._local(), strict=True):
+            self._sent_at = own[_SENT_AT].tolist()
+            for name, weight in zip(self._row.names, self._row.weights(), strict=True):
                 weight.copy_(own[name])
+        turn = self._turn(step)
+        if step % self._gap == 0 and self._sent_at[turn] < step:
+            self._due = turn
 
     def close(self) -> None:
         """Let the model's weights alone again."""
         self._inner.close()
         self._host_sum.close()
 
-    def _start(self, fragment: _Fragment) -> _UnderWay:
-        sent = fragment.gather(self._local())
-        # Summed over ranks, which are alike in a replica, this is the mean by share.
-        moved = (fragment.of(self._global) - sent).div_(self._num_ranks).to(self._host_sum.dtype)
-        self.bytes_sent += self._host_sum.sent_bytes(moved.numel())
-        return _UnderWay(fragment, sent, moved, self._host_sum.start(moved))
+    def _turn(self, step: int) -> int:
+        """Which fragment is due after a step that is a multiple of H/F."""
+        return (step // self._gap - 1) % len(self._fragments)
 
-    def _arrived(self, arriving: _UnderWay) -> Tensor:
-        """The mean movement, as soon as it is there."""
-        self._watch.start()
-        arriving.wait()
-        self._watch.stop()
-        return arriving.movement.to(self._global.dtype)
+    @torch.no_grad()
+    def _send(self, number: int) -> _UnderWay:
+        fragment = self._fragments[number]
+        sent = fragment.gather(self._row.weights())
+        share = self._outer.share(fragment, fragment.of(self._global) - sent)
+        share = share.to(self._host_sum.dtype)
+        lost = torch.zeros_like(share) if self._host_sum.packs else None
+        self.bytes_sent += self._host_sum.sent_bytes(share.numel())
+        steps = self._step - self._sent_at[number]
+        self._sent_at[number] = self._step
+        self._due = None
+        wait = self._host_sum.start(share, lost=lost)
+        return _UnderWay(fragment, sent, share, lost, wait, steps, self._step)
 
     def _receive(self, arriving: _UnderWay) -> None:
-        fragment, movement = arriving.fragment, self._arrived(arriving)
-        if self._momentum is not None:
-            velocity = fragment.of(self._momentum)
-            velocity.mul_(self._config.outer_momentum).add_(movement)
-            movement = movement.add(velocity, alpha=self._config.outer_momentum)
-        fragment.of(self._global).sub_(movement, alpha=self._config.outer_learning_rate)
+        self._lower(arriving)
         # What has been learned since it was sent is kept, on top of what all have learned before.
-        ahead = torch.sub(fragment.of(self._global), arriving.sent, out=arriving.sent)
-        fragment.add(ahead, self._local())
+        now = arriving.fragment.of(self._global)
+        ahead = torch.sub(now, arriving.sent, out=arriving.sent)
+        arriving.fragment.add(ahead, self._row.weights())
         self._under_way = None
         self._settled = True
 
-    def _local(self) -> list[Tensor]:
-        return [weight.detach() for weight in self.module.parameters()]
+    def _lower(self, arriving: _UnderWay, *, last: bool = False) -> None:
+        """Move the global weights as soon as the sum is there."""
+        self._watch.start()
+        arriving.wait()
+        self._watch.stop()
+        fragment, total = arriving.fragment, arriving.total.to(self._global.dtype)
+        interval = Interval(arriving.steps, arriving.end, self._step, self._learning_rate)
+        lowered = fragment.of(self._global)
+        decays = self._outer.decays(interval)
+        if decays is not None:
+            fragment.scale(lowered, decays)
+        move = self._outer.last_movement if last else self._outer.movement
+        lowered.sub_(move(fragment, total, interval))
+        if arriving.lost is not None:
+            self._outer.keep(fragment, arriving.lost)
 
-    def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
-        """Parts of a flat tensor in the shapes of the weights; the tensors themselves."""
-        weights = self._local()
-        parts = torch.split(flat, [weight.numel() for weight in weights])
-        shaped = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
-        return dict(zip(self._names, shaped, strict=True))
 
-
-@dataclass(frozen=True, slots=True)
-class _Fragment:
-    """Numbers start to end of all weights laid end to end.
-
-    pieces: what of which weight that is: its index, and where the piece starts and ends in it.
-    """
-
-    start: int
-    end: int
-    pieces: tuple[tuple[int, int, int], ...]
-
-    def of(self, flat: Tensor) -> Tensor:
-        """Its part of all numbers laid end to end; the numbers themselves."""
-        return flat[self.start : self.end]
-
-    def gather(self, weights: Sequence[Tensor]) -> Tensor:
-        """Its numbers in a tensor of their own."""
-        return torch.cat(list(self._in(weights)))
-
-    def copy(self, flat: Tensor, weights: Sequence[Tensor]) -> None:
-        """Its part of all numbers laid end to end becomes the weights'."""
-        for piece, numbers in self._pairs(self.of(flat), weights):
-            piece.copy_(numbers)
-
-    def add(self, numbers: Tensor, weights: Sequence[Tensor]) -> None:
-        """Numbers of its own size are added to the weights."""
-        for piece, difference in self._pairs(numbers, weights):
-            piece.add_(difference)
-
-    def _pairs(self, numbers: Tensor, weights: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        pieces = list(self._in(weights))
-        return zip(pieces, torch.split(numbers, [one.numel() for one in pieces]), strict=True)
-
-    def _in(self, weights: Sequence[Tensor]) -> Iterator[Tensor]:
-        for index, start, end in self.pieces:
-            yield weights[index].view(-1)[start:end]
+_SENT_AT: Final = "sent_at"
+"""No weight has that name: a weight's has a dot."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     """A fragment between its sending and its arrival.
 
-    sent: this replica's weights then. movement: its own share of the mean, then the mean.
+    sent: this replica's weights then. total: its own share, then the sum of all. lost: what
+    rounding has taken from both on this rank. steps: since the fragment was sent before. end: the
+    last of them.
     """
 
-    fragment: _Fragment
+    fragment: Fragment
     sent: Tensor
-    movement: Tensor
+    total: Tensor
+    lost: Tensor | None
     wait: Wait
+    steps: int
+    end: int
 
 
-def _cut(model: nn.Module, count: int) -> list[_Fragment]:
-    """All weights in order, in so many equal parts."""
-    sizes = [weight.numel() for weight in model.parameters()]
-    bounds = [round(sum(sizes) * part / count) for part in range(count + 1)]
-    fragments = []
-    for start, end in pairwise(bounds):
-        pieces, offset = [], 0
-        for index, size in enumerate(sizes):
-            first, last = max(start - offset, 0), min(end - offset, size)
-            if first < last:
-                pieces.append((index, first, last))
-            offset += size
-        fragments.append(_Fragment(start, end, tuple(pieces)))
-    return fragments
+def _outer(config: DilocoConfig, row: WeightRow, ranks: Sequence[int], own: int) -> Outer:
+    factor = sum(ranks) / ranks[own]
+    if config.outer == "adam":
+        return OuterAdam(row, ranks=ranks[own], factor=factor)
+    return OuterSgd(
+        row,
+        rate=config.outer_learning_rate,
+        momentum=config.outer_momentum,
+        ranks=sum(ranks),
+        factor=factor,
+    )

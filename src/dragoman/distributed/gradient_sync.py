@@ -18,12 +18,18 @@ from dragoman.distributed.all_reduce import AllReduceSync
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco import DilocoSync
 from dragoman.distributed.host_sum import HostSum
+from dragoman.distributed.packing import FP4, INT8, Packing
 from dragoman.distributed.powersgd import PowersgdSync
 from dragoman.distributed.strategy import GradientSync, NoSync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 
-_WIRES: Final = {"int8": torch.int8, "bf16": torch.bfloat16, "fp32": torch.float32}
+_WIRES: Final[dict[str, torch.dtype | Packing]] = {
+    "fp4": FP4,
+    "int8": INT8,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+}
 
 
 @contextmanager

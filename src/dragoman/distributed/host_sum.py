@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.distributed.int8_sum import int8_all_reduce, packed_bytes
+from dragoman.distributed.packed_sum import packed_all_reduce, packed_bytes
+from dragoman.distributed.packing import Packing
 from dragoman.distributed.topology import Topology
 from dragoman.distributed.traffic import ring_all_reduce_bytes
 
@@ -22,24 +23,31 @@ class HostSum:
     Where hosts have several ranks, these add theirs in fp32 first; one of them then adds it to
     those of other hosts, in the wire's type, and tells the others the result.
 
-    wire: the type in which numbers travel and are added between hosts; int8 with scales.
+    wire: the type in which numbers travel and are added between hosts, or how they are packed.
     dtype: of the tensors to be summed.
     """
 
-    def __init__(self, topology: Topology, wire: torch.dtype) -> None:
+    def __init__(self, topology: Topology, wire: torch.dtype | Packing) -> None:
         self._topology = topology
         self._wire = wire
         self._stream: torch.cuda.Stream | None = None
         self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="host-sum")
-        rounds_at_home = len(topology.neighbours) == 1 < topology.num_hosts and wire != torch.int8
-        self.dtype = wire if rounds_at_home else torch.float32
-        self._one_ring = topology.num_hosts == 1 or (
-            wire != torch.int8 and all(len(ranks) == 1 for ranks in topology.hosts)
-        )
+        self.dtype = torch.float32
+        self._one_ring = topology.num_hosts == 1
+        if not isinstance(wire, Packing):
+            self._one_ring |= all(len(ranks) == 1 for ranks in topology.hosts)
+            if len(topology.neighbours) == 1 < topology.num_hosts:
+                self.dtype = wire
 
-    def start(self, tensor: Tensor) -> Wait:
+    @property
+    def packs(self) -> bool:
+        """Whether numbers travel in so few bits that what they lose is worth keeping."""
+        return isinstance(self._wire, Packing)
+
+    def start(self, tensor: Tensor, *, lost: Tensor | None = None) -> Wait:
         """Begin to sum a flat tensor in place; what is returned waits for the result.
 
+        lost: zeros, as many, where numbers are packed; then has what this rank has rounded away.
         Every rank must start the same sums in the same order.
         """
         if self._one_ring:
@@ -49,8 +57,8 @@ class HostSum:
             waited: Wait = work.wait
             return waited
         if tensor.device.type == "cpu":
-            return self._in_turn.submit(self._through_hosts, tensor).result
-        return self._start_on_gpu(tensor)
+            return self._in_turn.submit(self._through_hosts, tensor, lost).result
+        return self._start_on_gpu(tensor, lost)
 
     def sent_bytes(self, num_elements: int) -> int:
         """What this rank sends to other hosts, or in the one host, to sum so many numbers."""
@@ -58,8 +66,8 @@ class HostSum:
         if topology.num_hosts == 1:
             size = num_elements * torch.float32.itemsize
             return ring_all_reduce_bytes(size, len(topology.neighbours))
-        if self._wire == torch.int8:
-            size = packed_bytes(num_elements, topology.num_hosts)
+        if isinstance(self._wire, Packing):
+            size = packed_bytes(num_elements, topology.num_hosts, self._wire)
         else:
             size = num_elements * self._wire.itemsize
         return ring_all_reduce_bytes(size, topology.num_hosts) if topology.leads else 0
@@ -68,21 +76,22 @@ class HostSum:
         """End the thread."""
         self._in_turn.shutdown()
 
-    def _through_hosts(self, tensor: Tensor) -> None:
+    def _through_hosts(self, tensor: Tensor, lost: Tensor | None) -> None:
         inside, between = self._topology.inside, self._topology.between
         first = self._topology.neighbours[0]
         if inside is not None:
             dist.reduce(tensor, first, group=inside)
-        if between is not None and self._wire == torch.int8:
-            int8_all_reduce(tensor, between)
+        if between is not None and isinstance(self._wire, Packing):
+            packed_all_reduce(tensor, between, self._wire, lost=lost)
         elif between is not None:
+            assert isinstance(self._wire, torch.dtype)
             wired = tensor.to(self._wire)
             dist.all_reduce(wired, group=between)
             tensor.copy_(wired)
         if inside is not None:
             dist.broadcast(tensor, first, group=inside)
 
-    def _start_on_gpu(self, tensor: Tensor) -> Wait:
+    def _start_on_gpu(self, tensor: Tensor, lost: Tensor | None) -> Wait:
         """The same in a stream of its own, which the thread only fills."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
@@ -92,7 +101,7 @@ class HostSum:
         def fill() -> torch.cuda.Event:
             with torch.cuda.stream(stream):
                 stream.wait_event(ready)
-                self._through_hosts(tensor)
+                self._through_hosts(tensor, lost)
                 summed: torch.cuda.Event = stream.record_event()
             return summed
 

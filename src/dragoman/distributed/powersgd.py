@@ -70,7 +70,7 @@ class PowersgdSync(GradientSync):
         """What this rank still owes."""
         return {factors.name: factors.error for factors in self._factors}
 
-    def load_state(self, shared: Tensors, own: Tensors | None) -> None:
+    def load_state(self, shared: Tensors, own: Tensors | None, *, step: int) -> None:
         """Without its own debt, a rank starts without one."""
         for factors in self._factors:
             if factors.name in shared:

@@ -18,17 +18,19 @@ class GradientSync(ABC):
 
         with sync.micro_step(last=True):        # forward and backward of one micro-batch
             sync.module(batch).loss.backward()
-        optimizer.step()
-        sync.after_update(step)
+        optimizer.step()                        # of the learning rate times `rate_factor`
+        sync.after_update(step, learning_rate=learning_rate)
 
     module: what forward goes through.
     bytes_sent: what this rank has sent to other hosts so far, or, where there is one host, to
         other ranks; counted from the tensors that were handed over.
     loss_factor: what the loss is multiplied by before backward.
+    rate_factor: what the learning rate is multiplied by for the optimizer of this rank.
     own_optimizer: whether each rank's optimizer remembers other things than rank 0's.
     """
 
     loss_factor = 1.0
+    rate_factor = 1.0
     own_optimizer = False
 
     def __init__(self, module: nn.Module) -> None:
@@ -44,8 +46,14 @@ class GradientSync(ABC):
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
         """Forward and backward of one micro-batch happen inside; the last one communicates."""
 
-    def after_update(self, step: int) -> None:  # noqa: B027
-        """Called when the optimizer has changed the weights and `step` steps are complete."""
+    def attach(self, optimizer: torch.optim.Adam) -> None:  # noqa: B027
+        """Told once, before the first update, which optimizer changes the weights."""
+
+    def after_update(self, step: int, *, learning_rate: float) -> None:  # noqa: B027
+        """Called when the optimizer has changed the weights and `step` steps are complete.
+
+        learning_rate: that of the schedule for this update.
+        """
 
     def finish(self) -> None:  # noqa: B027
         """Called at the end of training: from here on all ranks have the same weights."""
@@ -67,8 +75,10 @@ class GradientSync(ABC):
         """What a checkpoint must hold of this very rank."""
         return {}
 
-    def load_state(self, shared: Tensors, own: Tensors | None) -> None:  # noqa: B027
-        """Go on from a checkpoint, whose weights are in the model by now.
+    def load_state(  # noqa: B027
+        self, shared: Tensors, own: Tensors | None, *, step: int
+    ) -> None:
+        """Go on from a checkpoint of `step`, whose weights and optimizer are in place by now.
 
         own: None where the ranks are not those that wrote it; each goes on as well as it can.
         """

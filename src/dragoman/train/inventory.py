@@ -141,14 +141,20 @@ def take_inventory(root: Path) -> Inventory:
 
 
 def forecast_disk(
-    num_parameters: int, *, train: TrainConfig, checkpoint: CheckpointConfig, world_size: int = 1
+    num_parameters: int,
+    *,
+    train: TrainConfig,
+    checkpoint: CheckpointConfig,
+    world_size: int = 1,
+    strategy_tensors: int = 0,
 ) -> DiskForecast:
     """The most disk that a run takes under its keep policy, by arithmetic alone.
 
     A checkpoint is the weights, two moments of each and perhaps their moving average, in fp32.
     The best by dev loss and the best by BLEU may be different ones.
+    strategy_tensors: what ranks save beside these, in tensors as large as the weights.
     """
-    tensors = 3 + (train.ema_decay > 0)
+    tensors = 3 + (train.ema_decay > 0) + strategy_tensors
     intervals = train.max_steps // train.log_every_steps + 1
     return DiskForecast(
         checkpoint_bytes=num_parameters * 4 * tensors,

@@ -106,7 +106,8 @@ def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None =
             raise _other_settings(path, "no loss scale")
         step.scaler.load_state_dict(nearest.state.loss_scaler)
     shared = checkpoint.tensors("strategy") if checkpoint.has("strategy") else {}
-    step.sync.load_state(shared, None if own is None else own.tensors("replica"))
+    own_state = None if own is None else own.tensors("replica")
+    step.sync.load_state(shared, own_state, step=checkpoint.state.step)
 
 
 def _own(store: CheckpointStore, checkpoint: Checkpoint, step: TrainStep) -> Checkpoint | None:

@@ -67,6 +67,7 @@ class TrainStep:
             Ema(model, config.ema_decay, live=sync.weights()) if config.ema_decay > 0 else None
         )
         self._weights = list(model.parameters())
+        sync.attach(optimizer)
         self._clip_norm = optimizer_config.clip_norm
         self._seed = config.seed
         self._autocast_dtype = _AUTOCAST_DTYPES[config.precision]
@@ -84,7 +85,8 @@ class TrainStep:
             sums += torch.stack([loss.loss.detach(), loss.nll])
         with self.timer.phase("optimizer"):
             norm, skipped = self._apply(learning_rate, scale)
-        self.sync.after_update(update.update_index + update.steps)
+        step = update.update_index + update.steps
+        self.sync.after_update(step, learning_rate=learning_rate)
         if self.ema is not None:
             with self.timer.phase("optimizer"):
                 self.ema.update(update.update_index)
@@ -107,7 +109,7 @@ class TrainStep:
         skipped = apply_gradients(
             self.optimizer,
             norm,
-            learning_rate=learning_rate,
+            learning_rate=learning_rate * self.sync.rate_factor,
             clip_norm=self._clip_norm,
             loss_scale=scale,
         )

@@ -50,10 +50,10 @@ def chosen(ranks: str, link: str, *, compute_s: float) -> tuple[str, int, str]:
     [
         ("100Gbit", "sync", 1),
         ("10Gbit", "sync", 1),
-        ("1Gbit", "diloco", 8),
-        ("100Mbit", "diloco", 28),
-        ("10Mbit", "diloco", 216),
-        ("4Mbit", "diloco", 500),
+        ("1Gbit", "diloco", 2),
+        ("100Mbit", "diloco", 14),
+        ("10Mbit", "diloco", 140),
+        ("2Mbit", "diloco", 500),
     ],
 )
 def test_the_rule_of_auto_on_two_ranks(link: str, strategy: str, every: int) -> None:
@@ -78,7 +78,7 @@ def test_a_cluster_slower_than_one_gpu_is_not_recommended() -> None:
 def uneven(ranks: tuple[int, ...], prices: list[float | None]) -> Plan:
     return make_plan(
         WORKLOAD,
-        Cluster(Layout(ranks), Link.parse("10Mbit")),
+        Cluster(Layout(ranks), Link.parse("1Mbit")),
         Compute(0.25, "measured", unit="GPU"),
         prices_per_hour=prices,
         currency="USD",

@@ -50,7 +50,9 @@ def test_several_batches_of_a_step_wait_once(facts: Facts) -> None:
 def test_strategies_that_hide_nothing_or_everything(facts: Facts) -> None:
     powersgd = _with(facts, "distributed.strategy=powersgd")
     assert computed_exposed_s(powersgd, NETWORK_S) == NETWORK_S
-    diloco = ["distributed.strategy=diloco", "distributed.diloco.fragments=1"]
+    numbers = {"every": 100, "fragments": 1}
+    diloco = [f"distributed.diloco.{key}={number}" for key, number in numbers.items()]
+    diloco.append("distributed.strategy=diloco")
     blocking = _with(facts, *diloco, "distributed.diloco.delay=0")
     assert computed_exposed_s(blocking, NETWORK_S) == pytest.approx(NETWORK_S)
     streaming = _with(facts, *diloco, "distributed.diloco.delay=50")  # 50 x 0.4 s = 20 s
