@@ -1,8 +1,8 @@
 """Bytes on the wire and seconds of a step, as formulas; nothing here knows a recipe or a machine.
 
-S bytes of gradients (DiLoCo: of their sums, or of movements), N ranks of which each sends and receives at B
-bytes/s, k collectives, alpha the latency of one message, Tc the compute of a step, T the time its
-synchronisation takes:
+S bytes of gradients (DiLoCo: of their sums, or of movements), N ranks of which each sends and
+receives at B bytes/s, k collectives, alpha the latency of one message, Tc the compute of a step, T
+the time its synchronisation takes:
 
     W        = 2 (N-1)/N S                           bytes through each interface, each direction
     T        = W / B + k 2 (N-1) alpha
