@@ -18,7 +18,7 @@ from dragoman.evaluate.metrics import bleu
 from dragoman.evaluate.validate import read_lines
 from dragoman.export.bundle import Bundle, Quantization
 from dragoman.export.export import Request, export
-from dragoman.export.huggingface import power_search, translate_with_huggingface
+from dragoman.export.huggingface import translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.onnx import translate_with_onnx
 from dragoman.model.config import SearchConfig
@@ -91,9 +91,8 @@ def main() -> None:
         path, size = written(
             Request(to="huggingface", output=Path(name, "hf"), checkpoint=checkpoint)
         )
-        search = power_search(recipe.search)
-        found_there = translate_with_huggingface(path, texts, search)
-        report("Hugging Face", found_there, ours if search == recipe.search else own(search), size)
+        found_there = translate_with_huggingface(path, texts, recipe.search)
+        report("Hugging Face", found_there, ours, size)
         path, size = written(Request(to="onnx", output=Path(name, "onnx"), checkpoint=checkpoint))
         greedy = recipe.search.model_copy(update={"beam_size": 1})
         ids = model.subwords[0].encode([normalize(text, lowercase=lowercase) for text in texts])

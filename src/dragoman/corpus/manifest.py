@@ -76,6 +76,11 @@ class SplitFacts(Section):
     truncated_share: float
 
     @property
+    def mean_target_tokens(self) -> float:
+        """Pieces of a target sentence and its end, on average."""
+        return self.target_pieces / max(1, self.pairs) + 1
+
+    @property
     def pairs_in(self) -> int:
         """Pairs read."""
         return self.stages[0].pairs_in

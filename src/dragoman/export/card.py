@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.export.bundle import BundleInfo, Kind, Verified
+from dragoman.model.config import power_search
 from dragoman.recipe import Recipe
 
 _USES = {
@@ -26,7 +27,7 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
         f"trained with dragoman {info.dragoman_version}; weights in {info.quantization}.",
         f"```\n{_USES[info.kind]}\n```",
-        _notes(recipe, info.kind),
+        _notes(recipe, manifest, info.kind),
         "## Data",
         _data(manifest),
         "## Licence",
@@ -49,7 +50,7 @@ def _header(info: BundleInfo) -> str:
     )
 
 
-def _notes(recipe: Recipe, kind: Kind) -> str:
+def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
     notes = []
     if recipe.corpus.lowercase:
         notes.append("It reads and writes lower case.")
@@ -60,9 +61,13 @@ def _notes(recipe: Recipe, kind: Kind) -> str:
             "token that was chosen, and the present as its past. The check below was greedy."
         )
     if kind == "huggingface" and recipe.search.length_penalty == "gnmt":
+        length = manifest.train.mean_target_tokens
+        exponent = power_search(recipe.search, length).length_penalty_alpha
         notes.append(
-            "The recipe's length penalty (gnmt) is unknown to transformers: generation_config.json "
-            "has the power penalty with the same exponent, and the check below was made with it."
+            f"Training and scores used the length penalty ((5 + length) / 6)^"
+            f"{recipe.search.length_penalty_alpha:g}. transformers knows length^exponent alone: "
+            f"generation_config.json has the exponent {exponent:g}, with which the two rank alike "
+            f"around {length:.0f} tokens, the mean of the training text. A few translations differ."
         )
     return " ".join(notes)
 

@@ -2,7 +2,7 @@
 
 CTranslate2 ends the search for a sentence when as many hypotheses are finished as the beam is wide,
 as ours does. Two things it cannot be told are done here: another length limit for each sentence of
-a batch, and the length penalty of Wu et al. 2016.
+a batch, and the length penalty of Wu et al. 2016 (`_question` says how).
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ over. More than a few megabytes of them are no faster, and take memory on every 
 _BATCHES_A_WORKER: Final = 2
 _LEAST_ROWS: Final = 32
 """A batch is not made smaller than this to give every core some: fewer rows take more time each."""
-_ANY_EXPONENT: Final = 1.0
+_NOT_ZERO: Final = 1e-6
+"""With an exponent of 0 CTranslate2 ends the search elsewhere."""
+_FIRST_FINISHED: Final = -8.0
+"""With such an exponent CTranslate2 keeps those that were finished first."""
 _SCORED_TOGETHER: Final = 16
 
 
@@ -38,6 +41,41 @@ class Candidate:
 
     ids: list[int]
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What CTranslate2 is asked for.
+
+    num_finished: hypotheses with which it ends the search; it drops what is beyond
+    num_hypotheses, least first by log-probability over length^exponent.
+    """
+
+    num_hypotheses: int
+    num_finished: int
+    exponent: float
+
+
+def _question(search: SearchConfig, num_hypotheses: int) -> _Question:
+    """How to ask for these hypotheses so that none of them is dropped.
+
+    beam_size - 1 hypotheses may be finished before the last step, and beam_size more with it;
+    CTranslate2 returns at most as many as it was to finish, best by a power of their length.
+
+    One by "gnmt", penalty ((5 + L) / 6)^alpha: the best is always among the beam_size that come
+    first with an exponent of alpha / 6. The penalty's slope, d ln penalty / d ln L =
+    alpha L / (5 + L), is nowhere less than that; so what comes before the best one by the power
+    alone is shorter. If beam_size were, the search would have ended before the best was finished.
+
+    Several by "gnmt": up to 2 beam_size - 1 are finished by the end of our search. CTranslate2
+    goes on until it has so many, and keeps the first; `candidates` drops what was finished late.
+    """
+    beam = search.beam_size
+    if search.length_penalty == "power":
+        return _Question(num_hypotheses, beam, search.length_penalty_alpha)
+    if num_hypotheses == 1:
+        return _Question(beam, beam, max(search.length_penalty_alpha / 6, _NOT_ZERO))
+    return _Question(2 * beam - 1, 2 * beam - 1, _FIRST_FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +208,16 @@ class CTranslate2Engine:
     ) -> list[Any]:
         """One batch on one worker; what CTranslate2 will answer for each row."""
         rows = [[self._source_pieces[piece] for piece in source] for source in sources]
-        gnmt = search.length_penalty == "gnmt"
-        alpha = _ANY_EXPONENT if gnmt else search.length_penalty_alpha
+        question = _question(search, num_hypotheses)
         futures: list[Any] = self._translator.translate_batch(
             rows,
             asynchronous=True,
             beam_size=search.beam_size,
-            num_hypotheses=search.beam_size if gnmt else num_hypotheses,
-            length_penalty=alpha,
+            num_hypotheses=question.num_hypotheses,
+            patience=(question.num_finished + 0.25) / search.beam_size,  # it rounds beam x patience
+            length_penalty=question.exponent,
             max_input_length=0,
+            min_decoding_length=0,  # a translation may be empty, as in our search
             max_decoding_length=limit,
             return_scores=scored,
         )
@@ -186,21 +225,27 @@ class CTranslate2Engine:
 
     def candidates(
         self, result: Any, search: SearchConfig, num_hypotheses: int, limit: int
-    ) -> list[Candidate]:
-        """Hypotheses of CTranslate2 with our scores, best first."""
-        scored = []
-        scores = result.scores or [0.0] * len(result.hypotheses)
-        for tokens, score in zip(result.hypotheses, scores, strict=True):
-            if search.length_penalty == "gnmt":
-                length = min(len(tokens) + 1, limit)
-                score = score * length**_ANY_EXPONENT / length_penalty(length, search)
-            scored.append((score, tokens))
-        scored.sort(key=lambda one: -one[0])
-        known = self._target_ids
-        return [
-            Candidate([known[token] for token in tokens], score)
-            for score, tokens in scored[:num_hypotheses]
+    ) -> tuple[list[Candidate], int]:
+        """Hypotheses of CTranslate2 with our scores, best first, and the last step of our search.
+
+        limit: that the row's batch was searched with.
+        """
+        exponent = _question(search, num_hypotheses).exponent
+        steps = [min(len(tokens) + 1, limit) for tokens in result.hypotheses]
+        last = sorted(steps)[: search.beam_size][-1]
+        scores = result.scores or [0.0] * len(steps)
+        found = [
+            (score * step**exponent / length_penalty(step, search), tokens)
+            for tokens, score, step in zip(result.hypotheses, scores, steps, strict=True)
+            if step <= last
         ]
+        found.sort(key=lambda one: -one[0])
+        known = self._target_ids
+        best = [
+            Candidate([known[token] for token in tokens], score)
+            for score, tokens in found[:num_hypotheses]
+        ]
+        return best, last
 
 
 class PendingSearch:
@@ -221,7 +266,7 @@ class PendingSearch:
         self._search = search
         self._num_hypotheses = num_hypotheses
         self._limits = [length_limit(len(source), search) for source in sources]
-        self._futures: list[tuple[int, Any]] = []
+        self._futures: list[tuple[int, int, Any]] = []
 
     def start(self) -> None:
         """Queue all rows, the longest first, in batches of like length, some for every core."""
@@ -235,28 +280,30 @@ class PendingSearch:
             most = self._engine.batch_rows(longest, self._search.beam_size)
             rows = order[start : start + min(most, share)]
             start += len(rows)
-            self._futures.extend(zip(rows, self._begin(rows), strict=True))
+            self._futures.extend(self._begin(rows))
 
     def results(self) -> list[list[Candidate]]:
         """Wait for all; the best translations of each source, best first."""
         found: list[list[Candidate]] = [[] for _ in self._sources]
-        for row, future in self._futures:
-            found[row] = self._read(row, future)
+        beyond = []
+        for row, limit, future in self._futures:
+            found[row], last = self._read(future, limit)
+            if last > self._limits[row]:
+                beyond.append(row)
         # The limit of a batch is that of its longest row: a row that went beyond its own is redone.
-        for row, candidates in enumerate(found):
-            if any(len(candidate.ids) > self._limits[row] for candidate in candidates):
-                ((_, future),) = [(row, *self._begin([row]))]
-                found[row] = self._read(row, future)
+        for row in beyond:
+            ((_, limit, future),) = self._begin([row])
+            found[row], _ = self._read(future, limit)
         return found
 
-    def _begin(self, rows: list[int]) -> list[Any]:
+    def _begin(self, rows: list[int]) -> list[tuple[int, int, Any]]:
+        """Queue a batch: its rows, with the limit of them all."""
         limit = max(self._limits[row] for row in rows)
         sources = [self._sources[row] for row in rows]
-        return self._engine.start_batch(
+        futures = self._engine.start_batch(
             sources, self._search, self._num_hypotheses, limit, scored=self._scored
         )
+        return [(row, limit, future) for row, future in zip(rows, futures, strict=True)]
 
-    def _read(self, row: int, future: Any) -> list[Candidate]:
-        return self._engine.candidates(
-            future.result(), self._search, self._num_hypotheses, self._limits[row]
-        )
+    def _read(self, future: Any, limit: int) -> tuple[list[Candidate], int]:
+        return self._engine.candidates(future.result(), self._search, self._num_hypotheses, limit)

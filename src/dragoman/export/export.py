@@ -29,7 +29,6 @@ from dragoman.export.ctranslate2 import write_ctranslate2
 from dragoman.export.ctranslate2_engine import CTranslate2Engine, fitting_cells
 from dragoman.export.huggingface import (
     check_expressible,
-    power_search,
     translate_with_huggingface,
     write_huggingface,
 )
@@ -37,7 +36,7 @@ from dragoman.export.load import fill_from
 from dragoman.export.onnx import translate_with_onnx, write_onnx
 from dragoman.export.scores import scores_of
 from dragoman.export.verify import NUM_SENTENCES, check_equal, check_near, compare
-from dragoman.model.config import SearchConfig
+from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
 from dragoman.recipe import Recipe, dump_toml
 from dragoman.run_directory import RunDirectory
@@ -142,10 +141,14 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         _manifest(job.run).model_dump_json(indent=1), encoding="utf-8"
     )
     write(job, draft)
-    search = _checked_search(job)
-    verified = compare(job.ours(texts, search), translate(job, texts, draft))
+    search, theirs = _checked_search(job), translate(job, texts, draft)
+    verified = compare(job.ours(texts, search), theirs)
     if job.request.quantization == "float32":
-        check_equal(verified, place=job.checkpoint)
+        same_penalty = _power_search(job) if job.request.to == "huggingface" else search
+        fair = (
+            verified if same_penalty == search else compare(job.ours(texts, same_penalty), theirs)
+        )
+        check_equal(fair, place=job.checkpoint)
     _describe(job, verified, draft)
     return verified
 
@@ -213,7 +216,7 @@ def _translate_ctranslate2(job: _Job, texts: list[str], draft: Path) -> list[str
 
 def _write_huggingface(job: _Job, draft: Path) -> None:
     pieces = job.model.subwords[0].scored_pieces()
-    write_huggingface(job.model.models[0], job.recipe, pieces, draft)
+    write_huggingface(job.model.models[0], job.recipe, _power_search(job), pieces, draft)
 
 
 def _translate_huggingface(job: _Job, texts: list[str], draft: Path) -> list[str]:
@@ -233,7 +236,12 @@ def _checked_search(job: _Job) -> SearchConfig:
     search = job.recipe.search
     if job.request.to == "onnx":  # search is left to who uses the graphs
         return search.model_copy(update={"beam_size": 1})
-    return power_search(search) if job.request.to == "huggingface" else search
+    return search
+
+
+def _power_search(job: _Job) -> SearchConfig:
+    """The recipe's search as transformers can do it."""
+    return power_search(job.recipe.search, _manifest(job.run).train.mean_target_tokens)
 
 
 def _sentences(job: _Job) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 
 from dragoman import units
@@ -12,6 +13,7 @@ def export(options: Namespace) -> int:
     """Write a checkpoint's weights in a format that others run, checked."""
     from dragoman.distributed.world import join_world
     from dragoman.export.export import Request, export
+    from dragoman.export.verify import warning_of
 
     request = Request(
         to=options.to,
@@ -28,5 +30,8 @@ def export(options: Namespace) -> int:
         f"checked: {verified.identical} of {verified.sentences} translations equal our own, "
         f"chrF between them {verified.chrf:.1f}"
     )
+    warning = warning_of(verified, fewer_bits=options.quantization != "float32")
+    if warning:
+        print(warning, file=sys.stderr)
     print(f"{exported.path}: {units.SIZE.text(exported.size_bytes)}")
     return 0

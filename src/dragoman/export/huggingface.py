@@ -26,10 +26,15 @@ _AGAIN: Final = "export it again from its run"
 
 
 def write_huggingface(
-    model: Transformer, recipe: Recipe, subword_scores: list[tuple[str, float]], directory: Path
+    model: Transformer,
+    recipe: Recipe,
+    search: SearchConfig,
+    subword_scores: list[tuple[str, float]],
+    directory: Path,
 ) -> None:
     """Write configuration, weights and tokenizer into an existing directory.
 
+    search: with the power penalty, the only one that transformers knows; see power_search.
     subword_scores: the joint vocabulary's pieces and scores in the order of their ids.
     Raises ConfigError where transformers has no such architecture, MachineError without it.
     """
@@ -38,7 +43,7 @@ def write_huggingface(
     transformers.utils.logging.disable_progress_bar()
     longest = recipe.corpus.max_pieces + 1
     theirs = to_huggingface(model, longest=longest)
-    theirs.generation_config = _generation(transformers, recipe.search, longest)
+    theirs.generation_config = _generation(transformers, search, longest)
     theirs.save_pretrained(directory)
     tokenizer = make_tokenizer(
         subword_scores, kind=recipe.corpus.subword.kind, lowercase=recipe.corpus.lowercase
@@ -106,11 +111,6 @@ def check_expressible(recipe: Recipe) -> None:
                 place=place,
                 remedy="export --to ctranslate2 or --to bundle, which take every recipe",
             )
-
-
-def power_search(search: SearchConfig) -> SearchConfig:
-    """The search that transformers does with these settings: it knows one length penalty."""
-    return search.model_copy(update={"length_penalty": "power"})
 
 
 def translate_with_huggingface(
@@ -196,6 +196,7 @@ def _make_model(transformers: Any, config: ModelConfig, vocab_size: int, longest
 
 
 def _generation(transformers: Any, search: SearchConfig, longest: int) -> Any:
+    assert search.length_penalty == "power"
     beam = search.beam_size
     return transformers.GenerationConfig(
         num_beams=beam,

@@ -13,6 +13,7 @@ from dragoman.model.search import Hypothesis
 
 NUM_SENTENCES: Final = 100
 _LEAST_IDENTICAL: Final = 0.9
+_TRAINED_IDENTICAL: Final = 0.99
 _LEAST_CHRF: Final = 98.0
 _MOST_NATS: Final = 0.2
 
@@ -39,6 +40,21 @@ def check_equal(verified: Verified, *, place: Path) -> None:
             f"sentences otherwise than our own search (chrF against it: {verified.chrf:.1f})",
             place,
         )
+
+
+def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
+    """A line for who exported it where more differs than rounding explains; else empty.
+
+    fewer_bits: of the weights, which costs some translations on its own.
+    """
+    others = verified.sentences - verified.identical
+    if fewer_bits or verified.identical >= _TRAINED_IDENTICAL * verified.sentences:
+        return ""
+    return (
+        f"warning: {others} of {verified.sentences} translations differ from our own search's; "
+        "one in a hundred may where rounding decides, more where a model has hardly learned or its "
+        "card tells of another length penalty; score the export on a test set before it is used"
+    )
 
 
 def check_near(

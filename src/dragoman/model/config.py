@@ -88,3 +88,14 @@ def length_penalty(length: int, config: SearchConfig) -> float:
     """What a log-probability is divided by; length counts the end of sentence."""
     base = (5 + length) / 6 if config.length_penalty == "gnmt" else float(length)
     return math.pow(base, config.length_penalty_alpha)
+
+
+def power_search(config: SearchConfig, length: float) -> SearchConfig:
+    """The search with the power penalty that ranks most alike for translations of this length.
+
+    d ln ((5 + L) / 6)^alpha / d ln L = alpha L / (5 + L) is the exponent for lengths around L.
+    """
+    if config.length_penalty == "power":
+        return config
+    alpha = round(config.length_penalty_alpha * length / (5 + length), 3)
+    return config.model_copy(update={"length_penalty": "power", "length_penalty_alpha": alpha})

@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
+from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.export import ctranslate2_engine
 from dragoman.export.bundle import Bundle, Kind
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.export.export import Exported, Request, export
-from dragoman.export.huggingface import power_search, translate_with_huggingface
+from dragoman.export.huggingface import translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.verify import check_equal, check_near, compare
-from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.config import ModelConfig, SearchConfig, power_search
 from dragoman.model.search import Hypothesis
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
@@ -159,10 +160,16 @@ def test_transformers_loads_it_without_code_of_ours(run: RunDirectory, tmp_path:
     done = exported(run, "huggingface", tmp_path / "hf")
     assert done.verified.identical >= 97
     texts = [line for line in LINES if line]
-    search = power_search(run.recipe().search)
+    length = Manifest.load(run.path).train.mean_target_tokens
+    search = power_search(run.recipe().search, length)
     with join_world() as world:
         expected = TranslationModel.load(run, ["best"], world).translate(texts, search)
     assert translate_with_huggingface(done.path, texts, search) == expected
+    exponent = pytest.approx(0.6 * length / (5 + length), abs=1e-3)
+    written = json.loads((done.path / "generation_config.json").read_bytes())["length_penalty"]
+    assert written == search.length_penalty_alpha == exponent
+    card = (done.path / "README.md").read_text("utf-8")
+    assert f"has the exponent {written:g}, with which the two rank alike" in card
     assert not list(done.path.glob("*.py"))
 
 
