@@ -106,24 +106,36 @@ class RunOnHosts:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def collect(self) -> None:
-        """Bring here what any host has written and this machine lacks.
+    def collect(self, *, logs: bool = False) -> None:
+        """Bring here what any host has written and this machine lacks, perhaps its logs too.
 
         Checkpoints that the first host no longer keeps go here too, once its own are here. What is
         newer than all of its own was trained while it was away, and stays.
+        A host that fails keeps no other from being asked; then raises what the first of them said.
         """
         remove_drafts(self.path / CHECKPOINTS)
+        failures = []
         for host in self.hosts.host:
-            names = self.on_host(host)
-            for name in names:
-                if not _is_intact(self.path / CHECKPOINTS / name):
-                    self.fetch(host, name)
-            kept = [name for name in names if "/" not in name]
-            if kept and host == self.hosts.host[0]:
-                newest = max(map(step_number, kept))
-                for path in step_directories(self.path / CHECKPOINTS):
-                    if path.name not in kept and step_number(path.name) < newest:
-                        discard(path)
+            try:
+                self._collect_from(host)
+                if logs:
+                    self.fetch_directory(host, "logs", self.path / "logs" / host.name)
+            except DragomanError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _collect_from(self, host: Host) -> None:
+        names = self.on_host(host)
+        for name in names:
+            if not _is_intact(self.path / CHECKPOINTS / name):
+                self.fetch(host, name)
+        kept = [name for name in names if "/" not in name]
+        if kept and host == self.hosts.host[0]:
+            newest = max(map(step_number, kept))
+            for path in step_directories(self.path / CHECKPOINTS):
+                if path.name not in kept and step_number(path.name) < newest:
+                    discard(path)
 
     def spread(self, host: Host) -> None:
         """Give a host the newest checkpoint that is here, and its ranks' own parts of it.
@@ -210,9 +222,7 @@ class Courier:
         while name := self._next():
             with suppress(DragomanError):  # it is asked for again in the end
                 self.run.fetch(first, name)
-        self.run.collect()
-        for host in self.run.hosts.host:
-            self.run.fetch_directory(host, "logs", self.run.path / "logs" / host.name)
+        self.run.collect(logs=True)
 
     def _next(self) -> str:
         """The checkpoint to bring now; "" when training is over."""

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,10 @@ NAME = "step-0000180"
 SSH = """\
 #!{python}
 import os, subprocess, sys, time
+GONE = "10.0.0.9"
 os.chdir({home!r})
+if any(GONE in word for word in sys.argv):
+    sys.exit("no route to host")
 words = ["sh", "-c", "test ! -f greeting || cat greeting; " + sys.argv[-1]]
 if not os.path.exists("slow") or " send " not in sys.argv[-1]:
     os.execvp("sh", words)
@@ -80,6 +84,21 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
     assert (remote.path / "logs" / "alpha" / "launch.log").read_bytes() == b"all is well\n"
+
+
+def test_a_host_that_is_gone_keeps_no_other_from_being_asked(
+    home: Path, remote: RunOnHosts
+) -> None:
+    gone = Host(address="10.0.0.9", name="omega", slots=1, python=sys.executable)
+    both = replace(remote, hosts=Hosts(host=(gone, *remote.hosts.host)))
+    # What ranks have of their own: the first host alone writes what they share.
+    own = f"rank-0001/{NAME}"
+    publish(saved(home).parent / own, lambda draft: write(draft / "state.json", b"{}"))
+    write(saved(home).parents[1] / "logs" / "launch.log", b"all is well\n")
+    with pytest.raises(MachineError, match=r"^omega: .*no route to host"):
+        both.collect(logs=True)
+    verify(both.path / CHECKPOINTS / own)
+    assert (both.path / "logs" / "alpha" / "launch.log").is_file()
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["while training goes on", "in the end"])
