@@ -110,7 +110,7 @@ def test_a_step_takes_what_was_planned(
     lab = make_lab(NAMES[:num_hosts], rate=f"{megabits}mbit")
     settings, predict = PLANNED[strategy]
     # After a pause a port sends its burst (256 kB) at once: it must be little of what travels.
-    width, num_layers = 512, (3 if strategy == "diloco" else 2) * megabits // 10
+    width, num_layers = 512, (6 if strategy == "diloco" else 2) * megabits // 10
     workload = Workload(
         name="lab",
         shapes=((width, width),) * num_layers,

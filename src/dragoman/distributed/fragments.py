@@ -82,7 +82,7 @@ class Fragment:
 
 
 def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
-    """All weights in order, in so many equal parts; one may be empty where there are few."""
+    """All weights in order, in so many equal parts."""
     sizes = [weight.numel() for weight in weights]
     bounds = [round(sum(sizes) * part / count) for part in range(count + 1)]
     fragments = []
