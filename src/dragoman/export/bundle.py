@@ -105,7 +105,7 @@ class Bundle:
         Raises CheckpointError that names what is missing, altered, or does not belong to the rest.
         """
         try:
-            verify(path)
+            _check_digests(path)
             info = BundleInfo.model_validate_json((path / INFO_FILE).read_bytes())
             for name in (*_COMMON, _WEIGHTS[info.kind], *_OWN[info.kind]):
                 if name not in read_digests(path):
@@ -164,6 +164,18 @@ class Bundle:
             file = own if own.exists() else shared
             listed.append(json.loads(file.read_bytes()) if file.exists() else None)
         return listed == [subword.all_pieces() for subword in self.subwords()]
+
+
+def _check_digests(path: Path) -> None:
+    """Raises CheckpointError; where a file and the list disagree, either may be what is damaged."""
+    try:
+        verify(path)
+    except CheckpointError as error:
+        name = Path(error.place).name
+        if name == DIGESTS_FILE or error.__cause__ is not None:  # it could not be read at all
+            raise
+        problem = f"{error.problem}; either {name} or {DIGESTS_FILE} beside it is damaged"
+        raise CheckpointError(problem, place=error.place) from error
 
 
 def is_bundle(path: Path) -> bool:

@@ -227,6 +227,14 @@ def test_a_flipped_byte_is_noticed_in_every_file(every_kind: list[Path]) -> None
         Bundle.open(directory)
 
 
+def test_a_damaged_list_of_digests_is_not_blamed_on_a_file_alone(bundle: Path) -> None:
+    digests = json.loads((bundle / "digests.json").read_bytes())
+    digests["model.safetensors"]["sha256"] = digests["README.md"]["sha256"]
+    (bundle / "digests.json").write_text(json.dumps(digests))
+    with pytest.raises(CheckpointError, match=r"either model\.safetensors or digests\.json"):
+        Bundle.open(bundle)
+
+
 def test_a_missing_part_is_noticed(every_kind: list[Path]) -> None:
     for directory in every_kind:
         for file in sorted(directory.iterdir()):
