@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -160,10 +161,32 @@ def test_a_client_of_libretranslate_works_unchanged(server: Server, bundle: Path
     assert len(answer["translatedText"]) == len(answer["alternatives"]) == 2
     many = {"q": [""] * 257, "target": "de"}  # each costs something, be it empty
     assert server.ask("/libretranslate/translate", many).status == 422
+    kinds = form_of({"q": "A man.", "source": "en", "target": "de"})
+    for kind, form in kinds.items():
+        answer = server.ask("/libretranslate/translate", form, headers={"Content-Type": kind})
+        assert answer.json["translatedText"] == expected, kind
     with serving(bundle, token=TOKEN) as guarded:
+        kinds = form_of({"q": "A man.", "target": "de", "api_key": TOKEN})
+        for kind, form in kinds.items():
+            given = {"Content-Type": kind}
+            assert guarded.ask("/libretranslate/translate", form, headers=given).status == 200
+            form = form.replace(TOKEN.encode(), b"another")
+            assert guarded.ask("/libretranslate/translate", form, headers=given).status == 401
         keyed = LibreTranslateAPI(f"{guarded.url}/libretranslate", api_key=TOKEN)
         assert keyed.translate("A man.", "en", "de") == expected
         assert keyed.languages()
+
+
+def form_of(fields: dict[str, str]) -> dict[str, bytes]:
+    """These fields as a form of either kind, by content type."""
+    parts = "".join(
+        f'--x-y\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    )
+    return {
+        "application/x-www-form-urlencoded": urlencode(fields).encode(),
+        "multipart/form-data; boundary=x-y": f"{parts}--x-y--\r\n".encode(),
+    }
 
 
 def test_without_the_token_nothing_answers_but_health(bundle: Path) -> None:

@@ -7,14 +7,13 @@ there is, with confidence 0.
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dragoman.serve.form import fields_of
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
 from dragoman.serve.schemas import Text
@@ -78,12 +77,9 @@ def add_routes(app: FastAPI, models: Models, limits: Limits, max_characters: int
 
 async def _read(request: Request) -> LibreRequest:
     """From JSON or a form, as LibreTranslate takes both."""
-    body = (await request.body()).decode("utf-8", "replace")
+    body, content_type = await request.body(), request.headers.get("content-type", "")
     try:
-        if body.lstrip().startswith("{"):
-            return LibreRequest.model_validate(json.loads(body))
-        fields = dict(parse_qsl(body, keep_blank_values=True))
-        return LibreRequest.model_validate(fields)
+        return LibreRequest.model_validate(fields_of(body, content_type))
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
     except (ValueError, RecursionError) as error:

@@ -24,8 +24,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dragoman.serve.form import fields_of
 from dragoman.serve.metrics import Metrics, Status
 
 _OPEN_PATHS: Final = ("/health",)
@@ -206,15 +208,11 @@ def _key_in(body: bytes, scope: Scope, token: str) -> bool:
     """Whether a client of LibreTranslate has put the token where its own key goes."""
     query = scope.get("query_string", b"").decode("latin-1")
     given = [parse_qs(query).get("api_key", [""])[0]]
-    text = body.decode("utf-8", "replace")
-    if text.lstrip().startswith("{"):
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
-            return False
-        given.append(str(values.get("api_key", "")))
-    else:
-        given.append(parse_qs(text).get("api_key", [""])[0])
+    content_type = Headers(scope=scope).get("content-type", "")
+    try:
+        given.append(str(fields_of(body, content_type).get("api_key", "")))
+    except (ValueError, RecursionError):
+        return False
     expected = token.encode()
     return any(hmac.compare_digest(one.encode("utf-8", "replace"), expected) for one in given)
 
