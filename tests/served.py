@@ -21,6 +21,9 @@ from dragoman.distributed.world import join_world
 from dragoman.export.export import Request, export
 from small_run import small_run
 
+FAR_NAME = "far.test"
+"""This machine for the browser of tests, yet no name of loopback."""
+
 
 @cache
 def served_bundle(shared_data: Path) -> Path:

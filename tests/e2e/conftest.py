@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from served import FAR_NAME
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -18,6 +20,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no Chromium here")
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        arguments = ["--no-sandbox", f"--host-resolver-rules=MAP {FAR_NAME} 127.0.0.1"]
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield browser
         browser.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from served import Server, served_bundle, serving
+from served import FAR_NAME, Server, served_bundle, serving
 
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 """A folder to keep pictures in, for eyes."""
@@ -53,6 +53,23 @@ def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) 
     keep(page, "page-wide")
     assert all(url.startswith((server.url, "data:")) for url in asked), asked
     assert not problems
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", FAR_NAME])
+def test_copy_says_what_it_did(browser: Any, shared_data: Path, host: str) -> None:
+    """Over plain http from anywhere but loopback, browsers give a page no clipboard."""
+    token = "a-token-of-some-length"
+    with serving(served_bundle(shared_data), token=token) as server:
+        page = browser.new_page(http_credentials={"username": "any", "password": token})
+        page.goto(f"http://{host}:{server.port}")
+        page.fill("#source", "A man.")
+        page.click("button[type=submit]")
+        page.wait_for_selector("#time:text-matches('s$')")
+        page.click("#copy")
+        far = host == FAR_NAME
+        page.wait_for_selector(f"#time:has-text('{'selected' if far else 'copied'}')")
+        selected = page.evaluate("getSelection().toString()")
+        assert selected == (page.inner_text("#result") if far else "")
 
 
 def test_it_fits_400_pixels_and_tells_when_the_server_is_gone(browser: Any, server: Server) -> None:

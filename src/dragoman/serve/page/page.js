@@ -106,7 +106,14 @@ element("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate(event);
 });
 element("copy").addEventListener("click", async () => {
-  await navigator.clipboard.writeText(element("result").textContent);
-  element("time").textContent = "copied";
+  let said = "copied";
+  try {
+    await navigator.clipboard.writeText(element("result").textContent);
+  } catch {
+    // Refused, or not there at all: a page over plain http from another machine has none.
+    getSelection().selectAllChildren(element("result"));
+    said = "no clipboard here: selected, press Ctrl+C";
+  }
+  element("time").textContent = said;
 });
 start();
