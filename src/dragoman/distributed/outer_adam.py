@@ -30,12 +30,17 @@ the rate with 1 / R of m; its v is the shared one, to which it adds what its own
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from dragoman.distributed.fragments import Fragment, WeightRow
 from dragoman.distributed.outer import Interval, Outer
 from dragoman.distributed.strategy import Tensors
+
+_CPU_CHUNK: Final = 2**15
+"""Numbers of which all that the formulas need stays in a core's cache."""
 
 
 class OuterAdam(Outer):
@@ -54,15 +59,17 @@ class OuterAdam(Outer):
         self._first, self._second, self._sum = (torch.zeros_like(row.copied()) for _ in range(3))
         self._sums = row.shaped(self._sum)
         self._optimizer: torch.optim.Adam | None = None
+        self._decay_of: dict[Tensor, float] = {}
         self._sent: tuple[Tensor, Tensor] | None = None
 
     def attach(self, optimizer: torch.optim.Adam) -> None:
         """Its moments are led back to the shared ones."""
         self._optimizer = optimizer
-        if not isinstance(optimizer, torch.optim.AdamW):
-            # Adam's decay is a part of the gradient, of which every replica adds its share.
-            for group in optimizer.param_groups:
-                group["weight_decay"] /= self.rate_factor
+        for group in optimizer.param_groups:
+            self._decay_of |= dict.fromkeys(group["params"], group["weight_decay"])
+            # Adam's decay is a part of the gradient, of which every replica adds its share; AdamW's
+            # goes by the learning rate, which is higher here.
+            group["weight_decay"] /= self.rate_factor
 
     def step_made(self) -> None:
         """(1 - beta1) g is what m has now and beta1 m had not: `share` takes the latter off."""
@@ -84,17 +91,21 @@ class OuterAdam(Outer):
         first, second = fragment.of(self._first), fragment.of(self._second)
         group = self._adam.param_groups[0]
         beta1, beta2 = self._betas
-        movement = _movement(
-            first, second, total, interval, betas=(beta1, beta2), epsilon=group["eps"]
-        )
+        chunk = total.numel() if total.is_cuda else _CPU_CHUNK
+        flats = (torch.split(flat, chunk) for flat in (first, second, total))
+        for m, v, g in zip(*flats, strict=True):
+            _take_steps(m, v, g, interval, betas=(beta1, beta2), epsilon=group["eps"])
         since = interval.now - interval.end
         own_first, own_second = self._sent
         change = (first / self.rate_factor).sub_(own_first).mul_(beta1**since)
         fragment.add(change, self._own("exp_avg"))
         fragment.of(self._sum).sub_(change, alpha=beta1)
-        fragment.add((second - own_second).mul_(beta2**since), self._own("exp_avg_sq"))
+        change = (second - own_second).mul_(beta2**since)
+        # Where nothing has come since, its own part leaves no more than a rounding, of either sign.
+        seconds = fragment.gather(self._own("exp_avg_sq")).add_(change).clamp_(min=0.0)
+        fragment.copy(seconds, self._own("exp_avg_sq"))
         self._sent = None
-        return movement.mul_(interval.learning_rate)
+        return total.mul_(interval.learning_rate)
 
     def keep(self, fragment: Fragment, lost: Tensor) -> None:
         """It stays in the sum, in which all ranks of a replica count alike."""
@@ -104,13 +115,8 @@ class OuterAdam(Outer):
         """AdamW's, of as many steps."""
         if not isinstance(self._adam, torch.optim.AdamW):
             return None
-        decay_of = {
-            id(weight): group["weight_decay"]
-            for group in self._adam.param_groups
-            for weight in group["params"]
-        }
         return [
-            (1 - interval.learning_rate * decay_of[id(weight)]) ** interval.steps
+            (1 - interval.learning_rate * self._decay_of[weight]) ** interval.steps
             for weight in self._row.parameters
         ]
 
@@ -154,7 +160,7 @@ class OuterAdam(Outer):
         return [self._adam.state[weight][kind] for weight in self._row.parameters]
 
 
-def _movement(
+def _take_steps(
     first: Tensor,
     second: Tensor,
     gradient_sum: Tensor,
@@ -162,8 +168,8 @@ def _movement(
     *,
     betas: tuple[float, float],
     epsilon: float,
-) -> Tensor:
-    """What these steps lower the weights by at a rate of 1; also moves m and v on.
+) -> None:
+    """Move m and v on; `gradient_sum` becomes what these steps lower the weights by at a rate of 1.
 
     first, second: m and v before these steps, flat. gradient_sum: g.
     """
@@ -172,15 +178,15 @@ def _movement(
     decay1, decay2 = beta1**steps, beta2**steps
     squared = gradient_sum.square().div_(steps)
     if before > 0:
-        lasting = first * gradient_sum
         least = squared / steps
+        lasting = first * gradient_sum
         squared.sub_(lasting, alpha=(steps - 1) / steps / (1 - beta1**before))
         torch.maximum(squared, least, out=squared)
     second.mul_(decay2).add_(squared, alpha=1 - decay2)
-    root = (second / (1 - beta2**interval.end)).sqrt_().add_(epsilon)
+    root = torch.div(second, 1 - beta2**interval.end, out=squared).sqrt_().add_(epsilon)
     c1 = sum(beta1**k for k in range(1, steps + 1))
-    movement = first.mul(c1).add_(gradient_sum, alpha=1 - c1 / steps)
-    # In the middle of these steps, which is the last of them where there is one.
-    start = 1 - beta1 ** (interval.end - (steps - 1) / 2)
+    before_it = first * c1
     first.mul_(decay1).add_(gradient_sum, alpha=(1 - decay1) / steps)
-    return movement.div_(root).div_(start)
+    gradient_sum.mul_(1 - c1 / steps).add_(before_it).div_(root)
+    # In the middle of these steps, which is the last of them where there is one.
+    gradient_sum.div_(1 - beta1 ** (interval.end - (steps - 1) / 2))

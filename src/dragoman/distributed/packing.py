@@ -68,34 +68,36 @@ class Int8(Packing):
 class Fp4(Packing):
     """Zero, and seven powers of two to each side: 1, 1/2 ... 1/64.
 
-    A number becomes the nearest of them. They are worked out in the bits of fp32, whose exponent
-    begins at bit 23 and counts from 127. Two codes are a byte: one of the first half of the block,
-    one of the second.
+    A number becomes the nearest of them. Neighbours share a byte, the first in its lower half; a
+    code is a sign, 8, and the power, from 1 for 1/64 to 7 for 1.
     """
 
     codes_bytes = BLOCK // 2
     _MANTISSA_BITS: Final = 23
-    _BEFORE_FIRST: Final = 120  # the exponent, as it is stored, of half the smallest power
+    _BEFORE_FIRST: Final = 120
+    """What fp32 stores as the exponent of half the smallest power: it counts from 127."""
+
+    def __init__(self) -> None:
+        powers = torch.tensor([0.0, *(2.0**-k for k in range(6, -1, -1))])
+        numbers = torch.cat([powers, -powers])
+        codes = torch.arange(256)
+        self._pairs = torch.stack([numbers[codes % 16], numbers[codes // 16]], 1)
 
     def _codes(self, blocks: Tensor) -> Tensor:
-        bits = blocks.view(torch.int32)
-        signs = bits.lt(0).to(torch.uint8).mul_(8)
-        magnitudes = blocks.abs_().view(torch.int32)
-        # Half a mantissa more rounds up from where the next power is nearer.
-        exponents = magnitudes.add_(1 << self._MANTISSA_BITS - 1).bitwise_right_shift_(
-            self._MANTISSA_BITS
-        )
-        levels = exponents.sub_(self._BEFORE_FIRST).clamp_(min=0).to(torch.uint8)
-        codes = levels.add_(signs)
-        first, second = codes.chunk(2, dim=-1)
-        return second.mul(16).add_(first)
+        # Half a mantissa more rounds up from where the next power is nearer; the sign stays in
+        # front of the exponent.
+        bits = blocks.view(torch.int32).add_(1 << self._MANTISSA_BITS - 1)
+        exponents = bits.bitwise_right_shift_(self._MANTISSA_BITS).to(torch.int16)
+        signs = exponents.bitwise_right_shift(5).bitwise_and_(8)
+        levels = exponents.bitwise_and_(255).sub_(self._BEFORE_FIRST).clamp_(min=0)
+        pairs = levels.bitwise_or_(signs).to(torch.uint8).view(torch.int16)
+        return pairs.bitwise_or(pairs.bitwise_right_shift(4)).to(torch.uint8)
 
     def _numbers(self, codes: Tensor) -> Tensor:
-        both = torch.cat([codes.bitwise_and(15), codes.bitwise_right_shift(4)], dim=-1)
-        levels = both.bitwise_and(7).to(torch.int32)
-        bits = levels.add(self._BEFORE_FIRST).bitwise_left_shift_(self._MANTISSA_BITS)
-        numbers = bits.mul_(levels.ne(0)).view(torch.float32)
-        return numbers.mul_(both.lt(8).to(torch.float32).mul_(2).sub_(1))
+        # Two numbers are looked up at once, as if they were one of fp64.
+        pairs = self._pairs.to(codes.device).view(torch.float64).view(-1)
+        found = pairs.index_select(0, codes.flatten().to(torch.int32))
+        return found.view(torch.float32).view(*codes.shape[:-1], BLOCK)
 
 
 INT8: Final = Int8()
