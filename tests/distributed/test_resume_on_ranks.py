@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError
 from dragoman.train.checkpoint import CheckpointStore
@@ -36,6 +37,31 @@ def test_resumed_weights_are_bit_identical(tmp_path: Path) -> None:
     )
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
+
+
+DILOCO = DistributedConfig(strategy="diloco", diloco=DilocoConfig(every=4, fragments=2, delay=2))
+
+
+def _fit_diloco(world: World, directory: str, max_steps: int) -> Any:
+    world.barrier()  # rank 0 may still be writing what the others are to go on from
+    train = TrainConfig(max_steps=max_steps, validate_every_steps=4)
+    checkpoint = CheckpointConfig(every_steps=4, keep_last=100)
+    return ToyRun(Path(directory), train, checkpoint, distributed=DILOCO).fit(world).state.dev_loss
+
+
+def test_replicas_that_are_grouped_otherwise_go_on_from_what_all_share(tmp_path: Path) -> None:
+    run_ranks(_fit_diloco, str(tmp_path), 10, world_size=3, hosts=[2, 1])
+    shutil.rmtree(tmp_path / "checkpoints" / "step-0000010")  # at the end all were alike
+    losses = run_ranks(_fit_diloco, str(tmp_path), 20, world_size=3, hosts=[1, 2])
+    assert losses == losses[:1] * 3
+    apart, first, second = (
+        load_file(tmp_path / "checkpoints" / rank / "step-0000016" / "replica.safetensors")
+        for rank in (".", "rank-0001", "rank-0002")
+    )
+    assert not all(torch.equal(tensor, first[name]) for name, tensor in apart.items())
+    for name, tensor in first.items():
+        # Of what rounding has taken, the rank that speaks for its host has all.
+        assert name.endswith("gradient_sum") or torch.equal(tensor, second[name]), name
 
 
 def _resumed(world: World, directories: list[str]) -> Any:

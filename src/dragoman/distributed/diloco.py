@@ -58,6 +58,7 @@ class DilocoSync(GradientSync):
         self._config = config
         self._inner = inner
         self._host_sum = host_sum
+        self._ranks = list(ranks)
         self._gap = config.every // config.fragments
         self._row = WeightRow(model)
         self._global = self._row.copied()
@@ -114,7 +115,7 @@ class DilocoSync(GradientSync):
         for number, fragment in enumerate(self._fragments):
             if self._sent_at[number] < self._step:
                 self._lower(self._send(number), last=True)
-            fragment.copy(self._global, self._row.weights())
+            fragment.copy(fragment.of(self._global), self._row.weights())
         self._settled = True
 
     def weights(self) -> list[Tensor]:
@@ -126,10 +127,21 @@ class DilocoSync(GradientSync):
         return self._outer.shared_state()
 
     def own_state(self) -> dict[str, Tensor]:
-        """This replica's weights, what its outer optimizer has gathered, when it sent what."""
+        """This replica's weights, what its outer optimizer has gathered, when it sent what.
+
+        Beside them the ranks of all replicas, for `wrote`.
+        """
         assert self._under_way is None
         weights = dict(zip(self._row.names, self._row.weights(), strict=True))
-        return weights | self._outer.own_state() | {_SENT_AT: torch.tensor(self._sent_at)}
+        numbers = {_SENT_AT: torch.tensor(self._sent_at), _RANKS: torch.tensor(self._ranks)}
+        return weights | self._outer.own_state() | numbers
+
+    def wrote(self, own: Tensors) -> bool:
+        """Ranks of one replica must be alike, which those of two are not."""
+        mine = self.own_state()
+        return own.keys() == mine.keys() and (
+            torch.equal(own[_RANKS], mine[_RANKS]) and own[_SENT_AT].shape == mine[_SENT_AT].shape
+        )
 
     @torch.no_grad()
     def load_state(self, shared: Tensors, own: Tensors | None, *, step: int) -> None:
@@ -196,7 +208,8 @@ class DilocoSync(GradientSync):
 
 
 _SENT_AT: Final = "sent_at"
-"""No weight has that name: a weight's has a dot."""
+_RANKS: Final = "ranks_of_replicas"
+"""No weight has such a name: a weight's has a dot."""
 
 
 @dataclass(frozen=True, slots=True)

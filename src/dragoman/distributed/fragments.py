@@ -56,10 +56,10 @@ class Fragment:
         """Its numbers in a tensor of their own."""
         return torch.cat(list(self._in(weights)))
 
-    def copy(self, flat: Tensor, weights: Sequence[Tensor]) -> None:
-        """Its part of all numbers laid end to end becomes the weights'."""
-        for piece, numbers in self._pairs(self.of(flat), weights):
-            piece.copy_(numbers)
+    def copy(self, numbers: Tensor, weights: Sequence[Tensor]) -> None:
+        """Numbers of its own size become the weights'."""
+        for piece, copied in self._pairs(numbers, weights):
+            piece.copy_(copied)
 
     def add(self, numbers: Tensor, weights: Sequence[Tensor]) -> None:
         """Numbers of its own size are added to the weights."""

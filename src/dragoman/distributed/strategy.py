@@ -25,7 +25,8 @@ class GradientSync(ABC):
     bytes_sent: what this rank has sent to other hosts so far, or, where there is one host, to
         other ranks; counted from the tensors that were handed over.
     loss_factor: what the loss is multiplied by before backward.
-    rate_factor: what the learning rate is multiplied by for the optimizer of this rank.
+    rate_factor: what the learning rate is multiplied by for the optimizer of this rank, and the
+        norm of its gradient to be that of a whole one.
     own_optimizer: whether each rank's optimizer remembers other things than rank 0's.
     """
 
@@ -74,6 +75,10 @@ class GradientSync(ABC):
     def own_state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold of this very rank."""
         return {}
+
+    def wrote(self, own: Tensors) -> bool:
+        """Whether what a checkpoint holds of this very rank is of a rank in the same place."""
+        return own.keys() == self.own_state().keys()
 
     def load_state(  # noqa: B027
         self, shared: Tensors, own: Tensors | None, *, step: int

@@ -80,7 +80,8 @@ def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> T
     """Load a checkpoint of the store, on any number of ranks; every rank calls it.
 
     Ranks that remember something of their own get it back where all of them are the ones that
-    wrote it; else each goes on from what all share, with the optimizer of rank 0.
+    wrote it, on hosts of as many ranks; else each goes on from what all share, with the optimizer
+    of rank 0.
     Raises CheckpointError.
     """
     check_trained_with(checkpoint.file("model"), store.trained_with)
@@ -115,7 +116,11 @@ def _own(store: CheckpointStore, checkpoint: Checkpoint, step: TrainStep) -> Che
     if not checkpoint.has("replica"):
         return None
     own = store.of_rank(step.world.rank).intact(checkpoint.state.step)
-    found = own is not None and checkpoint.state.world_size == step.world.world_size
+    found = (
+        own is not None
+        and checkpoint.state.world_size == step.world.world_size
+        and step.sync.wrote(own.tensors("replica"))
+    )
     return own if all(step.world.gather_json(found)) else None
 
 
