@@ -42,6 +42,7 @@ from dragoman.distributed.strategy import GradientSync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.traffic import interface_bytes
 from dragoman.distributed.world import World
+from dragoman.malloc import keep_freed_memory
 from lab.laboratory import INTERFACE, open_lab
 from lab.namespaces import why_no_lab
 from lab.ranks_on_hosts import run_on_hosts
@@ -102,6 +103,7 @@ WORKLOAD: Final = Workload(
 
 def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[str, Any]:
     """Seconds and bytes of a step with a strategy; None: without any network, "auto": as chosen."""
+    keep_freed_memory()  # as a training does
     model = RestingModel()
     compute_s = _compute_s(world, model)
     if settings is None:

@@ -9,8 +9,9 @@ the time its synchronisation takes:
     sync     = Tc + max(0, T - overlap)              overlap <= 0.9 of backward, 2/3 of Tc,
                                                      and never the last bucket
     accum K  = Tc + max(0, T - overlap) / K          a step is one micro-batch
-    diloco   = Tc + T / H                            H local steps between synchronisations
-    stream   = Tc + F max(0, T(S/F) - tau Tc) / H    F fragments, tau <= H/F steps late
+    diloco   = Tc + (T + w) / H                      H local steps between synchronisations,
+                                                     w = 0.12 Tc its own work on what it sends
+    stream   = Tc + (F max(0, T(S/F) - tau Tc) + w) / H         F fragments, tau <= H/F steps late
 
 Ring all-reduce: Patarasuk and Yuan 2009. DiLoCo: Douillard et al. 2023; streaming: Douillard et
 al. 2025. PowerSGD: Vogels et al. 2019.
@@ -40,6 +41,12 @@ POWERSGD_COMPUTE: Final = 1.08
 They take what the weights ask for, whatever the batch: 3.6 to 6.2 ns a weight on one core of an AMD
 EPYC (Zen 5), 2.9 to 4.1 on two (memory is what they wait for), so on a processor with large batches
 this is too much.
+"""
+DILOCO_COMPUTE: Final = 0.12
+"""Its work on every number that is sent and what becomes of it, of a step's compute.
+
+Measured with compute of 0.15 us a weight on a processor (benchmarks/strategies.py, H=1); it moves
+some 400 bytes a weight, which is as much of the compute of 50,000 tokens on an H100.
 """
 POWERSGD_LEAST_GAIN: Final = 2
 """PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""

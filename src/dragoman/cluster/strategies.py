@@ -18,6 +18,7 @@ from dragoman.cluster.workload import Workload
 
 MOST_FRAGMENTS: Final = 16
 """Each has its latency, and its work on the processor."""
+NEXT_TO_NOTHING: Final = 1.04
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 MOST_SYNC_EVERY: Final = 500
@@ -198,11 +199,12 @@ def most_accumulation(workload: Workload) -> int:
 def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
     """Local steps on each host; every so many of them the hosts wait for their average."""
     size, network_s, local_s = _movements(cluster, workload, compute_s, 1)
+    own_s = compute_s * step_time.DILOCO_COMPUTE
     return Prediction(
         "diloco",
         f"diloco H={every}",
         compute_s,
-        local_s + network_s / every,
+        local_s + (network_s + own_s) / every,
         cluster.between_hosts_bytes(size) / every,
         every,
     )
@@ -212,11 +214,14 @@ def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Predict
     """DiLoCo a fragment at a time, always one on its way, with the H that hides the link.
 
     Of the numbers of fragments F that with which gradients are youngest when they are taken in: on
-    average half of H steps old when they leave, and H/F more when they arrive.
+    average half of H steps old when they leave, and H/F more when they arrive. That is where steps
+    cost next to nothing more; where none do, the one whose steps take the least.
     """
     counts = range(1, MOST_FRAGMENTS + 1)
     plans = [_streamed(cluster, workload, compute_s, count) for count in counts]
-    return min(plans, key=lambda plan: (plan.step_s, plan.every / 2 + plan.delay))
+    best_s = min(plan.step_s for plan in plans)
+    good = [plan for plan in plans if plan.step_s <= NEXT_TO_NOTHING * best_s]
+    return min(good, key=lambda plan: plan.every / 2 + plan.delay)
 
 
 def _streamed(
@@ -234,7 +239,7 @@ def _streamed(
         "diloco",
         f"diloco H={every} F={num_fragments}",
         compute_s,
-        local_s + exposed_s,
+        local_s + exposed_s + compute_s * step_time.DILOCO_COMPUTE / every,
         cluster.between_hosts_bytes(size) / every,
         every,
         num_fragments,

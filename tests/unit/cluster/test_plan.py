@@ -50,10 +50,10 @@ def chosen(ranks: str, link: str, *, compute_s: float) -> tuple[str, int, str]:
     [
         ("100Gbit", "sync", 1),
         ("10Gbit", "sync", 1),
-        ("1Gbit", "diloco", 2),
+        ("1Gbit", "diloco", 3),
         ("100Mbit", "diloco", 14),
         ("10Mbit", "diloco", 140),
-        ("2Mbit", "diloco", 500),
+        ("2Mbit", "diloco", 496),
     ],
 )
 def test_the_rule_of_auto_on_two_ranks(link: str, strategy: str, every: int) -> None:

@@ -55,7 +55,8 @@ def test_the_predicted_table(
         # The published ones send fp32: about the same as four bits eight times as often.
         "diloco 100": (strategies.diloco(two, REFERENCE, COMPUTE_S, every=13), h100_s),
         "diloco 500": (strategies.diloco(two, REFERENCE, COMPUTE_S, every=64), h500_s),
-        "streaming": (strategies.streaming(two, REFERENCE, COMPUTE_S), 0.25),
+        # Nothing is waited for; its own work comes on top.
+        "streaming": (strategies.streaming(two, REFERENCE, COMPUTE_S), 0.26),
     }
     for name, (prediction, expected_s) in predicted.items():
         assert prediction.step_s == pytest.approx(expected_s, rel=0.04), name
@@ -96,7 +97,8 @@ def test_streaming_as_measured_on_a_small_model() -> None:
     # In four bits that is H=1.25.
     tiny = replace(REFERENCE, shapes=((2_100_000 // 4,),))
     blocking = strategies.diloco(cluster("2", "10Mbit"), tiny, 0.2, every=5)
-    assert 0.2 + 4 * blocking.exposed_s == pytest.approx(0.375, rel=0.03)
+    waiting_s = blocking.exposed_s - step_time.DILOCO_COMPUTE * 0.2 / 5
+    assert 0.2 + 4 * waiting_s == pytest.approx(0.375, rel=0.03)
 
 
 @given(
@@ -128,8 +130,10 @@ def test_streaming_has_the_shortest_period_that_hides_the_link(slower_than_compu
     network_s = REFERENCE.num_parameters * step_time.FP4_BYTES / two.link.bytes_per_s
     compute_s = network_s / slower_than_compute
     streamed = strategies.streaming(two, REFERENCE, compute_s)
-    assert streamed.exposed_s == 0
-    least = strategies.DELAY_MARGIN * slower_than_compute
+    own_s = step_time.DILOCO_COMPUTE * compute_s / streamed.every
+    assert streamed.exposed_s == pytest.approx(own_s), "the link is hidden"
+    assert own_s <= 0.05 * compute_s
+    least = max(3, strategies.DELAY_MARGIN * slower_than_compute)
     assert least <= streamed.every < least + streamed.delay + 1
     assert streamed.num_fragments == min(streamed.every, strategies.MOST_FRAGMENTS) or (
         streamed.delay > 1
