@@ -99,7 +99,7 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
             gradients_bytes=num_parameters * _FP32,
             optimizer_bytes=num_parameters * 2 * _FP32,
             ema_bytes=num_parameters * _FP32 * with_ema,
-            strategy_bytes=num_parameters * _FP32 * kept,
+            strategy_bytes=round(num_parameters * _FP32 * kept),
             activations_bytes=activation_bytes(
                 recipe.model, tokens=-(-cells // world_size), half=half
             ),
@@ -116,19 +116,22 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
     )
 
 
-def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[int, int]:
+def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[float, int]:
     """For each weight: what `diloco` keeps on a rank, and what all ranks save beside rank 0's rest.
 
     `auto` may come to take it. Kept are global weights and, with an outer Adam, two moments and a
-    sum; the others have been counted as weights and optimizer. Saved are the moments once, of every
-    rank its weights and sum, of all but rank 0 the optimizer.
+    sum; the others have been counted as weights and optimizer. Of the fragment that is on its way
+    there are the weights, the moments, what is summed and what rounding took. Saved are the moments
+    once, of every rank its weights and sum, of all but rank 0 the optimizer.
     """
     if world_size == 1 or config.strategy not in ("diloco", "auto"):
         return 0, 0
-    if config.diloco.outer == "adam":
-        return 4, 2 + 2 * world_size + 2 * (world_size - 1)
-    momentum = int(config.diloco.outer_momentum > 0)
-    return 1 + momentum, momentum + world_size + 2 * (world_size - 1)
+    diloco = config.diloco
+    under_way = (5 if diloco.outer == "adam" else 3) / diloco.fragments * (diloco.delay > 0)
+    if diloco.outer == "adam":
+        return 4 + under_way, 2 + 2 * world_size + 2 * (world_size - 1)
+    momentum = int(diloco.outer_momentum > 0)
+    return 1 + momentum + under_way, momentum + world_size + 2 * (world_size - 1)
 
 
 def cells_per_micro_batch(config: DataConfig, *, max_pieces: int) -> int:

@@ -18,13 +18,16 @@ from ranks import run_ranks
 WIDTH = 6
 STEPS = 25
 RATE = 0.02
+DECAY = 0.3
 Wire = Literal["fp4", "int8", "bf16", "fp32"]
 
 
 KINDS: dict[str, Callable[[nn.Module], torch.optim.Adam]] = {
     "Adam": lambda model: torch.optim.Adam(model.parameters(), lr=RATE),
-    "decaying Adam": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, weight_decay=0.3),
-    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.3),
+    "decaying Adam": lambda model: torch.optim.Adam(
+        model.parameters(), lr=RATE, weight_decay=DECAY
+    ),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY),
 }
 
 
@@ -210,16 +213,18 @@ def test_outer_adam_of_every_step_is_adam_on_the_whole_batch(hosts: list[int], k
     for local, shared, finished, settled, ends in results:
         for found in (local, shared, finished):
             torch.testing.assert_close(torch.tensor(found), expected, rtol=1e-4, atol=1e-5)
+        assert shared == results[0][1], "global weights are the same to the bit"
         assert (settled, ends) == (list(range(1, STEPS + 1)), [True])
 
 
 class _Replica:
     """One replica of the reference for the outer Adam; its sums are plain sums of gradients."""
 
-    def __init__(self, ranks: list[int], num_ranks: int) -> None:
+    def __init__(self, ranks: list[int], num_ranks: int, *, decay: float) -> None:
         self.model = _model()
         self.ranks, self.num_ranks = ranks, num_ranks
         self.factor = num_ranks / len(ranks)
+        self.decay = decay
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE * self.factor)
         self.summed = torch.zeros_like(_flat(self.model))
 
@@ -227,6 +232,8 @@ class _Replica:
         self.optimizer.zero_grad()
         losses = torch.stack([_loss(self.model, step - 1, rank) for rank in self.ranks])
         (losses.sum() / self.num_ranks).backward()  # type: ignore[no-untyped-call]
+        for weight in self.model.parameters():
+            weight.data *= 1 - RATE * self.decay
         self.optimizer.step()
         self.summed += torch.cat([w.grad.flatten() for w in self.model.parameters()])  # type: ignore[union-attr]
 
@@ -254,9 +261,18 @@ class _Replica:
 class _AdamReference:
     """Replicas in one process, by the formulas of `outer_adam`, in a loop over their steps."""
 
-    def __init__(self, replicas: list[list[int]], *, every: int, fragments: int, delay: int):
+    def __init__(
+        self,
+        replicas: list[list[int]],
+        *,
+        every: int,
+        fragments: int,
+        delay: int,
+        decay: float,
+    ) -> None:
         num_ranks = sum(map(len, replicas))
-        self.replicas = [_Replica(ranks, num_ranks) for ranks in replicas]
+        self.replicas = [_Replica(ranks, num_ranks, decay=decay) for ranks in replicas]
+        self.decay = decay
         self.shared = _flat(self.replicas[0].model).clone()
         self.first, self.second = torch.zeros_like(self.shared), torch.zeros_like(self.shared)
         size = len(self.shared)
@@ -298,6 +314,7 @@ class _AdamReference:
             movement += beta1**k * first + (1 - beta1**k) * gradient / steps
         first.copy_(beta1**steps * first + (1 - beta1**steps) * gradient / steps)
         middle = sent - (steps - 1) / 2
+        self.shared[span] *= (1 - RATE * self.decay) ** steps
         self.shared[span] -= RATE * movement / root / (1 - beta1**middle)
         for replica, (_, weights, own_first, own_second) in zip(self.replicas, taken, strict=True):
             flat = _flat(replica.model)
@@ -317,10 +334,14 @@ class _AdamReference:
         ([3], {"every": 6, "fragments": 3, "delay": 2}),
     ],
 )
-def test_outer_adam_computes_its_formulas(hosts: list[int], settings: dict[str, int]) -> None:
-    results = run_ranks(_trained, "fp32", settings, world_size=sum(hosts), hosts=hosts)
+@pytest.mark.parametrize("kind", ["Adam", "AdamW"])
+def test_outer_adam_computes_its_formulas(
+    hosts: list[int], settings: dict[str, int], kind: str
+) -> None:
+    results = run_ranks(_trained, "fp32", settings, kind, world_size=sum(hosts), hosts=hosts)
     replicas = [[0, 1], [2]] if hosts == [2, 1] else [[rank] for rank in range(sum(hosts))]
-    reference = _AdamReference(replicas, **settings)
+    decay = DECAY if kind == "AdamW" else 0.0
+    reference = _AdamReference(replicas, **settings, decay=decay)
     reference.run()
     for replica, ranks in zip(reference.replicas, replicas, strict=True):
         for rank in ranks:

@@ -37,7 +37,8 @@ def test_the_reference_runs_memory_and_disk_are_those_of_its_parameters() -> Non
     streaming = load_recipe("wmt16-ende-reference", ["distributed.strategy=diloco"])
     assert estimate(streaming).memory.strategy_bytes == 0
     kept = estimate(streaming, world_size=4).memory.strategy_bytes
-    assert kept == 4 * whole.memory.gradients_bytes
+    under_way = 5 / 4  # of the fragment, one of four
+    assert kept == (4 + under_way) * whole.memory.gradients_bytes
     assert quarter.memory.activations_bytes == whole.memory.activations_bytes / 4
     assert quarter.memory.strategy_bytes == 0
     assert quarter.target_tokens == whole.target_tokens == 300_000 * 1024 * 57

@@ -23,7 +23,7 @@ class DilocoConfig(Section):
 
     every: int = Field(default=8, ge=1)
     """Local steps from one meeting in a weight to the next."""
-    fragments: int = Field(default=4, ge=1)
+    fragments: int = Field(default=4, ge=1, le=1000)
     """Parts of the weights that take turns; `every` is a multiple of it."""
     delay: int = Field(default=2, ge=0)
     """Steps that go on while a part is on its way; at most `every` / `fragments`."""

@@ -40,7 +40,7 @@ class Interval:
 
         Every rank must call it after the same update: losses are summed over them here.
         """
-        # The norm and the skips are those of the whole gradient, the same on every rank.
+        # The norm and the skips are the same on every rank, or those of a rank that trains alone.
         self._world.sum(self._sums[:2])
         loss, nll, norms, skipped = self._sums.tolist()
         times = self._timer.take()

@@ -26,8 +26,8 @@ class StepResult:
     """What one update did. Tensors are scalars that are still on the device.
 
     loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
-    gradient_norm: of the whole gradient before clipping; where ranks train by themselves, of this
-        rank's.
+    gradient_norm: of the whole gradient before clipping; where ranks train by themselves, of what
+        it would be if the others had this rank's.
     skipped: 1.0 where a gradient was NaN or infinite and the weights were left alone, else 0.0.
     """
 
@@ -103,7 +103,7 @@ class TrainStep:
 
     def _apply(self, learning_rate: float, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         """Turn gradients into weights; returns their norm and whether they were left alone."""
-        norm = gradient_norm(self._weights)
+        norm = gradient_norm(self._weights) * self.sync.rate_factor
         if scale is not None:
             norm = norm / scale
         skipped = apply_gradients(
