@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
@@ -46,6 +47,16 @@ def _loss(model: nn.Module, step: int, rank: int) -> Tensor:
     return (model(rows).squeeze(1) - rows.sum(1)).square().mean()  # type: ignore[no-any-return]
 
 
+def _rate(step: int) -> float:
+    """A schedule that rises and falls."""
+    return RATE * (1 + 0.5 * math.sin(step))
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
 def _flat(model: nn.Module) -> Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
@@ -57,16 +68,15 @@ def _trained(world: World, wire: Wire, settings: dict[str, Any], kind: str = "Ad
     settled = []
     with gradient_sync(config, model, world) as sync:
         sync.attach(optimizer)
-        for group in optimizer.param_groups:
-            group["lr"] *= sync.rate_factor
         for step in range(STEPS):
+            _set_rate(optimizer, _rate(step + 1) * sync.rate_factor)
             optimizer.zero_grad()
             with sync.micro_step(last=True):
                 (
                     _loss(sync.module, step, world.rank) * sync.loss_factor / world.world_size
                 ).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            sync.after_update(step + 1, learning_rate=RATE)
+            sync.after_update(step + 1, learning_rate=_rate(step + 1))
             if sync.settled:
                 settled.append(step + 1)
         local, shared = _flat(model).tolist(), torch.cat([w.flatten() for w in sync.weights()])
@@ -98,6 +108,7 @@ def _reference(
     sent: dict[int, tuple[int, Tensor, list[Tensor]]] = {}
     for step in range(1, STEPS + 1):
         for model, optimizer, ranks in zip(models, inner, replicas, strict=True):
+            _set_rate(optimizer, _rate(step))
             optimizer.zero_grad()
             torch.stack([_loss(model, step - 1, rank) for rank in ranks]).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -197,6 +208,7 @@ def _whole_batch(kind: str, num_ranks: int) -> Tensor:
     model = _model()
     optimizer = KINDS[kind](model)
     for step in range(STEPS):
+        _set_rate(optimizer, _rate(step + 1))
         optimizer.zero_grad()
         losses = [_loss(model, step, rank) for rank in range(num_ranks)]
         torch.stack(losses).mean().backward()  # type: ignore[no-untyped-call]
@@ -225,7 +237,7 @@ class _Replica:
         self.ranks, self.num_ranks = ranks, num_ranks
         self.factor = num_ranks / len(ranks)
         self.decay = decay
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE * self.factor)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
         self.summed = torch.zeros_like(_flat(self.model))
 
     def step(self, step: int) -> None:
@@ -233,7 +245,8 @@ class _Replica:
         losses = torch.stack([_loss(self.model, step - 1, rank) for rank in self.ranks])
         (losses.sum() / self.num_ranks).backward()  # type: ignore[no-untyped-call]
         for weight in self.model.parameters():
-            weight.data *= 1 - RATE * self.decay
+            weight.data *= 1 - _rate(step) * self.decay
+        _set_rate(self.optimizer, _rate(step) * self.factor)
         self.optimizer.step()
         self.summed += torch.cat([w.grad.flatten() for w in self.model.parameters()])  # type: ignore[union-attr]
 
@@ -314,8 +327,9 @@ class _AdamReference:
             movement += beta1**k * first + (1 - beta1**k) * gradient / steps
         first.copy_(beta1**steps * first + (1 - beta1**steps) * gradient / steps)
         middle = sent - (steps - 1) / 2
-        self.shared[span] *= (1 - RATE * self.decay) ** steps
-        self.shared[span] -= RATE * movement / root / (1 - beta1**middle)
+        rate = sum(_rate(step) for step in range(sent - steps + 1, sent + 1)) / steps
+        self.shared[span] *= (1 - rate * self.decay) ** steps
+        self.shared[span] -= rate * movement / root / (1 - beta1**middle)
         for replica, (_, weights, own_first, own_second) in zip(self.replicas, taken, strict=True):
             flat = _flat(replica.model)
             flat[span] += self.shared[span] - weights

@@ -16,7 +16,7 @@ _NOTES = {
     "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
     "diloco": "diloco H: H local steps, then the hosts sum their gradients, in four bits; F: in F "
-    "parts, while it trains (docs/how-to/slow-links.md)",
+    "parts, while it trains; measured to learn as sync does with H=3 (docs/how-to/slow-links.md)",
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",
 }
 _ANY: Final = 10_000

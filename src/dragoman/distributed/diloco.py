@@ -70,7 +70,7 @@ class DilocoSync(GradientSync):
         self._due: int | None = None
         self._under_way: _UnderWay | None = None
         self._step = 0
-        self._learning_rate = 0.0
+        self._rates = [0.0] * config.fragments
         self._settled = True
         self._watch = Stopwatch(self._global.device)
 
@@ -98,7 +98,8 @@ class DilocoSync(GradientSync):
     def after_update(self, step: int, *, learning_rate: float) -> None:
         """Take in the fragment that has arrived; find the one whose turn it is."""
         self._settled = False
-        self._step, self._learning_rate = step, learning_rate
+        self._step = step
+        self._rates = [summed + learning_rate for summed in self._rates]
         self._outer.step_made()
         if step % self._gap == 0 and self._config.delay == 0:
             self._under_way = self._send(self._turn(step))
@@ -129,11 +130,16 @@ class DilocoSync(GradientSync):
     def own_state(self) -> dict[str, Tensor]:
         """This replica's weights, what its outer optimizer has gathered, when it sent what.
 
-        Beside them the ranks of all replicas, for `wrote`.
+        And the learning rates of all steps since, summed. Beside them the ranks of all replicas,
+        for `wrote`.
         """
         assert self._under_way is None
         weights = dict(zip(self._row.names, self._row.weights(), strict=True))
-        numbers = {_SENT_AT: torch.tensor(self._sent_at), _RANKS: torch.tensor(self._ranks)}
+        numbers = {
+            _SENT_AT: torch.tensor(self._sent_at),
+            _RATES: torch.tensor(self._rates, dtype=torch.float64),
+            _RANKS: torch.tensor(self._ranks),
+        }
         return weights | self._outer.own_state() | numbers
 
     def wrote(self, own: Tensors) -> bool:
@@ -151,7 +157,7 @@ class DilocoSync(GradientSync):
         self._outer.load_state(shared, own)
         self._sent_at = [step] * len(self._fragments)
         if own is not None:
-            self._sent_at = own[_SENT_AT].tolist()
+            self._sent_at, self._rates = own[_SENT_AT].tolist(), own[_RATES].tolist()
             for name, weight in zip(self._row.names, self._row.weights(), strict=True):
                 weight.copy_(own[name])
         turn = self._turn(step)
@@ -176,10 +182,11 @@ class DilocoSync(GradientSync):
         lost = torch.zeros_like(share) if self._host_sum.packs else None
         self.bytes_sent += self._host_sum.sent_bytes(share.numel())
         steps = self._step - self._sent_at[number]
-        self._sent_at[number] = self._step
+        rate = self._rates[number] / max(1, steps)
+        self._sent_at[number], self._rates[number] = self._step, 0.0
         self._due = None
         wait = self._host_sum.start(share, lost=lost)
-        return _UnderWay(fragment, sent, share, lost, wait, steps, self._step)
+        return _UnderWay(fragment, sent, share, lost, wait, steps, self._step, rate)
 
     def _receive(self, arriving: _UnderWay) -> None:
         self._lower(arriving)
@@ -196,7 +203,7 @@ class DilocoSync(GradientSync):
         arriving.wait()
         self._watch.stop()
         fragment, total = arriving.fragment, arriving.total.to(self._global.dtype)
-        interval = Interval(arriving.steps, arriving.end, self._step, self._learning_rate)
+        interval = Interval(arriving.steps, arriving.end, self._step, arriving.learning_rate)
         lowered = fragment.of(self._global)
         decays = self._outer.decays(interval)
         if decays is not None:
@@ -208,6 +215,7 @@ class DilocoSync(GradientSync):
 
 
 _SENT_AT: Final = "sent_at"
+_RATES: Final = "learning_rates"
 _RANKS: Final = "ranks_of_replicas"
 """No weight has such a name: a weight's has a dot."""
 
@@ -218,7 +226,7 @@ class _UnderWay:
 
     sent: this replica's weights then. total: its own share, then the sum of all. lost: what
     rounding has taken from both on this rank. steps: since the fragment was sent before. end: the
-    last of them.
+    last of them. learning_rate: their mean.
     """
 
     fragment: Fragment
@@ -228,6 +236,7 @@ class _UnderWay:
     wait: Wait
     steps: int
     end: int
+    learning_rate: float
 
 
 def _outer(config: DilocoConfig, row: WeightRow, ranks: Sequence[int], own: int) -> Outer:

@@ -19,7 +19,7 @@ from dragoman.distributed.strategy import Tensors
 class Interval:
     """The steps whose learning a fragment carries: so many, the last of which is `end`.
 
-    now: the step after which it has arrived. learning_rate: of that one.
+    now: the step after which it has arrived. learning_rate: of these steps, on average.
     """
 
     steps: int
