@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dragoman.auto import resolved
@@ -39,6 +41,12 @@ def test_what_auto_takes_travels_in_the_numbers_it_was_planned_with(
     assert chosen.diloco.outer_momentum == 0.3
     if strategy == "diloco":
         assert chosen.diloco.wire == "fp4"
+        assert chosen.diloco.outer == "sgd", "as the recipe says"
+        assert chosen.diloco.every <= 8
+        default = resolved(DistributedConfig(strategy="auto"), choice).diloco
+        assert (default.every, default.outer) == (chosen.diloco.every, "adam")
+        long = replace(choice, prediction=replace(choice.prediction, every=9))
+        assert resolved(DistributedConfig(strategy="auto"), long).diloco.outer == "sgd"
         # Between two hosts each sends half of the payload twice.
         sent = packed_bytes(NUM_WEIGHTS, 2, FP4) / chosen.diloco.every
         assert choice.prediction.wire_bytes == pytest.approx(sent, rel=0.01)
