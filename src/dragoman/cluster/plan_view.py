@@ -15,8 +15,9 @@ _NOTES = {
     "plain": "plain fp32: what DistributedDataParallel does by default, one ring of all ranks",
     "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
-    "diloco": "diloco H: H local steps, then the hosts sum their gradients, in four bits; F: in F "
-    "parts, while it trains; measured to learn as sync does with H=3 (docs/how-to/slow-links.md)",
+    "diloco": "diloco H: H local steps, then the hosts put together what they "
+    "learned, in four bits; F: in F parts, while it trains; H=3 learns what sync does, more less "
+    "(docs/how-to/slow-links.md)",
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",
 }
 _ANY: Final = 10_000

@@ -45,8 +45,9 @@ this is too much.
 DILOCO_COMPUTE: Final = 0.12
 """Its work on every number that is sent and what becomes of it, of a step's compute.
 
-Measured with compute of 0.15 us a weight on a processor (benchmarks/strategies.py, H=1); it moves
-some 400 bytes a weight, which is as much of the compute of 50,000 tokens on an H100.
+Set so that steps with H=3 and 4 are as planned (within 0.6%, benchmarks/strategies.py: 0.15 us of
+compute a weight on a processor). On an H100 it is arithmetic alone, not measured: some 400 bytes of
+memory a weight against the compute of 50,000 tokens.
 """
 POWERSGD_LEAST_GAIN: Final = 2
 """PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""

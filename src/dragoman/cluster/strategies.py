@@ -19,6 +19,7 @@ from dragoman.cluster.workload import Workload
 MOST_FRAGMENTS: Final = 16
 """Each has its latency, and its work on the processor."""
 NEXT_TO_NOTHING: Final = 1.04
+"""Of the shortest step: so much for younger gradients, which is less than steps vary anyway."""
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 MOST_SYNC_EVERY: Final = 500
