@@ -16,8 +16,8 @@ _NOTES = {
     "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
     "diloco": "diloco H: H local steps, then the hosts put together what they "
-    "learned, in four bits; F: in F parts, while it trains; H=3 learns as sync does, longer ones less "
-    "(docs/how-to/slow-links.md)",
+    "learned, in four bits; F: in F parts, while it trains; H=3 learns as sync does, longer ones "
+    "less (docs/how-to/slow-links.md)",
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",
 }
 _ANY: Final = 10_000
