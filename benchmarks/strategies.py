@@ -112,7 +112,7 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
     if config.strategy == "auto":
         topology = find_topology(world)
         link = link_of(measure_link(world, topology), topology.num_hosts)
-        cluster = Cluster(Layout((1,) * world.world_size), link)
+        cluster = Cluster(Layout((1,) * world.world_size), link, "cpu")
         choice = choose(cluster, WORKLOAD, Compute(compute_s * world.world_size, "measured"))
         config, plan = resolved(config, choice), choice.prediction
     every = config.diloco.every if config.strategy == "diloco" else config.batches_per_update
@@ -226,7 +226,7 @@ def table(num_hosts: int, rates: Sequence[str], wanted: Sequence[str]) -> list[d
     rows = []
     for rate in rates:
         bits_per_s = units.BIT_RATE.parse(rate.replace("mbit", "Mbit"))
-        cluster = Cluster(Layout((1,) * num_hosts), Link.nominal(bits_per_s))
+        cluster = Cluster(Layout((1,) * num_hosts), Link.nominal(bits_per_s), "cpu")
         with (
             tempfile.TemporaryDirectory() as folder,
             open_lab(Path(folder) / "lab", NAMES[:num_hosts], rate=rate) as lab,

@@ -68,7 +68,11 @@ def choose_strategy(
         max_steps=recipe.train.max_steps,
         micro_batches_per_step=recipe.data.accumulate,
     )
-    cluster = Cluster(Layout(tuple(map(len, topology.hosts))), link_of(rate, topology.num_hosts))
+    cluster = Cluster(
+        Layout(tuple(map(len, topology.hosts))),
+        link_of(rate, topology.num_hosts),
+        "gpu" if world.device.type == "cuda" else "cpu",
+    )
     # Ranks of one measured speed; alone, one of them would do the work of all.
     compute = Compute(compute_s * world.world_size, "measured")
     choice = choose_for_all_ranks(cluster, workload, compute_s)

@@ -124,7 +124,7 @@ def test_a_step_takes_what_was_planned(
         target_tokens_per_step=1.0,
         max_steps=1,
     )
-    cluster = Cluster(Layout((1,) * num_hosts), Link.nominal(megabits * 1e6))
+    cluster = Cluster(Layout((1,) * num_hosts), Link.nominal(megabits * 1e6), "cpu")
     measured = run_on_hosts(steps, width, num_layers, settings, hosts=lab.hosts)
     planned = predict(cluster, workload, max(one["compute_s"] for one in measured))
     for one in measured:

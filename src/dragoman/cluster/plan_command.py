@@ -52,16 +52,14 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     measured = None if hosts is None else recall(hosts)
     layout = _layout(hosts, request.ranks)
-    cluster = Cluster(layout, _link(request.link, measured, num_hosts=layout.num_hosts))
+    link = _link(request.link, measured, num_hosts=layout.num_hosts)
     workload = workload_of(recipe)
+    compute = _compute(workload, layout, hosts, measured, request)
+    # What a step is said to take is not said of what: of GPUs, unless the hosts have none.
+    on_cpu = compute.unit == "CPU" or (hosts is not None and all(one.slots for one in hosts.host))
+    cluster = Cluster(layout, link, "cpu" if on_cpu else "gpu")
     prices, currency = _prices(hosts, request.price, num_hosts=layout.num_hosts)
-    return make_plan(
-        workload,
-        cluster,
-        _compute(workload, layout, hosts, measured, request),
-        prices_per_hour=prices,
-        currency=currency,
-    )
+    return make_plan(workload, cluster, compute, prices_per_hour=prices, currency=currency)
 
 
 def _layout(hosts: Hosts | None, ranks: str | None) -> Layout:

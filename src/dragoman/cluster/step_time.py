@@ -10,7 +10,7 @@ the time its synchronisation takes:
                                                      and never the last bucket
     accum K  = Tc + max(0, T - overlap) / K          a step is one micro-batch
     diloco   = Tc + (T + w) / H                      H local steps between synchronisations,
-                                                     w = 0.12 Tc its own work on what it sends
+                                                     w its own work on what it sends
     stream   = Tc + (F max(0, T(S/F) - tau Tc) + w) / H         F fragments, tau <= H/F steps late
 
 Ring all-reduce: Patarasuk and Yuan 2009. DiLoCo: Douillard et al. 2023; streaming: Douillard et
@@ -42,12 +42,13 @@ They take what the weights ask for, whatever the batch: 3.6 to 6.2 ns a weight o
 EPYC (Zen 5), 2.9 to 4.1 on two (memory is what they wait for), so on a processor with large batches
 this is too much.
 """
-DILOCO_COMPUTE: Final = 0.12
-"""Its work on every number that is sent and what becomes of it, of a step's compute.
+DILOCO_WEIGHT_S: Final = {"cpu": 18e-9, "gpu": 0.5e-9}
+"""Its work on every weight that is sent and what becomes of it, whatever the batch.
 
-Set so that steps with H=3 and 4 are as planned (within 0.6%, benchmarks/strategies.py: 0.15 us of
-compute a weight on a processor). On an H100 it is arithmetic alone, not measured: some 400 bytes of
-memory a weight against the compute of 50,000 tokens.
+Of a processor measured: with this steps with H=3 and 4 are as planned (within 0.6%,
+benchmarks/strategies.py), and those of small batches on hosts that share its cores
+(tests/lab/test_wire.py). Of a GPU it is arithmetic, not measured: some 400 bytes of memory a
+weight, and 40 kernels to start for each half a million.
 """
 POWERSGD_LEAST_GAIN: Final = 2
 """PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""

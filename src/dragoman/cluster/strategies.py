@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from dragoman import units
 from dragoman.cluster import step_time
@@ -87,10 +87,14 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Ranks on hosts, and the network between them."""
+    """Ranks on hosts, and the network between them.
+
+    device: what a rank runs on.
+    """
 
     layout: Layout
     link: Link
+    device: Literal["cpu", "gpu"] = "gpu"
 
     def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
         """All-reduce over one ring through all ranks, deaf to which of them share a host."""
@@ -119,6 +123,10 @@ class Cluster:
     def between_hosts_bytes(self, size_bytes: float) -> float:
         """Through each host's interface, each direction, in `between_hosts_s`."""
         return step_time.ring_bytes(size_bytes, num_ranks=self.layout.num_hosts)
+
+    def diloco_s(self, workload: Workload) -> float:
+        """DiLoCo's own work from one synchronisation of all weights to the next."""
+        return workload.num_parameters * step_time.DILOCO_WEIGHT_S[self.device]
 
     def _ring_s(self, size_bytes: float, num_ranks: int, num_collectives: int) -> float:
         one_host = self.layout.num_hosts == 1
@@ -200,7 +208,7 @@ def most_accumulation(workload: Workload) -> int:
 def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
     """Local steps on each host; every so many of them the hosts wait for their average."""
     size, network_s, local_s = _movements(cluster, workload, compute_s, 1)
-    own_s = compute_s * step_time.DILOCO_COMPUTE
+    own_s = cluster.diloco_s(workload)
     return Prediction(
         "diloco",
         f"diloco H={every}",
@@ -240,7 +248,7 @@ def _streamed(
         "diloco",
         f"diloco H={every} F={num_fragments}",
         compute_s,
-        local_s + exposed_s + compute_s * step_time.DILOCO_COMPUTE / every,
+        local_s + exposed_s + cluster.diloco_s(workload) / every,
         cluster.between_hosts_bytes(size) / every,
         every,
         num_fragments,

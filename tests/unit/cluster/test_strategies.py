@@ -96,8 +96,9 @@ def test_streaming_as_measured_on_a_small_model() -> None:
     # torchft 0.2.0, 2.1 MB of fp32, 10 Mbit/s, H=10, 0.2 s of compute: blocking 0.375 s a step.
     # In four bits that is H=1.25.
     tiny = replace(REFERENCE, shapes=((2_100_000 // 4,),))
-    blocking = strategies.diloco(cluster("2", "10Mbit"), tiny, 0.2, every=5)
-    waiting_s = blocking.exposed_s - step_time.DILOCO_COMPUTE * 0.2 / 5
+    two = cluster("2", "10Mbit")
+    blocking = strategies.diloco(two, tiny, 0.2, every=5)
+    waiting_s = blocking.exposed_s - two.diloco_s(tiny) / 5
     assert 0.2 + 4 * waiting_s == pytest.approx(0.375, rel=0.03)
 
 
@@ -126,18 +127,29 @@ def test_no_strategy_beats_compute_and_less_traffic_never_waits_longer(
 
 @pytest.mark.parametrize("slower_than_compute", [0.5, 2.0, 3.7, 12.0, 40.0])
 def test_streaming_has_the_shortest_period_that_hides_the_link(slower_than_compute: float) -> None:
-    two = cluster("2", "1Gbit")
+    two = cluster("2", "100Mbit")
     network_s = REFERENCE.num_parameters * step_time.FP4_BYTES / two.link.bytes_per_s
     compute_s = network_s / slower_than_compute
     streamed = strategies.streaming(two, REFERENCE, compute_s)
-    own_s = step_time.DILOCO_COMPUTE * compute_s / streamed.every
+    own_s = two.diloco_s(REFERENCE) / streamed.every
     assert streamed.exposed_s == pytest.approx(own_s), "the link is hidden"
     assert own_s <= 0.05 * compute_s
-    least = max(3, strategies.DELAY_MARGIN * slower_than_compute)
+    least = max(1, strategies.DELAY_MARGIN * slower_than_compute)
     assert least <= streamed.every < least + streamed.delay + 1
     assert streamed.num_fragments == min(streamed.every, strategies.MOST_FRAGMENTS) or (
         streamed.delay > 1
     )
+
+
+def test_its_own_work_goes_by_weights_and_what_works_on_them() -> None:
+    """As two lab hosts measured it: 7.6 million weights, batches of 64 rows, a sum in 12 steps."""
+    small = replace(REFERENCE, shapes=((512, 512),) * 29)
+    on_gpu = strategies.diloco(cluster("2", "100Mbit"), small, 0.0450, every=12)
+    on_cpu = strategies.diloco(
+        replace(cluster("2", "100Mbit"), device="cpu"), small, 0.0450, every=12
+    )
+    assert on_cpu.step_s == pytest.approx(0.0827, rel=0.05)
+    assert on_gpu.step_s == pytest.approx(0.0717, rel=0.05)
 
 
 def test_gradients_wait_for_the_last_micro_batch() -> None:
