@@ -37,6 +37,8 @@ SLOW_PAIR: Final = 0.7
 """Of the median pair: below it there is something wrong with that pair."""
 MOST_LATENCY_S: Final = 5e-3
 LEAST_DISK_BYTES_PER_S: Final = 50e6
+OTHERS: Final = "the others"
+"""In place of a host's name, which has no space: all that could be looked at."""
 _MAY_DIFFER: Final = ("driver",)
 _NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth")
 
@@ -45,6 +47,7 @@ _NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth"
 class Finding:
     """One thing that was looked at, on one host or between two ("" for all of them).
 
+    host: OTHERS where some could not be looked at and nothing is wrong with the rest.
     status: unknown where it was not measured. remedy: what to do about it; "" where it is in order.
     """
 
@@ -79,8 +82,7 @@ def examine(facts: ClusterFacts, wanted: Wanted) -> list[Finding]:
     """The findings of all checks; a check that finds nothing wrong says so once."""
     findings: list[Finding] = []
     for name, (check, well) in CHECKS.items():
-        found = list(check(facts, wanted))
-        findings += found or [Finding(name, "ok", "", well)]
+        findings += list(check(facts, wanted)) or [_nothing_wrong(name, well, facts)]
     return findings
 
 
@@ -247,7 +249,7 @@ def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
         remedy = "training would break off likewise: see whether TCP passes between the hosts"
         yield _fail("bandwidth", name, f"sums over the network broke off: {said}", remedy)
     if not facts.pairs:
-        if len(facts.hosts) > 1 and not facts.unmeasured:
+        if len(facts.hosts) + len(facts.unreachable) > 1 and not facts.unmeasured:
             yield _unknown("bandwidth")
         return
     usual = statistics.median(pair.both_bytes_per_s for pair in facts.pairs)
@@ -355,6 +357,13 @@ def _warn(check: str, host: str, found: str, remedy: str) -> Finding:
 
 def _unknown(check: str, host: str = "") -> Finding:
     return Finding(check, "unknown", host, "not measured")
+
+
+def _nothing_wrong(check: str, well: str, facts: ClusterFacts) -> Finding:
+    """Of hosts that do not answer nothing is known, and so nothing is said to be right."""
+    if not facts.unreachable:
+        return Finding(check, "ok", "", well)
+    return Finding(check, "ok", OTHERS, well) if facts.hosts else _unknown(check)
 
 
 def _claimed(facts: ClusterFacts, pair: PairFacts) -> float:

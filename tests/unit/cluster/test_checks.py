@@ -264,6 +264,20 @@ def test_a_host_that_does_not_answer() -> None:
     assert "Connection refused" in finding.found
 
 
+@pytest.mark.parametrize(("answering", "others"), [((), "unknown"), (("alpha",), "ok")])
+def test_nothing_is_called_right_of_hosts_that_do_not_answer(
+    answering: tuple[str, ...], others: str
+) -> None:
+    lost = {name: "no route to host" for name in NAMES if name not in answering}
+    facts = ClusterFacts(hosts=tuple(map(host, answering)), unreachable=lost)
+    found = examine(facts, WANTED)
+    assert [finding.host for finding in found if finding.check == "login"] == list(lost)
+    rest = {finding.check: finding for finding in found if finding.check != "login"}
+    assert rest.pop("bandwidth").status == "unknown"
+    assert {finding.status for finding in rest.values()} == {others}
+    assert {finding.host for finding in rest.values()} == {"the others" if answering else ""}
+
+
 @pytest.mark.parametrize(
     ("said", "check", "remedy"),
     [
