@@ -19,7 +19,7 @@ from dragoman import units
 from dragoman.cluster.facts import ClusterFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.links import Link
-from dragoman.cluster.ssh import NO_PYTHON
+from dragoman.cluster.ssh import NO_PYTHON, how_to_log_in
 
 Status = Literal["ok", "unknown", "warning", "failure"]
 
@@ -103,7 +103,7 @@ def measured_link(facts: ClusterFacts) -> Link | None:
     return Link(bytes_per_s, latency_s=latency_s, source="measured by doctor")
 
 
-def logins(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
     """Every host answers, and can take what examines it."""
     for host, said in facts.unreachable.items():
         if os.strerror(errno.ENOSPC) in said:
@@ -113,12 +113,8 @@ def logins(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             remedy = "run dragoman setup --hosts, or name its python in hosts.toml"
             yield _fail("versions", host, said, remedy)
             continue
-        yield _fail(
-            "login",
-            host,
-            f"does not answer: {said}",
-            f"make `ssh {host} true` work from here, without a password and its host key known",
-        )
+        remedy = how_to_log_in(wanted.host(host))
+        yield _fail("login", host, f"does not answer: {said}", remedy)
 
 
 def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:

@@ -47,11 +47,15 @@ _OPTIONS: Final = {
 def ssh_command(host: Host, arguments: Sequence[str]) -> list[str]:
     """The local command that runs these arguments on the host, in the home of its user."""
     options = [word for key, value in _OPTIONS.items() for word in ("-o", f"{key}={value}")]
-    port = [] if host.port is None else ["-p", str(host.port)]
-    user = [] if host.user is None else ["-l", host.user]
     place = ["--", host.login or host.address]
     command = f"echo {BEGIN} && exec {shlex.join(arguments)}"
-    return ["ssh", "-T", *options, *port, *user, *place, command]
+    return ["ssh", "-T", *options, *_target(host), *place, command]
+
+
+def how_to_log_in(host: Host) -> str:
+    """What a user does who cannot: the command to try is ours, without the options."""
+    place = shlex.join(["ssh", *_target(host), host.login or host.address, "true"])
+    return f"make `{place}` work from here, without a password and with its host key known"
 
 
 def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
@@ -118,12 +122,10 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
     """What a failed ssh command means; `said` is its standard error."""
     last = _last_line(said)
     if exit_code == NO_LOGIN:
-        target = shlex.join(ssh_command(host, ["true"])[-3:-1])
         return MachineError(
             f"ssh cannot log in: {last or 'no answer'}",
             place=host.name,
-            remedy=f"make `ssh {target.removeprefix('-- ')} true` work from here, "
-            "without a password and with its host key known",
+            remedy=how_to_log_in(host),
         )
     if exit_code == _NO_PROGRAM:
         return MachineError(
@@ -136,6 +138,13 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
         place=host.name,
         remedy="the same command with --dry-run shows what was run",
     )
+
+
+def _target(host: Host) -> list[str]:
+    """Port and user, where they are not what ssh's own configuration says."""
+    port = [] if host.port is None else ["-p", str(host.port)]
+    user = [] if host.user is None else ["-l", host.user]
+    return [*port, *user]
 
 
 def _last_line(said: bytes) -> str:

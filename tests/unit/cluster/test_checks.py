@@ -258,10 +258,14 @@ def test_a_slow_port_of_all_hosts_is_seen_beside_what_the_cards_say() -> None:
 
 
 def test_a_host_that_does_not_answer() -> None:
-    facts = cluster().model_copy(update={"unreachable": {"delta": "Connection refused"}})
-    (finding,) = wrong(facts)
-    assert (finding.check, finding.host) == ("login", "delta")
+    lost = HOSTS.host[2].model_copy(update={"user": "ann", "port": 2222})
+    hosts = HOSTS.model_copy(update={"host": (*HOSTS.host[:2], lost)})
+    facts = cluster().model_copy(update={"unreachable": {"gamma": "Connection refused"}})
+    (finding,) = (found for found in examine(facts, Wanted(hosts, 0)) if found.status != "ok")
+    assert (finding.check, finding.host) == ("login", "gamma")
     assert "Connection refused" in finding.found
+    # What is typed must be what was tried; the name in our tables means nothing to ssh.
+    assert "`ssh -p 2222 -l ann 10.0.0.3 true`" in finding.remedy
 
 
 @pytest.mark.parametrize(("answering", "others"), [((), "unknown"), (("alpha",), "ok")])
@@ -288,8 +292,8 @@ def test_nothing_is_called_right_of_hosts_that_do_not_answer(
 def test_a_host_that_cannot_be_examined_is_told_apart_from_one_that_does_not_answer(
     said: str, check: str, remedy: str
 ) -> None:
-    (finding,) = wrong(cluster().model_copy(update={"unreachable": {"delta": said}}))
-    assert (finding.check, finding.host) == (check, "delta")
+    (finding,) = wrong(cluster().model_copy(update={"unreachable": {"gamma": said}}))
+    assert (finding.check, finding.host) == (check, "gamma")
     assert remedy in finding.remedy
 
 

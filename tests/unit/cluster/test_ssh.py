@@ -32,7 +32,7 @@ def test_keys_are_verified_and_nothing_is_asked() -> None:
 def test_an_end_of_ssh_is_told_with_its_remedy() -> None:
     refused = failure(HOST, 255, b"Host key verification failed.\r\n")
     assert str(refused).startswith("beta: ssh cannot log in: Host key verification failed.; ")
-    assert "`ssh beta.example true`" in refused.remedy
+    assert "`ssh -p 2222 -l ann beta.example true`" in refused.remedy
     missing = failure(HOST, 127, b"sh: 1: .dragoman/venv/bin/python: not found")
     assert "dragoman setup" in missing.remedy
     lost = failure(HOST, 1, b"FileNotFoundError: No such file or directory: 'runs/x'")
