@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -106,36 +107,42 @@ class RunOnHosts:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def collect(self, *, logs: bool = False) -> None:
-        """Bring here what any host has written and this machine lacks, perhaps its logs too.
+    def collect(self, *, trained: bool = False) -> None:
+        """Bring here what any host has written and this machine lacks.
 
-        Checkpoints that the first host no longer keeps go here too, once its own are here. What is
-        newer than all of its own was trained while it was away, and stays.
+        trained: since the hosts were given what they lacked. Logs come here then, too, and what
+        the first host no longer keeps goes here. Before that it may be one that never had the best
+        checkpoint, because another host was the first.
         A host that fails keeps no other from being asked; then raises what the first of them said.
         """
         remove_drafts(self.path / CHECKPOINTS)
         failures = []
         for host in self.hosts.host:
             try:
-                self._collect_from(host)
-                if logs:
+                names = self._collect_from(host)
+                if trained:
+                    if host == self.hosts.host[0]:
+                        self._forget_what_lacks_in(names)
                     self.fetch_directory(host, "logs", self.path / "logs" / host.name)
             except DragomanError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
 
-    def _collect_from(self, host: Host) -> None:
+    def _collect_from(self, host: Host) -> list[str]:
+        """The names of all that it has, which is here now."""
         names = self.on_host(host)
         for name in names:
             if not _is_intact(self.path / CHECKPOINTS / name):
                 self.fetch(host, name)
-        kept = [name for name in names if "/" not in name]
-        if kept and host == self.hosts.host[0]:
-            newest = max(map(step_number, kept))
-            for path in step_directories(self.path / CHECKPOINTS):
-                if path.name not in kept and step_number(path.name) < newest:
-                    discard(path)
+        return names
+
+    def _forget_what_lacks_in(self, names: Sequence[str]) -> None:
+        """Of what all ranks share; what is newer was trained while the first host was away."""
+        newest = max(map(step_number, names), default=-1)
+        for path in step_directories(self.path / CHECKPOINTS):
+            if path.name not in names and step_number(path.name) < newest:
+                discard(path)
 
     def spread(self, host: Host) -> None:
         """Give a host the newest checkpoint that is here, and its ranks' own parts of it.
@@ -222,7 +229,7 @@ class Courier:
         while name := self._next():
             with suppress(DragomanError):  # it is asked for again in the end
                 self.run.fetch(first, name)
-        self.run.collect(logs=True)
+        self.run.collect(trained=True)
 
     def _next(self) -> str:
         """The checkpoint to bring now; "" when training is over."""

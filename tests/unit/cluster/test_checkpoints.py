@@ -96,7 +96,7 @@ def test_a_host_that_is_gone_keeps_no_other_from_being_asked(
     publish(saved(home).parent / own, lambda draft: write(draft / "state.json", b"{}"))
     write(saved(home).parents[1] / "logs" / "launch.log", b"all is well\n")
     with pytest.raises(MachineError, match=r"^omega: .*no route to host"):
-        both.collect(logs=True)
+        both.collect(trained=True)
     verify(both.path / CHECKPOINTS / own)
     assert (both.path / "logs" / "alpha" / "launch.log").is_file()
 
@@ -144,13 +144,29 @@ def test_the_newest_checkpoint_is_so_by_number(home: Path, remote: RunOnHosts) -
     # What the first host does not keep any more goes here, too, but not what is newer than all.
     for gone in (9_999_999, 10_000_020):
         (there / step_name(gone)).rename(home / step_name(gone))
-    remote.collect()
+    remote.collect(trained=True)
     left = ["step-0000180", "step-10000000", "step-10000020"]
     assert [path.name for path in step_directories(here)] == left
     forget_newer(here, "step-10000000")
     assert [path.name for path in step_directories(here)] == left[:2]
     forget_newer(here, "")
     assert step_directories(here) == []
+
+
+def test_a_host_that_has_become_the_first_says_nothing_of_what_it_never_had(
+    home: Path, remote: RunOnHosts
+) -> None:
+    """A resume gave it the newest one alone; then the first host, which kept the best, died."""
+    here = remote.path / CHECKPOINTS
+    best = step_name(100)
+    publish(here / best, lambda draft: write(draft / "state.json", b"{}"))
+    remote.collect()
+    assert [path.name for path in step_directories(here)] == [best, NAME]
+    # Once it has all of them, what it keeps is what the run keeps.
+    remote.spread(remote.hosts.host[0])
+    (saved(home).parent / best).rename(home / best)
+    remote.collect(trained=True)
+    assert [path.name for path in step_directories(here)] == [NAME]
 
 
 @pytest.mark.parametrize("greeting", ["Welcome to alpha!\nwant\nhave\n[]\n", "no line's end"])
