@@ -1,10 +1,13 @@
-"""GPUs of this machine, and those that compute right: `python -m dragoman.distributed.devices`."""
+"""GPUs of this machine, those that compute right, and the NCCL through which they would talk:
+`python -m dragoman.distributed.devices`.
+"""
 
 from __future__ import annotations
 
 import json
 
 import torch
+import torch.distributed as dist
 
 _SIZE = 256
 
@@ -18,10 +21,23 @@ def usable(index: int) -> bool:
         return False
 
 
+def nccl_version() -> str | None:
+    """Of the library that torch has loaded, which need not be that of its package; None if none."""
+    if not dist.is_nccl_available():
+        return None
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return ".".join(map(str, version))
+
+
 def main() -> None:
-    """Print both numbers as JSON."""
+    """Print all three as JSON."""
     visible = torch.cuda.device_count()
-    print(json.dumps({"visible": visible, "usable": sum(map(usable, range(visible)))}))
+    found = {
+        "visible": visible,
+        "usable": sum(map(usable, range(visible))),
+        "nccl": nccl_version(),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

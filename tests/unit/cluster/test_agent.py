@@ -21,6 +21,7 @@ from dragoman.cluster.agent import network, sole, work
 from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool, prefix_digest
 from dragoman.cluster.copying import code_digest, read_code
+from dragoman.distributed.devices import nccl_version
 from dragoman.errors import MachineError
 from processes import wait_until
 
@@ -70,6 +71,16 @@ def test_tells_facts_and_time_and_ends_with_its_input(
     agent.stdin.close()
     assert agent.wait(20) == 0
     assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_what_gpus_run_with_is_told_where_there_should_be_some(
+    agent: subprocess.Popen[bytes],
+) -> None:
+    request = {"host": "me", "interface": None, "peers": ["127.0.0.1"], "gpus": 1}
+    tell(agent, do="facts", request=request)
+    versions = said(agent)["facts"]["versions"]
+    assert {"torch", "python", "nccl", "driver"} <= versions.keys()
+    assert versions["nccl"] == nccl_version()
 
 
 def test_listening_sockets_are_found_by_process() -> None:

@@ -61,7 +61,7 @@ def tell_facts(channel: Channel, values: dict[str, Any]) -> None:
 
 def gather(request: FactsRequest) -> HostFacts:
     """The facts of this host; its folder is the current directory."""
-    visible, usable, driver = _gpus() if request.gpus else (0, 0, None)
+    visible, usable, below = _gpus() if request.gpus else (0, 0, {})
     disk = Path.cwd()
     speed = _speed(request) if request.measure else {}
     return HostFacts(
@@ -69,7 +69,7 @@ def gather(request: FactsRequest) -> HostFacts:
         gpus_visible=visible,
         gpus_usable=usable,
         cpu_cores=host.cpu_cores(),
-        versions={**_versions(), **({"driver": driver} if request.gpus else {})},
+        versions=_versions() | below,
         digests=_digests(request.run),
         interface=_interface(request),
         name_resolves_to=network.resolve(socket.gethostname()),
@@ -97,15 +97,16 @@ def _versions() -> dict[str, str | None]:
     return versions
 
 
-def _gpus() -> tuple[int, int, str | None]:
-    """GPUs that torch sees, those that compute right, and the driver's version."""
+def _gpus() -> tuple[int, int, dict[str, str | None]]:
+    """GPUs that torch sees, those that compute right, and versions of what they run with."""
     program = [sys.executable, "-P", "-m", "dragoman.distributed.devices"]
+    driver = host.gpu_driver_version()
     try:
         done = subprocess.run(program, capture_output=True, timeout=_DEVICES_S, check=True)
         found = json.loads(done.stdout)
     except (subprocess.SubprocessError, ValueError):
-        return 0, 0, host.gpu_driver_version()
-    return found["visible"], found["usable"], host.gpu_driver_version()
+        return 0, 0, {"nccl": None, "driver": driver}
+    return found["visible"], found["usable"], {"nccl": found["nccl"], "driver": driver}
 
 
 def _speed(request: FactsRequest) -> dict[str, float]:
