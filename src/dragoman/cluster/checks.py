@@ -19,7 +19,7 @@ from dragoman import units
 from dragoman.cluster.facts import ClusterFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.links import Link
-from dragoman.cluster.ssh import NO_PYTHON, how_to_log_in
+from dragoman.cluster.ssh import FAILED, NO_PYTHON, SET_UP, how_to_log_in
 
 Status = Literal["ok", "unknown", "warning", "failure"]
 
@@ -110,11 +110,12 @@ def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             yield _fail("storage", host, "its disk is full", "free space there: df -h shows where")
             continue
         if said.startswith(NO_PYTHON):
-            remedy = "run dragoman setup --hosts, or name its python in hosts.toml"
-            yield _fail("versions", host, said, remedy)
+            yield _fail("versions", host, said, SET_UP)
             continue
-        remedy = how_to_log_in(wanted.host(host))
-        yield _fail("login", host, f"does not answer: {said}", remedy)
+        remedy, what = how_to_log_in(wanted.host(host)), "does not answer"
+        if said.startswith(FAILED):
+            remedy, what = f"{SET_UP}; see its disk and memory", "cannot be examined"
+        yield _fail("login", host, f"{what}: {said}", remedy)
 
 
 def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:

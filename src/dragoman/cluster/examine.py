@@ -63,8 +63,15 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
     run: as in `compare_files`, where there is one already.
     """
     code, troubles = bring_code(hosts.host)
-    answering = [host for host in hosts.host if host.name not in troubles]
-    found = _ask(answering, hosts, code=code, run=run, measure=True) if answering else []
+    found: list[HostFacts] = []
+    while answering := [host for host in hosts.host if host.name not in troubles]:
+        try:
+            found = _ask(answering, hosts, code=code, run=run, measure=True)
+            break
+        except MachineError as error:  # of one whose Python lacks a package, say
+            if error.place not in {host.name for host in answering}:
+                raise
+            troubles[error.place] = error
     facts = ClusterFacts(
         hosts=tuple(found),
         unreachable={name: error.problem for name, error in troubles.items()},

@@ -8,6 +8,7 @@ ours where the greeting ends and what the program prints begins.
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import threading
@@ -23,6 +24,8 @@ CONNECT_S: Final = 10
 LOST_AFTER_S: Final = 15
 """A host that has not answered ssh for so long is lost."""
 NO_PYTHON: Final = "there is no"
+FAILED: Final = "a command failed"
+SET_UP: Final = "run dragoman setup --hosts, or name its python in hosts.toml"
 BEGIN: Final = "dragoman-begins-here"
 _MOST_GREETING_LINES: Final = 10_000
 _ALIVE_EVERY_S: Final = 5
@@ -30,6 +33,7 @@ _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _starting: Final = threading.Lock()
 NO_LOGIN: Final = 255
 _NO_PROGRAM: Final = 127
+_NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(?!dragoman)([^']+)'")
 _OPTIONS: Final = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -127,16 +131,14 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
             place=host.name,
             remedy=how_to_log_in(host),
         )
-    if exit_code == _NO_PROGRAM:
-        return MachineError(
-            f"{NO_PYTHON} {host.python}",
-            place=host.name,
-            remedy="run dragoman setup --hosts, or name its python in hosts.toml",
-        )
+    package = _NO_PACKAGE.fullmatch(last)
+    if package or exit_code == _NO_PROGRAM:
+        missing = f"{package[1]} for {host.python}" if package else host.python
+        return MachineError(f"{NO_PYTHON} {missing}", place=host.name, remedy=SET_UP)
     return MachineError(
-        f"a command failed with exit code {exit_code}: {last}",
+        f"{FAILED} with exit code {exit_code}: {last}",
         place=host.name,
-        remedy="the same command with --dry-run shows what was run",
+        remedy="dragoman train RECIPE --hosts ... --dry-run prints what is run",
     )
 
 

@@ -287,6 +287,7 @@ def test_nothing_is_called_right_of_hosts_that_do_not_answer(
     [
         ("a command failed with exit code 1: OSError: No space left on device", "storage", "df -h"),
         ("there is no .dragoman/venv/bin/python", "versions", "dragoman setup"),
+        ("a command failed with exit code 1: PermissionError", "login", "dragoman setup"),
     ],
 )
 def test_a_host_that_cannot_be_examined_is_told_apart_from_one_that_does_not_answer(

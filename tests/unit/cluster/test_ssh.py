@@ -35,6 +35,11 @@ def test_an_end_of_ssh_is_told_with_its_remedy() -> None:
     assert "`ssh -p 2222 -l ann beta.example true`" in refused.remedy
     missing = failure(HOST, 127, b"sh: 1: .dragoman/venv/bin/python: not found")
     assert "dragoman setup" in missing.remedy
+    bare = failure(HOST, 1, b"ModuleNotFoundError: No module named 'pydantic'\n")
+    assert bare.problem == f"there is no pydantic for {HOST.python}"
+    assert "dragoman setup" in bare.remedy
+    ours = failure(HOST, 1, b"ModuleNotFoundError: No module named 'dragoman.oops'\n")
+    assert "exit code 1: ModuleNotFoundError" in ours.problem
     lost = failure(HOST, 1, b"FileNotFoundError: No such file or directory: 'runs/x'")
     assert "runs/x" in lost.problem
     assert "exit code 3: no" in failure(HOST, 3, b"a\nno\n").problem
