@@ -116,11 +116,15 @@ def _compute(
 
 
 def _measured_devices(hosts: Hosts, measured: Measured | None) -> list[Device]:
-    """Of each host, as doctor found it; none where it has not looked at all of them."""
-    rates = {host.host: host.flop_per_s for host in measured.facts.hosts} if measured else {}
+    """Of each host, as doctor found it; none where it has not looked at all of them.
+
+    A host whose GPUs doctor did not see, or was not asked for, has computed on its processor.
+    """
+    facts = measured.facts.hosts if measured else ()
+    rates = {(one.host, one.gpus_usable): one.flop_per_s for one in facts}
     found = []
     for host in hosts.host:
-        if not (rate := rates.get(host.name)):
+        if not (rate := rates.get((host.name, host.gpus))):
             return []
         name, least_step_s = ("cpu", 0.0) if host.slots else ("gpu", LEAST_STEP_S)
         found.append(Device(name, rate, f"measured by doctor {_when(measured)}", least_step_s))

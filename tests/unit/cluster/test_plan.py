@@ -326,6 +326,7 @@ def test_what_doctor_measured_is_planned_with(
         plan_recipe(recipe, PlanRequest(hosts=words))
     host = HostFacts(
         host="10.0.0.1",
+        gpus_usable=2,
         cpu_cores=8,
         versions={},
         digests={},
@@ -333,7 +334,7 @@ def test_what_doctor_measured_is_planned_with(
         disk_free_bytes=0,
         flop_per_s=40e12,
     )
-    slower = host.model_copy(update={"host": "10.0.0.2", "flop_per_s": 20e12})
+    slower = host.model_copy(update={"host": "10.0.0.2", "gpus_usable": 1, "flop_per_s": 20e12})
     pair = PairFacts(
         hosts=("10.0.0.1", "10.0.0.2"),
         forth_bytes_per_s=12e6,
@@ -350,6 +351,11 @@ def test_what_doctor_measured_is_planned_with(
     given = plan_recipe(recipe, PlanRequest(hosts=words, link="1Gbit", gpu="v100"))
     assert given.cluster.link.source == "a port of 1 Gbit/s"
     assert "v100" in given.compute.source
+    # Without its GPU a host was as fast as its processor, which says nothing of the GPU.
+    blind = slower.model_copy(update={"gpus_usable": 0, "flop_per_s": 0.1e12})
+    remember(load_hosts(words), ClusterFacts(hosts=(host, blind), pairs=(pair,)))
+    with pytest.raises(ConfigError, match="the kind of GPU is not known"):
+        plan_recipe(recipe, PlanRequest(hosts=words))
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # where nothing can be kept, doctor goes on
     remember(load_hosts(words), ClusterFacts(hosts=(host, slower), pairs=(pair,)))
     other = PlanRequest(hosts="10.0.0.1:2,10.0.0.3:1")
