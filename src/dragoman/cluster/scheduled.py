@@ -7,6 +7,7 @@ were given; the others wait for it. They share a folder: what one writes there, 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import subprocess
 import sys
@@ -83,6 +84,13 @@ def met(place: Place, *, wait_s: float) -> Iterator[Share]:
     Raises MachineError where the address is not the first machine's own, or nobody answers.
     """
     address = _resolved(place.host)
+    if place.nodes > 1 and ipaddress.ip_address(address).is_loopback:
+        # Many machines call themselves so. A store there is out of the others' reach, for hours.
+        raise MachineError(
+            f"{place.host} is {address} here, which no other machine can reach",
+            place="--at",
+            remedy="give the address in the private network, or put it into /etc/hosts there",
+        )
     interface = network.route_to([address])
     if interface is None:
         raise MachineError(
