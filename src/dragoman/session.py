@@ -99,7 +99,7 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
             place=run,
             remedy="stop it there",
         )
-    os.kill(session.pid, signal.SIGTERM)
+    _ask_to_end(session, run)
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         session = read_session(run)
@@ -112,6 +112,40 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
         place=run,
         remedy="run the same command again: the second signal kills",
     )
+
+
+def _ask_to_end(session: Session, run: Path) -> None:
+    """Nothing but the process that holds the run's lock is sent a signal.
+
+    Containers number their processes anew, and those on the host's network have the host's name.
+    """
+    lock, files = (run / _LOCK).stat(), Path(f"/proc/{session.pid}/fd")
+    try:
+        # Where the system does not tell which files a process has open, the record is believed.
+        if Path("/proc/self/fd").is_dir() and not any(_is(file, lock) for file in files.iterdir()):
+            raise FileNotFoundError
+        os.kill(session.pid, signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        if not _is_held(run):  # it has just ended
+            return
+        raise MachineError(
+            f"process {session.pid} that trains it is not to be seen from here",
+            place=run,
+            remedy="stop it in its container, or on its machine",
+        ) from error
+    except PermissionError as error:
+        raise MachineError(
+            f"process {session.pid} that trains it is another user's",
+            place=run,
+            remedy="stop it as that user",
+        ) from error
+
+
+def _is(file: Path, lock: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(file.stat(), lock)
+    except FileNotFoundError:  # closed meanwhile, or a pipe
+        return False
 
 
 def _locked(run: Path) -> IO[bytes] | None:

@@ -54,6 +54,25 @@ def test_a_second_trainer_is_refused_and_a_first_can_be_stopped(tmp_path: Path) 
         stop_session(tmp_path, wait_s=1)
 
 
+def test_a_process_that_only_has_the_trainer_s_number_is_let_alone(tmp_path: Path) -> None:
+    """As that of a training in a container has, seen from outside or from another container."""
+    with (
+        subprocess.Popen(["sleep", "60"]) as other,
+        subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path]) as holder,
+    ):
+        wait_until(lambda: read_session(tmp_path) is not None)
+        record = tmp_path / "session.json"
+        own = record.read_text()
+        for pid in (other.pid, 2**22 + 1):
+            record.write_text(own.replace(str(holder.pid), str(pid)))
+            with pytest.raises(MachineError, match=f"process {pid} .* not to be seen from here"):
+                stop_session(tmp_path, wait_s=1)
+        assert other.poll() is None
+        other.kill()
+        record.write_text(own)
+        assert stop_session(tmp_path, wait_s=20).state == "stopped"
+
+
 def test_a_killed_trainer_is_gone(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path])
     wait_until(lambda: read_session(tmp_path) is not None)
