@@ -35,7 +35,7 @@ def give_package_index(lab: Lab, folder: Path) -> None:
     """The lab has no internet: pip finds each package as a wheel that points to the real one."""
     folder.mkdir()
     site_packages = next(path for path in sys.path if path.endswith("site-packages"))
-    for requirement in requirements():
+    for requirement in requirements(gpus=False):
         make_wheel(folder, *requirement.split("=="), site_packages=site_packages)
     for host in lab.hosts:
         config = host.home / ".config" / "pip"

@@ -18,20 +18,29 @@ from dragoman.errors import ConfigError, MachineError
 
 _INSTALL_S: Final = 3600.0
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA: Final = re.compile(r"""extra == ['"]([^'"]+)""")
 _PROBE: Final = "import sys; sys.exit(sys.version_info < (3, 11))"
 
 Tell = Callable[[str], None]
 
 
-def requirements() -> Iterator[str]:
-    """What dragoman depends on, in the versions that run here: `torch==2.13.0`, ..."""
+def requirements(*, gpus: bool) -> Iterator[str]:
+    """What dragoman depends on, in the versions that run here: `torch==2.13.0`, ...
+
+    gpus: also what measures them, in whatever version where this machine has none.
+    """
     for line in metadata.requires("dragoman") or []:
-        if "extra ==" not in line:
+        extra = _EXTRA.search(line)
+        if extra is None or (gpus and extra[1] == "gpu"):
             match = _NAME.match(line)
             assert match is not None
-            # "+cpu" and the like say how it was built; a host's package index chooses that.
-            public, _, _build = metadata.version(match[0]).partition("+")
-            yield f"{match[0]}=={public}"
+            try:
+                # "+cpu" and the like say how it was built; a host's package index chooses that.
+                public, _, _build = metadata.version(match[0]).partition("+")
+            except metadata.PackageNotFoundError:
+                yield line.partition(";")[0].strip()
+            else:
+                yield f"{match[0]}=={public}"
 
 
 def environment_of(host: Host) -> str:
@@ -52,7 +61,7 @@ def commands(host: Host) -> list[list[str]]:
     return [
         ["python3", "-c", _PROBE],
         ["python3", "-m", "venv", environment_of(host)],
-        [host.python, *install, *requirements()],
+        [host.python, *install, *requirements(gpus=host.gpus > 0)],
     ]
 
 

@@ -10,10 +10,17 @@ from dragoman.errors import ConfigError
 
 
 def test_packages_have_the_versions_of_this_machine_however_they_were_built() -> None:
-    wanted = list(requirements())
+    wanted = list(requirements(gpus=False))
     assert [one for one in wanted if one.startswith("torch==")]
     assert not [one for one in wanted if "+" in one]
     assert not [one for one in wanted if one.startswith(("pytest", "mypy"))]
+
+
+def test_hosts_with_gpus_get_what_measures_them() -> None:
+    """Without it a run says nothing of power and use, and doctor does not miss it."""
+    install = commands(Host(address="a", name="a", gpus=1))[-1]
+    assert [one for one in install if one.startswith("nvidia-ml-py")]
+    assert set(requirements(gpus=True)) - set(requirements(gpus=False)) == {install[-1]}
 
 
 def test_packages_go_into_an_environment_of_their_own() -> None:
