@@ -194,6 +194,7 @@ def clocks(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
 def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
     """The collectives use the interface that reaches the peers, and names lead to it."""
     owners: dict[str, str] = {}
+    alone = len(wanted.hosts.host) == 1
     for host in facts.hosts:
         stated = wanted.host(host.host)
         card = host.interface
@@ -206,7 +207,7 @@ def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             found = f"{stated.interface} is stated, {card.name} routes to the other hosts"
             remedy = f'write interface = "{card.name}" into hosts.toml'
             yield _fail("interface", host.host, found, remedy)
-        elif card.name.startswith(_NO_INTERFACES):
+        elif card.name.startswith(_NO_INTERFACES) and not alone:
             found = f"{card.name} stays on the machine"
             remedy = "give each machine one entry, with its address in the private network"
             yield _fail("interface", host.host, found, remedy)
@@ -214,11 +215,12 @@ def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             found = f"has the same address as {owner}, {card.address}"
             remedy = "give each machine one entry, with all of its GPUs"
             yield _fail("interface", host.host, found, remedy)
-        if host.name_resolves_to and card.address not in host.name_resolves_to:
+        names = host.name_resolves_to
+        if names and card.address not in names and not alone:
             yield _warn(
                 "interface",
                 host.host,
-                f"its own name means {', '.join(host.name_resolves_to)}, not {card.address}",
+                f"its own name means {', '.join(names)}, not {card.address}",
                 f"put `{card.address} {host.host}` into its /etc/hosts",
             )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import venv
 from pathlib import Path
 
 import pytest
 
-from dragoman.cluster.checks import Wanted, examine
-from dragoman.cluster.examine import examine_hosts
+from dragoman.cluster.checks import Finding, Wanted, examine
+from dragoman.cluster.examine import bring_code, compare_files, examine_hosts
 from dragoman.cluster.hosts import Host, Hosts
 
 SSH = """\
@@ -19,15 +20,33 @@ mkdir -p {homes}/$host && cd {homes}/$host && exec sh -c "$command"
 """
 
 
-def test_hosts_whose_python_lacks_packages_are_named_in_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a setup that was broken off leaves them: each has its line, none keeps doctor from it."""
-    programs, bare = tmp_path / "bin", tmp_path / "bare"
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "ssh").write_text(SSH.format(homes=tmp_path))
     (programs / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
+def test_one_host_needs_no_interface_to_others() -> None:
+    """It may be all that is left of several, for which hosts.toml names no interface."""
+    host = Host(name="alpha", address="10.0.0.1", slots=1, python=sys.executable)
+    hosts = Hosts(host=(host,))
+    code, troubles = bring_code(hosts.host)
+    assert troubles == {}
+    facts = compare_files(hosts, code=code, run="runs/demo")
+    (card,) = (one.interface for one in facts.hosts)
+    assert card is not None
+    assert card.address == "127.0.0.1"
+    assert [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "interface"] == [
+        Finding("interface", "ok", "", "routes to the peers, and names lead to it")
+    ]
+
+
+def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path) -> None:
+    """As a setup that was broken off leaves them: each has its line, none keeps doctor from it."""
+    bare = tmp_path / "bare"
     venv.create(bare, with_pip=False)
     python = str(bare / "bin" / "python")
     named = {"alpha": "10.0.0.1", "beta": "10.0.0.2"}

@@ -82,8 +82,9 @@ def gather(request: FactsRequest) -> HostFacts:
 
 
 def _interface(request: FactsRequest) -> InterfaceFacts | None:
+    """That to the peers. A host that is alone, or is all that is left, needs none but loopback."""
     peers = [address for peer in request.peers for address in network.resolve(peer)]
-    name = network.route_to(peers) if request.peers else request.interface
+    name = network.route_to(peers) if request.peers else request.interface or network.LOOPBACK
     return network.interface_facts(name) if name in network.addresses() else None
 
 

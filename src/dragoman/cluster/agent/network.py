@@ -12,6 +12,7 @@ from typing import Final
 
 from dragoman.cluster.facts import InterfaceFacts
 
+LOOPBACK: Final = "lo"
 _SIOCGIFADDR: Final = 0x8915
 _INTERFACES: Final = Path("/sys/class/net")
 _LOSSES: Final = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
