@@ -38,7 +38,8 @@ class Compute:
     """Seconds of a step without any network.
 
     alone_s: on one rank that does the whole global batch; the slowest, where they differ.
-    least_s: below it no rank goes. unit: what a rank runs on, for people.
+    least_s: below it no rank goes: one sentence of each micro-batch, or what a GPU takes to start.
+    unit: what a rank runs on, for people.
     alone_on_s: the same as alone_s on a rank of each host; empty where they are alike.
     """
 
@@ -79,7 +80,7 @@ class Compute:
             _rated(slowest)
             if alike
             else f"{_rated(slowest)}, which all wait for; the fastest is {_rated(fastest)}",
-            slowest.least_step_s,
+            max(slowest.least_step_s, max(alone_on_s) / workload.rows_per_micro_batch),
             "CPU" if slowest.name == "cpu" else "GPU",
             () if alike else alone_on_s,
         )

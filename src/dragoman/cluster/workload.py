@@ -33,6 +33,12 @@ class Workload:
         """Trainable parameters."""
         return sum(math.prod(shape) for shape in self.shapes)
 
+    @property
+    def rows_per_micro_batch(self) -> float:
+        """Sentences of a typical length; of more ranks than these some have nothing to do."""
+        tokens = self.target_tokens_per_step / self.micro_batches_per_step
+        return max(1.0, tokens / TYPICAL_LENGTH)
+
 
 def workload_of(recipe: Recipe) -> Workload:
     """The workload of a recipe whose text is not known yet: sentences of a typical length."""

@@ -171,6 +171,14 @@ def test_an_unknown_price_of_one_host_makes_the_sum_unknown() -> None:
     assert unknown.what_ifs[0].price is not None
 
 
+def test_more_ranks_than_a_batch_has_sentences_make_nothing_faster() -> None:
+    recipe = load_recipe("demo")
+    made = plan_recipe(recipe, PlanRequest(ranks="2", link="10Gbit", gpu="cpu"))
+    assert recipe.data.batch_tokens is not None
+    assert max(row.speed_up for row in made.what_ifs) <= recipe.data.batch_tokens / 25
+    assert made.what_ifs[-1].name == "512 ranks"
+
+
 def test_what_ifs() -> None:
     names = [row.name for row in plan(link="100Mbit").what_ifs]
     assert names == [
