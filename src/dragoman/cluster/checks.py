@@ -199,9 +199,11 @@ def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
         stated = wanted.host(host.host)
         card = host.interface
         if card is None:
-            name = stated.interface or "no interface"
-            found = f"{name} does not route to the other hosts"
-            yield _fail("interface", host.host, found, "set interface to one that `ip route` names")
+            found = "none of its interfaces leads to the other hosts"
+            remedy = "see whether it knows their addresses: `ip route get` one of them there"
+            if alone:
+                found, remedy = f"{stated.interface} has no address", "see `ip address` there"
+            yield _fail("interface", host.host, found, remedy)
             continue
         if stated.interface and stated.interface != card.name:
             found = f"{stated.interface} is stated, {card.name} routes to the other hosts"

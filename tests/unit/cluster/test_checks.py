@@ -138,7 +138,7 @@ def test_a_sound_cluster_is_green_once_for_each_check() -> None:
         ({"clock_offset_s": 5.0}, "clock", "failure", "5 s ahead of alpha"),
         ({"clock_offset_s": -5.0}, "clock", "failure", "5 s behind alpha"),
         ({"clock_offset_s": None}, "clock", "unknown", "not measured"),
-        ({"interface": None}, "interface", "failure", "eth0 does not route"),
+        ({"interface": None}, "interface", "failure", "none of its interfaces leads"),
         (
             {"interface": card(name="eth1")},
             "interface",
