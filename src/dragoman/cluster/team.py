@@ -118,7 +118,7 @@ class Team:
         self.agents: dict[str, Agent] = {}
         self._code = code
         self._verb = verb
-        self._last_stay_s = 0.0
+        self._over = threading.Event()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -128,6 +128,7 @@ class Team:
                 agent = self.agents[host.name] = Agent(host, command, self.inbox)
                 stack.callback(agent.close)
             self._stack = stack.pop_all()
+        threading.Thread(target=self._stay, daemon=True).start()
         return self
 
     def __exit__(
@@ -136,6 +137,7 @@ class Team:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._over.set()
         # All at once: each may take a while to end.
         closers = [threading.Thread(target=agent.close) for agent in self.agents.values()]
         for closer in closers:
@@ -151,16 +153,16 @@ class Team:
 
     def next(self, timeout_s: float) -> Message | None:
         """What is said next, by any of them; None where nothing is for so long."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            now = time.monotonic()
-            if now - self._last_stay_s >= _STAY_EVERY_S:
-                self._last_stay_s = now
-                self.tell_all("stay")
-            with contextlib.suppress(queue.Empty):
-                return self.inbox.get(timeout=max(0.0, min(_STAY_EVERY_S, deadline - now)))
-            if time.monotonic() >= deadline:
-                return None
+        with contextlib.suppress(queue.Empty):
+            return self.inbox.get(timeout=max(0.0, timeout_s))
+        return None
+
+    def _stay(self) -> None:
+        """Say that we are there, from a thread of its own: who listens may be held up for long, by
+        a terminal that was stopped (Ctrl-S) or a pager that nobody turns."""
+        while not self._over.is_set():
+            self.tell_all("stay")
+            self._over.wait(_STAY_EVERY_S)
 
     def each(self, what: str, *, timeout_s: float) -> dict[str, Mapping[str, Any]]:
         """What every agent says of this kind, by host; raises MachineError where one does not."""

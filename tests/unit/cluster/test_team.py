@@ -11,6 +11,7 @@ from dragoman.cluster.hosts import Host
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.team import GONE, Team
 from dragoman.errors import MachineError
+from processes import wait_until
 
 HOSTS = (Host(address="10.0.0.1", name="alpha", slots=1), Host(address="b", name="beta", slots=1))
 
@@ -44,6 +45,14 @@ def test_what_a_login_shell_says_first_is_passed_over(answers: Path) -> None:
     (answers / "b").write_text('echo \'{"say": "ready", "number": 7}\'; cat > /dev/null\n')
     with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
         assert team.each("ready", timeout_s=60) == {"beta": {"number": 7}}
+
+
+def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path) -> None:
+    """They end what they do when they hear nothing for half a minute."""
+    (answers / "b").write_text(f"cat > {answers}/heard\n")
+    with Team(HOSTS[1:], code="0" * 64, verb="work"):
+        wait_until(lambda: (answers / "heard").exists(), limit_s=20)
+        wait_until(lambda: (answers / "heard").read_text().count('"stay"') >= 2, limit_s=20)
 
 
 @pytest.mark.parametrize("said", ["Welcome to beta!", "42", "[]", "{}", "null"])
