@@ -21,6 +21,8 @@ from dragoman.errors import MachineError
 
 _FACTS_S: Final = 120.0
 _MEASURE_S: Final = 180.0
+_ROUND_S: Final = 20.0
+"""Each further host is one more round of pairs, which takes 6 to 10 s behind ordinary ports."""
 _CLOCK_QUESTIONS: Final = 5
 
 
@@ -136,6 +138,11 @@ def _ahead_s(team: Team, host: Host) -> float:
     return float(min(answers)[1])
 
 
+def measuring_limit_s(num_hosts: int) -> float:
+    """How long hosts may measure the network between each two of them."""
+    return _MEASURE_S + _ROUND_S * max(0, num_hosts - 2)
+
+
 def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
     """Facts with what the hosts can reach of each other and how fast."""
     exposed: dict[str, tuple[str, ...]] = {}
@@ -145,10 +152,11 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
         job = Job.gather(team, shares(hosts, facts, job="probe"))
         if not any(job.closed.values()):
             job.begin()
-            deadline = time.monotonic() + _MEASURE_S
+            limit_s = measuring_limit_s(len(hosts.host))
+            deadline = time.monotonic() + limit_s
             for message in team.until_done():
                 if time.monotonic() > deadline:
-                    took = units.DURATION.text(_MEASURE_S)
+                    took = units.DURATION.text(limit_s)
                     unmeasured[hosts.host[0].name] = f"no result within {took}"
                     break
                 if message is None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.cluster.checks import Finding, Wanted, examine
-from dragoman.cluster.examine import bring_code, compare_files, examine_hosts
+from dragoman.cluster.examine import bring_code, compare_files, examine_hosts, measuring_limit_s
 from dragoman.cluster.hosts import Host, Hosts
+from dragoman.distributed.probe import tournament
 
 SSH = """\
 #!/bin/sh
@@ -42,6 +43,13 @@ def test_one_host_needs_no_interface_to_others() -> None:
     assert [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "interface"] == [
         Finding("interface", "ok", "", "routes to the peers, and names lead to it")
     ]
+
+
+@pytest.mark.parametrize("num_hosts", [2, 28, 64])
+def test_many_hosts_are_given_the_time_to_meet_each_other_in_pairs(num_hosts: int) -> None:
+    """Three sums each of 0.4 s or more, one way, the other and both, and what leads up to them."""
+    rounds = len(tournament(num_hosts))
+    assert measuring_limit_s(num_hosts) > rounds * 3 * 3 * 2 * 0.4
 
 
 def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path) -> None:
