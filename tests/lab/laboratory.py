@@ -79,15 +79,12 @@ class Lab:
         return next(host for host in self.hosts if host.name == name)
 
     def write_hosts_file(self, path: Path, *, slots: Sequence[int]) -> Path:
-        """A hosts.toml with this many ranks on each host."""
+        """A hosts.toml with this many ranks on each host; like a user's it names no interface."""
         entries = [
             f'[[host]]\nname = "{host.name}"\naddress = "{host.address}"\nslots = {count}\n'
             for host, count in zip(self.hosts, slots, strict=True)
         ]
-        defaults = (
-            f'[defaults]\nuser = "root"\nport = {PORT}\ninterface = "{INTERFACE}"\n'
-            f'python = "{sys.executable}"\n'
-        )
+        defaults = f'[defaults]\nuser = "root"\nport = {PORT}\npython = "{sys.executable}"\n'
         path.write_text("\n".join([defaults, *entries]))
         return path
 
