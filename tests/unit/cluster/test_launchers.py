@@ -70,6 +70,8 @@ def test_a_slurm_script_gives_every_machine_the_command_as_it_is() -> None:
     assert options["nodes"] == "3"
     assert options["ntasks-per-node"] == "1"
     assert options["gpus-per-node"] == "2"
+    assert options["cpus-per-task"] == "8"
+    assert "export SRUN_CPUS_PER_TASK=8\n" in script
     assert options["time"] == "30:00:00"
     seen = arguments_seen(script, "srun", SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]")
     assert seen == job().command(at="first:23456")

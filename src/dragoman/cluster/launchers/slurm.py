@@ -8,11 +8,19 @@ from dragoman.cluster.launchers.job import ScheduledJob
 
 _SAVE_S: Final = 180
 """How long before the end of its time a job is asked to save."""
+_CORES_PER_GPU: Final = 4
+"""For its rank's Python, the threads of Gloo and batches made in advance. Many a cluster gives a
+task that asks for none one core, and the memory of one."""
 
 
 def slurm(job: ScheduledJob) -> str:
     """The script; submitted again, it goes on where it was ended."""
-    machine = f"#SBATCH --gpus-per-node={job.gpus}" if job.gpus else "#SBATCH --exclusive"
+    cores = job.gpus * _CORES_PER_GPU
+    machine, told_again = "#SBATCH --exclusive", ""
+    if job.gpus:
+        machine = f"#SBATCH --gpus-per-node={job.gpus}\n#SBATCH --cpus-per-task={cores}"
+        # srun of Slurm 22.05 and later does not take that over from sbatch.
+        told_again = f"export SRUN_CPUS_PER_TASK={cores}\n"
     command = job.shell_command(at="$first:$port")
     return f"""\
 #!/bin/bash
@@ -33,5 +41,5 @@ export DRAGOMAN_TOKEN
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
-srun --kill-on-bad-exit=1 {command}
+{told_again}srun --kill-on-bad-exit=1 {command}
 """
