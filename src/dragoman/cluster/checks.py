@@ -187,7 +187,7 @@ def clocks(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             yield _unknown("clock", host.host)
         elif abs(offset_s) > MOST_CLOCK_OFFSET_S:
             where = "ahead of" if offset_s > 0 else "behind"
-            found = f"{units.DURATION.text(abs(offset_s))} {where} {facts.hosts[0].host}"
+            found = f"{units.DURATION.text(abs(offset_s))} {where} the others"
             yield _fail("clock", host.host, found, "start chrony or systemd-timesyncd there")
 
 

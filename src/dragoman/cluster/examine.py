@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -94,7 +95,7 @@ def compare_files(hosts: Hosts, *, code: str, run: str) -> ClusterFacts:
 def _ask(
     asked: Sequence[Host], hosts: Hosts, *, code: str, run: str = "", measure: bool = False
 ) -> list[HostFacts]:
-    """What each host says of itself, and how far its clock is ahead of the first one's.
+    """What each host says of itself, and how far its clock is ahead of what most say.
 
     run: the run whose files are compared, "" where there is none yet. measure: its steps, too.
     """
@@ -114,8 +115,9 @@ def _ask(
         said = team.each("facts", timeout_s=_FACTS_S)
         found = [HostFacts.model_validate(values["facts"]) for values in in_order(asked, said)]
         ahead = {host.name: _ahead_s(team, host) for host in asked}
-    first = ahead[asked[0].name]
-    return [one.model_copy(update={"clock_offset_s": ahead[one.host] - first}) for one in found]
+    # Of two hosts that disagree this machine's own clock tells which is wrong; it may itself be.
+    usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
+    return [one.model_copy(update={"clock_offset_s": ahead[one.host] - usual}) for one in found]
 
 
 def _ahead_s(team: Team, host: Host) -> float:

@@ -34,7 +34,7 @@ class HostFacts(Section):
     digests: dict[str, str | None]
     """sha256 of code, recipe, data and vocabulary; None where it is not there."""
     clock_offset_s: float | None = None
-    """Ahead of the first host's clock."""
+    """Ahead of what most hosts, and the machine that asks them, say."""
     interface: InterfaceFacts | None = None
     """None where no interface routes to the peers."""
     name_resolves_to: tuple[str, ...] = ()

@@ -135,8 +135,8 @@ def test_a_sound_cluster_is_green_once_for_each_check() -> None:
             "failure",
             "the data is not there",
         ),
-        ({"clock_offset_s": 5.0}, "clock", "failure", "5 s ahead of alpha"),
-        ({"clock_offset_s": -5.0}, "clock", "failure", "5 s behind alpha"),
+        ({"clock_offset_s": 5.0}, "clock", "failure", "5 s ahead of the others"),
+        ({"clock_offset_s": -5.0}, "clock", "failure", "5 s behind the others"),
         ({"clock_offset_s": None}, "clock", "unknown", "not measured"),
         ({"interface": None}, "interface", "failure", "none of its interfaces leads"),
         (

@@ -45,6 +45,33 @@ def test_one_host_needs_no_interface_to_others() -> None:
     ]
 
 
+@pytest.mark.parametrize("wrong", ["alpha", "beta"])
+def test_of_two_clocks_that_disagree_the_wrong_one_is_named(wrong: str, tmp_path: Path) -> None:
+    """By this machine's own; a host that comes back with a wrong clock may be the first of all."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nreal = time.time\ntime.time = lambda: real() + 5\n"
+    )
+    ahead = tmp_path / "python"
+    ahead.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{tmp_path} exec {sys.executable} "$@"\n')
+    ahead.chmod(0o755)
+    hosts = Hosts(
+        host=tuple(
+            Host(
+                name=name,
+                address=name,
+                slots=1,
+                python=str(ahead if name == wrong else sys.executable),
+            )
+            for name in ("alpha", "beta")
+        )
+    )
+    code, _ = bring_code(hosts.host)
+    facts = compare_files(hosts, code=code, run="runs/demo")
+    found = [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "clock"]
+    assert [(one.host, one.status) for one in found] == [(wrong, "failure")]
+    assert "ahead of the others" in found[0].found
+
+
 @pytest.mark.parametrize("num_hosts", [2, 28, 64])
 def test_many_hosts_are_given_the_time_to_meet_each_other_in_pairs(num_hosts: int) -> None:
     """Three sums each of 0.4 s or more, one way, the other and both, and what leads up to them."""
