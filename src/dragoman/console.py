@@ -26,10 +26,16 @@ _STAGES = {"clean": "read and clean", "learn": "learn the pieces", "encode": "en
 _TELL_EVERY_S = 10.0
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """`dragoman.cli.main` knows what to do; the one of rich calls it a failure of ours."""
+        raise BrokenPipeError
+
+
 def open_console() -> Console:
     """The console of this process's output. Where that is no terminal, no line is ever broken."""
     width = None if sys.stdout.isatty() else _UNBROKEN
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+    return _Output(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:

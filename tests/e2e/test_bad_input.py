@@ -225,3 +225,13 @@ def test_a_command_line_that_cannot_be_read_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dragoman: ")
     assert all(word in line for word in [*told, "--help"])
+
+
+def test_a_reader_that_has_gone_is_no_failure() -> None:
+    """As in `dragoman recipes | head -1`, where the shell was told `set -o pipefail`."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "dragoman.cli", "recipes"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, b"")
