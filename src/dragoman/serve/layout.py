@@ -110,7 +110,9 @@ def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:
         yield Part(text[: len(text) - len(kept)], translated=False)
     for sentence, space in split_sentences(kept):
         if sentence:
-            has_words = any(character.isalpha() for character in sentence)
-            yield Part(sentence, translated=has_words, escaped=escaped)
+            part = Part(sentence, translated=True, escaped=escaped)
+            # As it reads: &nbsp; and &copy; are spelt with letters and are none.
+            has_words = any(character.isalpha() for character in part.source())
+            yield part if has_words else Part(sentence, translated=False)
         if space:
             yield Part(space, translated=False)

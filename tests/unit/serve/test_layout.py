@@ -37,3 +37,12 @@ def test_what_is_translated_of_the_lines_is_what_is_translated_of_the_whole(text
     whole = [part.text for part in cut(text, "markup") if part.translated]
     parts = [part.text for line in lines for part in cut(line, "markup") if part.translated]
     assert parts == whole
+
+
+@pytest.mark.parametrize("text", ["&nbsp;", "&copy; 2026", "&mdash;", "&#160;", "&nbsp;&nbsp;1"])
+def test_characters_that_are_written_with_letters_are_no_words(text: str) -> None:
+    """What normalises to nothing would be lost, and a sign be translated as if it were a word."""
+    assert [part.text for part in cut(f"<td>{text}</td>", "markup") if part.translated] == []
+    assert "".join(part.text for part in cut(f"<td>{text}</td>", "markup")) == f"<td>{text}</td>"
+    (word,) = [part for part in cut("<td>&Auml;</td>", "markup") if part.translated]
+    assert word.source() == "Ä"
