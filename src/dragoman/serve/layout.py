@@ -15,12 +15,17 @@ Layout = Literal["line", "document", "markup"]
 what has no letters are kept. markup: as a document, and the tags of HTML or XML stay as well."""
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_TAG_WITH_VALUES = re.compile(
+    r"""<[A-Za-z](?:[^<>"'=]|=\s*+(?:"[^"]*+"|'[^']*+'|))*+>"""  # < and > may stand in quotes
+)
+_LONGEST_QUOTED = 1000
+"""Characters of a tag whose quotes are heeded: each < of hostile text costs no more than that."""
 _RAW = re.compile(r"<(script|style)\b", re.IGNORECASE | re.ASCII)
 _RAW_END = {
     name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in ("script", "style")
 }
 _NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*+")
-_DELIMITED = (("<!--", "-->"), ("<!", ">"), ("<?", "?>"))
+_DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,8 @@ def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
         if end is not None:
             return end.end()
         missing.add(name)
-    tag = _TAG.match(text, start)
+    # Quotes that do not match are no reason to take a tag for text.
+    tag = _TAG_WITH_VALUES.match(text, start, start + _LONGEST_QUOTED) or _TAG.match(text, start)
     return tag.end() if tag is not None else None
 
 

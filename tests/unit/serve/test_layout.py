@@ -46,3 +46,23 @@ def test_characters_that_are_written_with_letters_are_no_words(text: str) -> Non
     assert "".join(part.text for part in cut(f"<td>{text}</td>", "markup")) == f"<td>{text}</td>"
     (word,) = [part for part in cut("<td>&Auml;</td>", "markup") if part.translated]
     assert word.source() == "Ä"
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<a title="a > b">',
+        "<img alt='x < y' src=z/>",
+        '<a\nhref = "?a>b"\n>',
+        "<a title=it's>",
+        '<a title="not closed>',
+        f'<a href="{"x" * 5000}">',
+        "<![CDATA[ if (a > b) <i> ]]>",
+    ],
+)
+def test_a_tag_ends_after_its_values_and_a_section_where_it_says_so(tag: str) -> None:
+    assert [(part.text, part.translated) for part in cut(f"{tag}Open it.", "markup")] == [
+        (tag, False),
+        ("Open it.", True),
+    ]
+    assert paragraphs(f"{tag}\nOne", "markup") == [tag, "One"]
