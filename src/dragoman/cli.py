@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -16,6 +17,9 @@ from dragoman.report.command import add_options as add_report_options
 from dragoman.watch.command import add_options as add_watch_options
 
 _RECIPE_HELP = "a shipped recipe (see: dragoman recipes), or a TOML file"
+
+_UNREACHABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+"""What the system says to the mere question whether a path is there; any command may ask it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in _UNREACHABLE or error.filename is None:
+            raise
+        remedy = "check its name, and who may read the folders on the way"
+        print(f"dragoman: {error.filename}: {error.strerror}; {remedy}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("dragoman: interrupted", file=sys.stderr)
         return 130

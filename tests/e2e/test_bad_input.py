@@ -235,3 +235,12 @@ def test_a_reader_that_has_gone_is_no_failure() -> None:
     done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("command", ["translate", "export --to bundle", "serve", "train", "report"])
+def test_a_path_that_cannot_even_be_asked_for_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a" * 300  # as with a folder that only others may enter, which root may always
+    assert main([*command.split(), name]) != 0
+    assert name in complaint(capsys)
