@@ -98,7 +98,7 @@ def test_the_rows_of_a_client_that_has_gone_leave_the_queue(server: Server, path
         return {line.split(" ")[0]: float(line.split(" ")[1]) for line in lines if line[:1] == "d"}
 
     def waiting() -> float:
-        return numbers()['dragoman_waiting_pieces{model="small"}']
+        return numbers()['dragoman_waiting_pieces{model="small",source="en",target="de"}']
 
     left = f'dragoman_requests_total{{path="{path}",status="499"}}'
     before = numbers().get(left, 0.0)

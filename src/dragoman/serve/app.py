@@ -202,8 +202,11 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
     async def numbers() -> Response:
         """Counters for Prometheus."""
         for model in models:
+            what = model.description
             metrics.see(
-                model.description.name, model.batcher.num_rows, model.batcher.waiting_pieces
+                (what.name, what.source, what.target),
+                model.batcher.num_rows,
+                model.batcher.waiting_pieces,
             )
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

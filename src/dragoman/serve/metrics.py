@@ -56,12 +56,13 @@ class Metrics:
         self._under_way = Gauge(
             "dragoman_requests_under_way", "Requests not yet answered", registry=self.registry
         )
-        self._rows = Gauge(
-            "dragoman_rows_total", "Rows translated", ["model"], registry=self.registry
-        )
+        # Models of two directions may have one name: that of their recipe.
+        labels = ["model", "source", "target"]
+        self._rows = Counter("dragoman_rows", "Rows translated", labels, registry=self.registry)
         self._waiting = Gauge(
-            "dragoman_waiting_pieces", "Pieces in the queue", ["model"], registry=self.registry
+            "dragoman_waiting_pieces", "Pieces in the queue", labels, registry=self.registry
         )
+        self._seen_rows: dict[tuple[str, str, str], int] = {}
 
     @contextmanager
     def request(self, path: str) -> Iterator[Status]:
@@ -76,10 +77,11 @@ class Metrics:
             self._requests.labels(known, str(status.code)).inc()
             self._seconds.labels(known).observe(time.perf_counter() - started)
 
-    def see(self, model: str, num_rows: int, waiting_pieces: int) -> None:
-        """Where a model's queue stands."""
-        self._rows.labels(model).set(num_rows)
-        self._waiting.labels(model).set(waiting_pieces)
+    def see(self, model: tuple[str, str, str], num_rows: int, waiting_pieces: int) -> None:
+        """Where a model's queue stands; model: its name, source and target language."""
+        self._rows.labels(*model).inc(num_rows - self._seen_rows.get(model, 0))
+        self._seen_rows[model] = num_rows
+        self._waiting.labels(*model).set(waiting_pieces)
 
     def text(self) -> bytes:
         """In Prometheus' text format."""

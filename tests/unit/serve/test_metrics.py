@@ -1,0 +1,17 @@
+"""What is counted for each model stays apart, whatever the models are called."""
+
+from __future__ import annotations
+
+from dragoman.serve.metrics import Metrics
+
+
+def test_models_of_one_name_are_counted_apart_and_rows_only_grow() -> None:
+    metrics = Metrics()
+    for num_rows in (3, 3, 5):
+        metrics.see(("demo", "en", "de"), num_rows=num_rows, waiting_pieces=2)
+        metrics.see(("demo", "de", "en"), num_rows=1, waiting_pieces=0)
+    lines = metrics.text().decode().splitlines()
+    assert "# TYPE dragoman_rows_total counter" in lines
+    assert 'dragoman_rows_total{model="demo",source="en",target="de"} 5.0' in lines
+    assert 'dragoman_rows_total{model="demo",source="de",target="en"} 1.0' in lines
+    assert 'dragoman_waiting_pieces{model="demo",source="en",target="de"} 2.0' in lines
