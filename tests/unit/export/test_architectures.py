@@ -185,6 +185,7 @@ HOSTILE = [
     "",
     "   ",
     "a" * 300,
+    "\x0bcontrol\x0c characters\x1f at an end \x85",
 ]
 
 
