@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from dragoman.corpus.manifest import Manifest
 from dragoman.export.bundle import BundleInfo, Kind, Verified
 from dragoman.model.config import power_search
@@ -44,8 +46,9 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
 
 
 def _header(info: BundleInfo) -> str:
+    languages = [info.source_language, info.target_language]
     return (
-        f"---\nlanguage: [{info.source_language}, {info.target_language}]\n"
+        f"---\nlanguage: {json.dumps(languages)}\n"  # without quotes, no would be false
         "pipeline_tag: translation\n---"
     )
 
