@@ -189,6 +189,11 @@ def test_each_line_of_a_pipe_is_explained(bundle: Path) -> None:
         shares = [int(word.rstrip("%")) for word in line.split() if word.endswith("%")]
         assert 1 <= len(shares) <= 3
         assert sum(shares) <= 102
+    scored = [*command, "--scores"]
+    done = subprocess.run(scored, input=b"A man.\n", capture_output=True, check=True)
+    score, text = done.stdout.decode().split("\n")[0].split(maxsplit=1)
+    assert float(score) < 0
+    assert text == first
     assert main(["translate", str(bundle), "-i", "--input", "in"]) == 2
 
 

@@ -175,8 +175,9 @@ def _converse(opened: Opened, options: Namespace) -> None:
                 [text], search, layout=_layout(options), num_hypotheses=options.n_best
             )
             spent_s = time.perf_counter() - started
+            scored = options.scores or options.n_best > 1
             for one in found:
-                print(f"{one.score:8.4f}  {one.text}" if options.n_best > 1 else one.text)
+                print(f"{one.score:8.4f}  {one.text}" if scored else one.text)
             if options.inspect:
                 _show_attention(opened.translator, text, search)
             print(f"  {units.DURATION.text(spent_s)}", file=sys.stderr)
