@@ -99,6 +99,6 @@ class ErrorResponse(BaseModel):
 
 
 class Health(BaseModel):
-    """status: ok, or stopping."""
+    """status: ok; who cannot say so does not answer."""
 
     status: str
