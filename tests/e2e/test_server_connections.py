@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -134,3 +135,28 @@ def test_idle_connections_make_room_for_others(server: Server) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert server.ask("/health").status == 200
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_body_of_a_request_to_upgrade_is_no_request(server: Server, *, together: bool) -> None:
+    body = b"GET /models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = (
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
+    )
+    with connect(server) as connection:
+        answer = b""
+        try:
+            for part in [head + body] if together else [head, body]:
+                connection.sendall(part)
+                time.sleep(0.2)
+            while part := connection.recv(65_536):
+                answer += part
+        except ConnectionError:  # closed while there was something to read
+            pass
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    upgrade = b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\n"
+    told = exchange(server, upgrade + b"Connection: upgrade, close\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 200 ")

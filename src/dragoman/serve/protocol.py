@@ -84,7 +84,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._advanced = True
         self._idle.pop(self, None)
         self._stop_waiting()
-        super().on_headers_complete()
+        framing = (b"content-length", b"transfer-encoding")
+        if any(name in framing for name, _ in self.headers) and self.parser.should_upgrade():
+            # httptools would not read the body, and take it for the next request.
+            self._refuse(b"400 Bad Request", told=True)
+        else:
+            super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         """The answer was given; a further request may wait for its own."""
@@ -100,7 +105,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is there."""
         self._advanced = True
-        super().on_message_complete()
+        if not self.transport.is_closing():  # refused at its head, there is no request to complete
+            super().on_message_complete()
 
     def _wait_for_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self._late)
