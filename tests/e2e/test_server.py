@@ -323,6 +323,24 @@ def test_sigterm_lets_work_end(bundle: Path) -> None:
         assert server.process.wait(timeout=60) == 0
 
 
+def test_a_stream_that_sigterm_leaves_no_time_for_says_so(bundle: Path) -> None:
+    """A client that reads to the end must not take what there is for the whole."""
+    with serving(bundle, "--threads", "1", "--timeout", "1") as server:
+        body = {"text": f"{LONG[:35]}\n" * 2700, "beam_size": 10}
+        answers: list[bytes] = []
+        asking = threading.Thread(
+            target=lambda: answers.append(server.ask("/translate/stream", body).body)
+        )
+        asking.start()
+        while b"dragoman_requests_under_way 2" not in server.ask("/metrics").body:
+            assert asking.is_alive(), "done too soon"
+        server.process.send_signal(signal.SIGTERM)
+        asking.join()
+        assert json.loads(answers[0].splitlines()[-1]) == {"error": "the server is ending"}
+        assert server.process.communicate()[1] == ""
+        assert server.process.returncode == 0
+
+
 def test_killed_it_starts_again_on_its_port(bundle: Path) -> None:
     with serving(bundle) as server:
         port = server.port

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from dragoman import __version__
 from dragoman.serve import libretranslate
 from dragoman.serve.batcher import OverloadedError
+from dragoman.serve.ending import Ending
 from dragoman.serve.json_route import JsonRoute
 from dragoman.serve.layout import Layout, paragraphs
 from dragoman.serve.limits import Guard, Limits
@@ -64,7 +65,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def create_app(served: Sequence[ServedModel], limits: Limits) -> ASGIApp:
+def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) -> ASGIApp:
     """The server's application over models that are loaded."""
     models, metrics = Models(served), Metrics()
 
@@ -82,7 +83,7 @@ def create_app(served: Sequence[ServedModel], limits: Limits) -> ASGIApp:
         lifespan=lifespan,
     )
     app.router.route_class = JsonRoute
-    _add_translation(app, models, limits)
+    _add_translation(app, models, limits, ending)
     _add_facts(app, models, metrics)
     _add_page(app)
     _add_errors(app)
@@ -90,7 +91,7 @@ def create_app(served: Sequence[ServedModel], limits: Limits) -> ASGIApp:
     return Guard(app, limits, metrics)
 
 
-def _add_translation(app: FastAPI, models: Models, limits: Limits) -> None:
+def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Ending) -> None:
     @app.post("/translate", responses=ERRORS)
     async def translate(request: TranslateRequest) -> TranslateResponse:
         """Translate one text or many."""
@@ -130,7 +131,7 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits) -> None:
         """Translate a document; its lines come one by one, as JSON, in order."""
         model = _model(models, request.source, request.target)
         check_size([request.text])
-        lines = _streamed(model, request, limits)
+        lines = _streamed(model, request, limits, ending)
         first = await anext(lines)  # what fails at once is told by its status
 
         async def all_lines() -> AsyncIterator[bytes]:
@@ -142,9 +143,12 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits) -> None:
 
 
 async def _streamed(
-    model: ServedModel, request: StreamRequest, limits: Limits
+    model: ServedModel, request: StreamRequest, limits: Limits, ending: Ending
 ) -> AsyncIterator[bytes]:
-    """The lines of a document, a few of them under way at a time."""
+    """The lines of a document, a few of them under way at a time.
+
+    What keeps the rest from coming is the last line: an answer without one is whole.
+    """
     sources = paragraphs(request.text, _LAYOUTS[request.format])
     groups = [
         sources[start : start + _STREAMED_TOGETHER]
@@ -160,7 +164,7 @@ async def _streamed(
                 )
                 pending.append(asyncio.create_task(work))
                 pending[-1].add_done_callback(_take_note)
-            async with asyncio.timeout(limits.request_s):
+            async with asyncio.timeout(min(limits.request_s, ending.left_s)):
                 found = await pending.pop(0)
             for best, *_ in found:
                 line = StreamLine(index=index, source=sources[index], text=best.text)
@@ -169,7 +173,8 @@ async def _streamed(
     except (OverloadedError, TimeoutError) as error:
         if not index:
             raise
-        problem = str(error) or "not done in time"
+        too_long = "the server is ending" if ending.left_s == 0 else "not done in time"
+        problem = str(error) or too_long
         yield ErrorResponse(error=problem).model_dump_json().encode() + b"\n"
     finally:
         for task in pending:

@@ -34,6 +34,7 @@ def serve(options: Namespace) -> int:
         import uvicorn
 
         from dragoman.serve.app import create_app
+        from dragoman.serve.ending import Ending, EndingServer
         from dragoman.serve.limits import Limits
         from dragoman.serve.models import ServedModel
         from dragoman.serve.protocol import BoundedProtocol, allow_connections
@@ -47,10 +48,11 @@ def serve(options: Namespace) -> int:
         max_waiting_pieces=options.queue,
         max_requests_per_client=options.requests_per_client,
     )
+    ending = Ending(options.timeout)
     with ExitStack() as stack:
         served = [ServedModel.of(*_open(stack, path, options), limits) for path in options.bundles]
         config = uvicorn.Config(
-            create_app(served, limits),
+            create_app(served, limits, ending),
             http=BoundedProtocol,
             ws="none",
             log_level="error",  # not a line for each request that is no HTTP: anybody can send it
@@ -65,7 +67,7 @@ def serve(options: Namespace) -> int:
         _tell(listener, options.host)
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn repeats them when it has drained
             signal.signal(number, lambda *_: None)
-        uvicorn.Server(config).run(sockets=[listener])
+        EndingServer(config, ending).run(sockets=[listener])
     return 0
 
 
