@@ -257,6 +257,10 @@ def test_a_head_is_bounded_in_bytes_and_in_time(server: Server) -> None:
     assert server.ask("/health").status == 200
 
 
+def test_nobody_is_sent_elsewhere(server: Server) -> None:
+    assert server.ask("/translate/", {"text": "A man."}).status == 404
+
+
 def test_a_stream_of_which_a_part_is_refused_says_so(bundle: Path) -> None:
     with serving(bundle, "--threads", "1", "--queue", "10") as server:
         # Parts of it find no room; the first of them is told of, and nobody waits for the others.

@@ -78,6 +78,7 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
     app = FastAPI(
         title="dragoman",
         version=__version__,
+        redirect_slashes=False,  # behind a proxy with TLS it would lead to http://
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,

@@ -31,7 +31,9 @@ class TranslateRequest(BaseModel):
     alternatives: int = Field(default=0, ge=0, le=9)
     """Further translations of each text."""
     beam_size: int | None = Field(default=None, ge=1, le=10)
-    """As the model was exported where it is left out; 1 is greedy and quickest."""
+    """As the model was exported where it is left out; 1 is greedy and quickest.
+
+    For alternatives it is at least one more than them."""
     format: Literal["text", "html"] = "text"
     """html: tags stay where they are."""
 
