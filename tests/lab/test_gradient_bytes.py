@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,23 +11,17 @@ from torch import nn
 from dragoman.cluster import step_time
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
-from dragoman.distributed.traffic import interface_bytes
 from dragoman.distributed.world import World
 from lab.conftest import OpenLab
-from lab.laboratory import INTERFACE
+from lab.counters import payload_sent
 from lab.ranks_on_hosts import run_on_hosts
 
 WIDTH = 1000
 SHAPES = ((WIDTH, WIDTH), (WIDTH,))
 NUM_WEIGHTS = WIDTH * WIDTH + WIDTH
 STEPS = 8
-HEADER_BYTES = 66
-"""Of Ethernet, IP and TCP with timestamps. They are 2 to 7% of what the interface counts: it takes
-larger packets than 1,500 bytes from some senders, and from others it does not."""
 SIZES = (step_time.FP4_BYTES, step_time.BF16_BYTES, step_time.FP32_BYTES)
 FP4, BF16, FP32 = (NUM_WEIGHTS * size for size in SIZES)
-SEGMENT_BYTES = 1448
-"""Of a packet of 1,500 bytes. Receivers that are short of time drop some, which are sent again."""
 # What is reduced in STEPS steps, from the beginning of a period to its end.
 REDUCED: dict[str, tuple[dict[str, Any], float]] = {
     "sync": ({}, STEPS * BF16),
@@ -37,16 +30,6 @@ REDUCED: dict[str, tuple[dict[str, Any], float]] = {
     "diloco": ({"diloco": {"every": 4, "fragments": 2, "delay": 1}}, STEPS / 4 * FP4),
     "powersgd": ({"powersgd": {"rank": 64}}, STEPS * step_time.powersgd_bytes(SHAPES, rank=64)),
 }
-
-
-def payload_sent() -> int:
-    """What this host has sent so far, without headers, acknowledgements and what was sent again."""
-    packets = Path(f"/sys/class/net/{INTERFACE}/statistics/tx_packets").read_text()
-    lines = Path("/proc/net/snmp").read_text().splitlines()
-    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
-    again = int(values[names.index("RetransSegs")])
-    sent_bytes = interface_bytes(INTERFACE).sent
-    return sent_bytes - HEADER_BYTES * int(packets) - SEGMENT_BYTES * again
 
 
 def sent(world: World, settings: dict[str, Any]) -> Any:
