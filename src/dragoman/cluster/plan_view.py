@@ -88,7 +88,7 @@ def _assumptions(plan: Plan) -> list[str]:
 
 
 def _say(console: Console, text: str, *, style: str = "") -> None:
-    console.print(text, style=style, highlight=False, soft_wrap=True)
+    console.print(text, style=style, highlight=False)
 
 
 def _show(console: Console, table: Table) -> None:
