@@ -119,31 +119,40 @@ def _ask_to_end(session: Session, run: Path) -> None:
 
     Containers number their processes anew, and those on the host's network have the host's name.
     """
-    lock, files = (run / _LOCK).stat(), Path(f"/proc/{session.pid}/fd")
     try:
-        # Where the system does not tell which files a process has open, the record is believed.
-        if Path("/proc/self/fd").is_dir() and not any(_is(file, lock) for file in files.iterdir()):
-            raise FileNotFoundError
-        os.kill(session.pid, signal.SIGTERM)
-    except (FileNotFoundError, ProcessLookupError) as error:
-        if not _is_held(run):  # it has just ended
+        if _has_open(session.pid, run / _LOCK):
+            os.kill(session.pid, signal.SIGTERM)
             return
-        raise MachineError(
-            f"process {session.pid} that trains it is not to be seen from here",
-            place=run,
-            remedy="stop it in its container, or on its machine",
-        ) from error
+    except ProcessLookupError:
+        pass
     except PermissionError as error:
         raise MachineError(
             f"process {session.pid} that trains it is another user's",
             place=run,
             remedy="stop it as that user",
         ) from error
+    if _is_held(run):  # otherwise it has just ended
+        raise MachineError(
+            f"process {session.pid} that trains it is not to be seen from here",
+            place=run,
+            remedy="stop it in its container, or on its machine",
+        )
 
 
-def _is(file: Path, lock: os.stat_result) -> bool:
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open; believed where the system does not tell."""
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    wanted = path.stat()
     try:
-        return os.path.samestat(file.stat(), lock)
+        return any(_is(file, wanted) for file in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:  # there is no such process
+        return False
+
+
+def _is(file: Path, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(file.stat(), wanted)
     except FileNotFoundError:  # closed meanwhile, or a pipe
         return False
 

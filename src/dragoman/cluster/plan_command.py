@@ -55,7 +55,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     link = _link(request.link, measured, num_hosts=layout.num_hosts)
     workload = workload_of(recipe)
     compute = _compute(workload, layout, hosts, measured, request)
-    # What a step is said to take is not said of what: of GPUs, unless the hosts have none.
+    # --compute does not name what computes: GPUs, unless the hosts have none.
     on_cpu = compute.unit == "CPU" or (hosts is not None and all(one.slots for one in hosts.host))
     cluster = Cluster(layout, link, "cpu" if on_cpu else "gpu")
     prices, currency = _prices(hosts, request.price, num_hosts=layout.num_hosts)

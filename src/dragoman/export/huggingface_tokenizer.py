@@ -64,6 +64,6 @@ def _normalizer(*, lowercase: bool) -> Any:
             normalizers.Replace("\ufeff", ""),
             normalizers.Replace(Regex(f"[\t\r{UNICODE_SPACES}]"), " "),
             normalizers.Replace(Regex(" {2,}"), " "),
-            normalizers.Replace(Regex("^ | $"), ""),  # Strip would take control characters too
+            normalizers.Replace(Regex(r"\A | \z"), ""),  # Strip would take control characters too
         ]
     )
