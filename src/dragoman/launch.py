@@ -34,6 +34,8 @@ from dragoman.telemetry.price import PRICE_VARIABLE
 
 _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
 """The process id of whoever started this process, if it was one of ours."""
+NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
+"""The environment of processes that compute on the processor, be there GPUs or not."""
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SECONDS_TO_SAVE: Final = 60.0
@@ -52,6 +54,7 @@ class Share:
 
     interface: the one network interface that the collectives use.
     price_per_hour: of all hosts, such as `6.12 USD`; "" where it is not known.
+    on_processor: whether its ranks leave the GPUs alone that the machine may have.
     """
 
     number: int
@@ -59,6 +62,7 @@ class Share:
     interface: str
     store: StoreAddress
     price_per_hour: str = ""
+    on_processor: bool = False
 
     def environment(self) -> dict[str, str]:
         """What a process of this share must know: where to meet the others, and over what."""
@@ -67,6 +71,7 @@ class Share:
             "GLOO_SOCKET_IFNAME": self.interface,
             "NCCL_SOCKET_IFNAME": f"={self.interface}",
             PRICE_VARIABLE: self.price_per_hour,
+            **(NO_GPUS if self.on_processor else {}),
         }
 
 

@@ -30,6 +30,7 @@ def shares(hosts: Hosts, facts: ClusterFacts, **values: Any) -> dict[str, WorkRe
             interface=card.name,
             address=card.address,
             token=token,
+            on_processor=not host.gpus,
             **values,
         )
     return requests

@@ -21,6 +21,9 @@ from dragoman.cluster.agent import network, sole, work
 from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool, prefix_digest
 from dragoman.cluster.copying import code_digest, read_code
+from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.job import shares
 from dragoman.distributed.devices import nccl_version
 from dragoman.errors import MachineError
 from processes import wait_until
@@ -190,6 +193,46 @@ def test_what_listens_on_loopback_is_out_of_reach_of_strangers() -> None:
         socket.create_server(("0.0.0.0", 0)) as everywhere,
     ):
         assert work._exposed("10.0.0.1") == [f"0.0.0.0:{everywhere.getsockname()[1]}"]
+
+
+class Obeyed:
+    """A channel over which the desk says what it always does."""
+
+    def __init__(self) -> None:
+        said: list[dict[str, Any]] = [{"doors": []}, {"store": "127.0.0.1:1/token"}]
+        self._said = iter(said)
+
+    def say(self, what: str, **values: Any) -> None:
+        pass
+
+    def expect(self) -> dict[str, Any]:
+        return next(self._said)
+
+
+@pytest.mark.parametrize(("slots", "hidden"), [(1, True), (0, False)])
+def test_ranks_on_the_processor_do_not_see_gpus(
+    slots: int, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine of slots may have GPUs, which are for others."""
+    host = Host(name="alpha", address="127.0.0.1", slots=slots, gpus=1 - slots)
+    card = InterfaceFacts(name="lo", address="127.0.0.1", mtu_bytes=1500, errors=0)
+    said = HostFacts(
+        host="alpha",
+        cpu_cores=1,
+        versions={},
+        digests={},
+        interface=card,
+        shared_memory_bytes=0,
+        disk_free_bytes=0,
+    )
+    request = shares(Hosts(host=(host,)), ClusterFacts(hosts=(said,)), job="probe")["alpha"]
+    environments: list[dict[str, str]] = []
+    monkeypatch.setitem(
+        work._JOBS, "probe", lambda _, __, share: environments.append(share.environment())
+    )
+    work.work(Obeyed(), request.model_dump(mode="json"))  # type: ignore[arg-type]
+    (environment,) = environments
+    assert (environment.get("CUDA_VISIBLE_DEVICES") == "") == hidden
 
 
 def state_of(pid: int) -> str:

@@ -48,6 +48,7 @@ class WorkRequest(Section):
     events: file name, size and digest of what the desk has of each of this host's ranks.
     checkpoint: the one to go on from, by name; newer ones are of a time that was given up.
     price_per_hour: of all hosts, with its currency; "" where it is not known.
+    on_processor: its ranks do not use the GPUs that the host may have.
     """
 
     job: Literal["train", "probe"]
@@ -60,6 +61,7 @@ class WorkRequest(Section):
     run: str = ""
     checkpoint: str = ""
     price_per_hour: str = ""
+    on_processor: bool = False
     events: dict[str, tuple[int, str]] = Field(default_factory=dict)
 
 
@@ -79,6 +81,7 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
                 request.interface,
                 StoreAddress.parse(begin["store"]),
                 request.price_per_hour,
+                request.on_processor,
             )
             _JOBS[request.job](channel, request, share)
     except DragomanError as error:
