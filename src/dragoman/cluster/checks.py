@@ -159,7 +159,15 @@ def versions(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
 
 
 def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """Code, recipe, data and vocabulary are equal everywhere, and what they are here."""
+    """Code, recipe, data and vocabulary are equal everywhere, and what they are here.
+
+    The run's own directory is another one on each host: what its ranks write there comes here.
+    """
+    for host in facts.hosts:
+        if host.holds_desk:
+            found = f"its folder, {wanted.host(host.host).folder}, is where the run is kept here"
+            remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere with --runs"
+            yield _fail("same files", host.host, found, remedy)
     for name in _names(host.digests for host in facts.hosts):
         having = [host for host in facts.hosts if name in host.digests]
         right, where = having[0].digests[name], f"on {having[0].host}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import secrets
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from dragoman import units
@@ -19,6 +22,7 @@ from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
 from dragoman.cluster.team import DONE, GONE, Message, Team, in_order
 from dragoman.errors import MachineError
+from dragoman.files import disk_errors_named
 
 _FACTS_S: Final = 120.0
 _MEASURE_S: Final = 180.0
@@ -84,20 +88,43 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
     return Examined(facts, code)
 
 
-def compare_files(hosts: Hosts, *, code: str, run: str) -> ClusterFacts:
+def compare_files(hosts: Hosts, *, code: str, run: str, mark: str = "") -> ClusterFacts:
     """What each host says of itself once it has code, data and the run's own files.
 
-    run: its directory below the folder of each host.
+    run: its directory below the folder of each host. mark: of `marked`, for that directory here.
     """
-    return ClusterFacts(hosts=tuple(_ask(hosts.host, hosts, code=code, run=run)))
+    return ClusterFacts(hosts=tuple(_ask(hosts.host, hosts, code=code, run=run, mark=mark)))
+
+
+@contextmanager
+def marked(directory: Path) -> Iterator[str]:
+    """Inside the block a file of this name is in the directory here, and in no other one.
+
+    Whoever sees it elsewhere sees the same directory: paths and numbers of files do not tell that
+    where machines share a disk.
+    """
+    path = directory / f".desk-{secrets.token_hex(8)}"
+    try:
+        with disk_errors_named(directory):
+            path.touch()
+        yield path.name
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _ask(
-    asked: Sequence[Host], hosts: Hosts, *, code: str, run: str = "", measure: bool = False
+    asked: Sequence[Host],
+    hosts: Hosts,
+    *,
+    code: str,
+    run: str = "",
+    mark: str = "",
+    measure: bool = False,
 ) -> list[HostFacts]:
     """What each host says of itself, and how far its clock is ahead of what most say.
 
-    run: the run whose files are compared, "" where there is none yet. measure: its steps, too.
+    run: the run whose files are compared, "" where there is none yet. mark: as in `compare_files`.
+    measure: its steps, too.
     """
     with Team(asked, code=code, verb="facts") as team:
         for host in asked:
@@ -108,6 +135,7 @@ def _ask(
                 peers=peers,
                 gpus=host.gpus,
                 run=run,
+                mark=mark,
                 ranks=host.ranks,
                 measure=measure,
             )

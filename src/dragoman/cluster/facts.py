@@ -33,6 +33,8 @@ class HostFacts(Section):
     """Of python, torch, dragoman, ...; None where it is not installed."""
     digests: dict[str, str | None]
     """sha256 of code, recipe, data and vocabulary; None where it is not there."""
+    holds_desk: bool = False
+    """Whether its directory of the run is the very one in which the desk keeps it."""
     clock_offset_s: float | None = None
     """Ahead of what most hosts, and the machine that asks them, say."""
     interface: InterfaceFacts | None = None

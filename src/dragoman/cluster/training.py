@@ -22,7 +22,7 @@ from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newes
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
 from dragoman.cluster.crew import Crew
-from dragoman.cluster.examine import compare_files, examine_hosts, on_each
+from dragoman.cluster.examine import compare_files, examine_hosts, marked, on_each
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
@@ -152,7 +152,8 @@ def _train_once(
     tell: Tell,
 ) -> None:
     _bring(run, remote, tell=tell)
-    facts = compare_files(run.hosts, code=remote.code, run=remote.place)
+    with marked(run.path) as mark:
+        facts = compare_files(run.hosts, code=remote.code, run=remote.place, mark=mark)
     digests = digests_here(run.path, run.prepared) | {"code": remote.code}
     _require_fit(facts, Wanted(run.hosts, needed_bytes=0, digests=digests))
     with Courier(remote) as courier:

@@ -23,6 +23,7 @@ from dragoman.cluster.facts import HostFacts, InterfaceFacts
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.errors import CorpusError
 from dragoman.files import file_sha256
+from dragoman.launch import NO_GPUS
 from dragoman.settings import Section
 from dragoman.telemetry import host
 
@@ -38,7 +39,8 @@ _STEPS_S: Final = 90
 class FactsRequest(Section):
     """What to look at.
 
-    run: a directory below this host's folder, "" where there is none yet. ranks: of this host.
+    run: a directory below this host's folder, "" where there is none yet. mark: a file that the
+    desk has put into its own directory of that run, by name. ranks: of this host.
     measure: whether to train for some seconds, to learn how fast it is.
     """
 
@@ -47,6 +49,7 @@ class FactsRequest(Section):
     peers: tuple[str, ...]
     gpus: int
     run: str = ""
+    mark: str = ""
     ranks: int = 1
     measure: bool = False
 
@@ -71,6 +74,7 @@ def gather(request: FactsRequest) -> HostFacts:
         cpu_cores=host.cpu_cores(),
         versions=_versions() | below,
         digests=_digests(request.run),
+        holds_desk=bool(request.mark) and (Path(request.run) / request.mark).exists(),
         interface=_interface(request),
         name_resolves_to=network.resolve(socket.gethostname()),
         shared_memory_bytes=_size(_SHARED_MEMORY),
@@ -114,7 +118,7 @@ def _speed(request: FactsRequest) -> dict[str, float]:
     """Of real steps on the share of this host that one of its ranks has; nothing if they fail."""
     environment = os.environ | {
         "OMP_NUM_THREADS": str(max(1, host.cpu_cores() // request.ranks)),
-        **({} if request.gpus else {"CUDA_VISIBLE_DEVICES": ""}),
+        **({} if request.gpus else NO_GPUS),
     }
     program = [sys.executable, "-P", "-m", "dragoman.train.step_rate"]
     try:
