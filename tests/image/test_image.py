@@ -128,6 +128,9 @@ def test_the_compose_file_asks_for_what_training_needs() -> None:
         assert service["network_mode"] == "host"
         assert service["shm_size"] == "2gb"
         assert service["user"] == "${UID:-1000}:${GID:-1000}"
+        # Any user's own, whom the image may not know.
+        (volume,) = service["volumes"]
+        assert volume == f"../work:{service['environment']['HOME']}"
         build = service["build"]
         assert (REPOSITORY / "docker" / build["context"] / build["dockerfile"]).is_file()
     (device,) = services["gpu"]["deploy"]["resources"]["reservations"]["devices"]
