@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
@@ -100,6 +100,31 @@ def test_a_skypilot_task_gives_every_machine_the_command_as_it_is() -> None:
     assert task["num_nodes"] == 3
     seen = arguments_seen(task["run"], "timeout", SKYPILOT_NODE_IPS="10.0.0.7\n10.0.0.8")
     assert seen == job().command(at="10.0.0.7:29400")
+
+
+def test_a_skypilot_task_brings_its_own_python(tmp_path: Path) -> None:
+    """Images have 3.10, or one that is the system's and refuses packages."""
+    bin_, environment = tmp_path / ".local/bin", tmp_path / "dragoman/bin"
+    for folder in (bin_, environment):
+        folder.mkdir(parents=True)
+    (bin_ / "uv").write_text('#!/bin/sh\necho "$@" >> "$HOME/asked"\n')
+    (environment / "timeout").write_text("#!/bin/sh\necho this one\n")
+    for program in (bin_ / "uv", environment / "timeout"):
+        program.chmod(0o755)
+    task = yaml.safe_load(skypilot(job(), accelerator="V100"))
+    done = subprocess.run(
+        ["bash", "-ec", task["setup"] + task["run"]],
+        capture_output=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYPILOT_NODE_IPS": "10.0.0.1"},
+    )
+    made, filled = (tmp_path / "asked").read_text().splitlines()
+    assert made.startswith("venv ")
+    assert made.endswith(str(environment.parent))
+    version = tuple(map(int, made.split("--python ")[1].split()[0].split(".")))
+    assert version >= (3, 11)
+    assert filled.startswith(f"pip install --python {environment.parent} -c constraints.txt")
+    assert done.stdout == b"this one\n"
 
 
 def test_a_skypilot_task_is_one_by_its_own_schema() -> None:

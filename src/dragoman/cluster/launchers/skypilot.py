@@ -9,6 +9,9 @@ from typing import Final
 from dragoman.cluster.launchers.job import PORT, ScheduledJob
 from dragoman.errors import ConfigError
 
+_PYTHON: Final = "3.12"
+"""Machines have what their image has, be it older than dragoman asks for; SkyPilot brings uv. One
+of uv's own has the headers that torch.compile wants."""
 _ACCELERATOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -42,8 +45,11 @@ volumes:
 secrets:
   DRAGOMAN_TOKEN: null
 setup: |
-  pip install -c constraints.txt '.[gpu]'
+  uv="$HOME/.local/bin/uv"
+  "$uv" venv --allow-existing --python {_PYTHON} --python-preference only-managed "$HOME/dragoman"
+  "$uv" pip install --python "$HOME/dragoman" -c constraints.txt '.[gpu]'
 run: |
+  export PATH="$HOME/dragoman/bin:$PATH"
   first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)
   timeout --signal=TERM {job.hours}h {command}
 """
