@@ -62,7 +62,7 @@ def train(options: Namespace) -> int:
     from dragoman import run as steps
     from dragoman.cluster.hosts import load_hosts
 
-    hosts = load_hosts(options.hosts) if options.hosts else None
+    hosts = None if options.hosts is None else load_hosts(options.hosts)
     if hosts is not None and options.ranks is not None:
         raise ConfigError(
             "the hosts say how many ranks each has", place="--ranks", remedy="leave it out"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.cli import main
 from dragoman.cluster.commands import planned_commands
 from dragoman.cluster.hosts import Host, Hosts
+from dragoman.errors import ConfigError
 
 HOSTS = Hosts(
     host=(
@@ -50,6 +52,14 @@ def test_a_shell_runs_ssh_and_nothing_else(run: str, tmp_path: Path) -> None:
     for call in calls:
         assert call[call.index("--") + 1] in ("10.0.0.1", "b.example")
         assert len(call) == call.index("--") + 3  # one word for the one shell on the host
+
+
+def test_hosts_of_an_empty_variable_do_not_mean_this_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`--hosts "$HOSTS"` where nobody has set it: training would begin here, on one rank."""
+    assert main(["train", "demo", "--hosts", "", "--dry-run"]) == ConfigError.exit_code
+    assert "'' is no host" in capsys.readouterr().err
 
 
 def test_uneven_hosts_and_all_that_is_started_there() -> None:
