@@ -123,7 +123,6 @@ def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], Non
 
     tell: what is being done, for people.
     """
-    from dragoman.cluster.hosts import record_hosts
     from dragoman.cluster.training import HostRun, train_on_hosts
     from dragoman.estimate import estimate
     from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
@@ -132,7 +131,6 @@ def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], Non
     disk = estimate(directory.recipe(), world_size=world_size).disk
     run = HostRun(directory.path, directory.prepared(), hosts, needed_bytes=disk.size_bytes)
     with training_session(directory.path):
-        record_hosts(directory.path, hosts)
         with disk_errors_named(directory.tensorboard):
             listeners = [ConsoleSink(), TensorBoardSink(directory.tensorboard)]
         try:

@@ -24,7 +24,7 @@ from dragoman.cluster.copying import Parcel, directory_parcel
 from dragoman.cluster.crew import Crew
 from dragoman.cluster.examine import compare_files, examine_hosts, marked, on_each
 from dragoman.cluster.facts import ClusterFacts
-from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.job import Job, shares
 from dragoman.cluster.measured import remember
 from dragoman.cluster.team import Team
@@ -94,7 +94,10 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     between, InterruptedRunError where the user stopped it, and what the workers raise.
     """
     with stop_requests() as requests:
+        if not (run.path / HOSTS_FILE).exists():
+            record_hosts(run.path, run.hosts)  # `resume` goes there once they are put right
         code = _examined(run, tell=tell)
+        record_hosts(run.path, run.hosts)  # in place of those it was on, now that these are fit
         crew, tries, reached, begun = Crew(run.hosts), 0, -1, False
         while True:
             remote = RunOnHosts(run.path, crew.present, code)

@@ -17,7 +17,8 @@ from dragoman.cluster.examine import (
     marked,
     measuring_limit_s,
 )
-from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.hosts import Host, Hosts, recorded_hosts
+from dragoman.cluster.training import HostRun, NotFitError, train_on_hosts
 from dragoman.distributed.probe import tournament
 
 SSH = """\
@@ -67,6 +68,19 @@ def test_a_folder_in_which_the_desk_keeps_the_run_is_refused(shared: bool, tmp_p
     assert list((tmp_path / "desk/runs/demo").iterdir()) == []
     said = [one.found for one in examine(facts, Wanted(hosts, 0)) if one.check == "same files"]
     assert (f"its folder, {folder}, is where the run is kept here" in said) == shared
+
+
+def test_hosts_that_are_refused_do_not_take_the_place_of_those_a_run_was_on(tmp_path: Path) -> None:
+    """Resume goes to the hosts that are written down."""
+    first, other = (
+        Hosts(host=(Host(name=name, address=name, slots=1, python="/nowhere/python"),))
+        for name in ("alpha", "beta")
+    )
+    for hosts in (first, other):
+        run = HostRun(tmp_path, tmp_path, hosts, needed_bytes=0)
+        with pytest.raises(NotFitError, match="there is no /nowhere/python"):
+            train_on_hosts(run, listeners=[], tell=lambda _: None)
+    assert recorded_hosts(tmp_path) == first
 
 
 @pytest.mark.parametrize("wrong", ["alpha", "beta"])
