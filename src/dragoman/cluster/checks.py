@@ -40,6 +40,7 @@ LEAST_DISK_BYTES_PER_S: Final = 50e6
 OTHERS: Final = "the others"
 """In place of a host's name, which has no space: all that could be looked at."""
 _MAY_DIFFER: Final = ("driver",)
+_OF_GPUS: Final = ("nccl", "driver")
 _NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth")
 
 
@@ -119,9 +120,14 @@ def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """GPUs that are stated, seen and usable are the same number."""
+    """GPUs that are stated, seen and usable are the same number; no host stands alone with them."""
+    first = wanted.hosts.host[0]
     for host in facts.hosts:
         stated = wanted.host(host.host)
+        if bool(stated.slots) != bool(first.slots):
+            found = f"one of {first.name} and this computes on GPUs, one on its processor"
+            remedy = "leave one of the two out, or give all hosts slots: nothing sums between them"
+            yield _fail("devices", host.host, found, remedy)
         if stated.slots:
             if host.cpu_cores < stated.slots:
                 found = f"{stated.slots} ranks on {host.cpu_cores} cores"
@@ -143,11 +149,13 @@ def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-def versions(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
     """The same software everywhere, as most hosts have it."""
     for name in _names(host.versions for host in facts.hosts):
-        usual = _usual([host.versions.get(name) for host in facts.hosts])
-        for host in facts.hosts:
+        of_gpus = name in _OF_GPUS
+        asked = [one for one in facts.hosts if not (of_gpus and wanted.host(one.host).slots)]
+        usual = _usual([host.versions.get(name) for host in asked])
+        for host in asked:
             own = host.versions.get(name)
             if own == usual:
                 continue
@@ -159,15 +167,11 @@ def versions(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
 
 
 def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """Code, recipe, data and vocabulary are equal everywhere, and what they are here.
-
-    The run's own directory is another one on each host: what its ranks write there comes here.
-    """
-    for host in facts.hosts:
-        if host.holds_desk:
-            found = f"its folder, {wanted.host(host.host).folder}, is where the run is kept here"
-            remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere with --runs"
-            yield _fail("same files", host.host, found, remedy)
+    """Code, recipe, data and vocabulary are equal everywhere, and what they are here."""
+    for host in filter(lambda one: one.holds_desk, facts.hosts):  # its events would come to itself
+        found = f"its folder, {wanted.host(host.host).folder}, is where the run is kept here"
+        remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere with --runs"
+        yield _fail("same files", host.host, found, remedy)
     for name in _names(host.digests for host in facts.hosts):
         having = [host for host in facts.hosts if name in host.digests]
         right, where = having[0].digests[name], f"on {having[0].host}"

@@ -15,7 +15,8 @@
     address = "10.0.0.2"
     gpus = 1
 
-The first host is the one that ranks count from. Hosts may differ in everything.
+The first host is the one that ranks count from. Hosts may differ in everything but one: either all
+compute on GPUs, or all on their processors (`slots`).
 """
 
 from __future__ import annotations

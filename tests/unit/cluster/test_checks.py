@@ -329,6 +329,25 @@ def test_ranks_on_processors_need_no_gpu() -> None:
     assert "2 ranks on 1 cores" in found
 
 
+def test_gpus_and_processors_do_not_train_together() -> None:
+    """One would wait for the others in NCCL, which wait for it in Gloo."""
+    machines = [{"name": "alpha", "address": "a", "gpus": 2}]
+    machines.append({"name": "beta", "address": "b", "slots": 2})
+    hosts = Hosts.model_validate({"host": machines})
+    common = {"python": "3.11.7", "torch": "2.13.0"}
+    facts = ClusterFacts(
+        hosts=(
+            host("alpha", versions=common | {"nccl": "2.27.3", "driver": "580.1"}),
+            host("beta", versions=common),
+        )
+    )
+    wrong = [one for one in examine(facts, Wanted(hosts, needed_bytes=0)) if one.status != "ok"]
+    assert [(one.check, one.host) for one in wrong if one.status == "failure"] == [
+        ("devices", "beta")
+    ]
+    assert all(one.check != "versions" for one in wrong)
+
+
 def test_the_planner_gets_what_was_measured() -> None:
     link = measured_link(cluster())
     assert link is not None
