@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
+from dragoman.cli import main
 from dragoman.cluster.launchers.job import ScheduledJob
 from dragoman.cluster.launchers.kubernetes import kubernetes
 from dragoman.cluster.launchers.skypilot import skypilot
@@ -163,3 +165,18 @@ def test_what_no_scheduler_takes_is_refused(changes: dict[str, object], place: s
     with pytest.raises(ConfigError) as caught:
         job(**changes)
     assert caught.value.place == place
+
+
+HOW_TO = Path(__file__).parents[3] / "docs/how-to/schedulers.md"
+GENERATE = re.compile(r"^dragoman (generate .*) > (\S+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"), GENERATE.findall(re.sub(r"\\\n *", "", HOW_TO.read_text()))
+)
+def test_the_how_to_writes_the_file_that_its_first_lines_start(
+    command: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(command)) == 0
+    first_lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ")]
+    assert any(line.endswith(f" {file}") for line in first_lines)
