@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from dragoman import units
 from dragoman.cluster.checks import measured_link
@@ -19,6 +19,7 @@ from dragoman.cluster.workload import Workload, workload_of
 from dragoman.errors import ConfigError
 from dragoman.recipe import Recipe
 
+Value = TypeVar("Value")
 _EXAMPLE: Final = "such as --link 100Mbit --ranks 4 --gpu v100"
 _RANGE_STEP_S: Final = (1e-6, 1e6)
 _MOST_PRICE: Final = 1e9
@@ -62,6 +63,14 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     return make_plan(workload, cluster, compute, prices_per_hour=prices, currency=currency)
 
 
+def _typed(option: str, text: str, parse: Callable[[str], Value]) -> Value:
+    """What an option says; ConfigError names the option where that is nothing."""
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(error.problem, place=option, remedy=error.remedy) from error
+
+
 def _layout(hosts: Hosts | None, ranks: str | None) -> Layout:
     if hosts is not None:
         return Layout(hosts.ranks_per_host)
@@ -74,7 +83,7 @@ def _prices(
 ) -> tuple[Sequence[float | None], str]:
     """Of each host for an hour, and the currency."""
     if price is not None:
-        amount, currency = units.parse_money(price)
+        amount, currency = _typed("--price", price, units.parse_money)
         if not 0 <= amount <= _MOST_PRICE:
             raise ConfigError(
                 f"{price!r} is no price of a host",
@@ -101,7 +110,7 @@ def _compute(
             remedy="leave one of the two out",
         )
     if request.compute is not None:
-        step_s = units.DURATION.parse(request.compute)
+        step_s = _typed("--compute", request.compute, units.DURATION.parse)
         least_s, most_s = _RANGE_STEP_S
         if not least_s <= step_s <= most_s:
             raise ConfigError(
@@ -134,7 +143,7 @@ def _measured_devices(hosts: Hosts, measured: Measured | None) -> list[Device]:
 def _link(said: str | None, measured: Measured | None, *, num_hosts: int) -> Link:
     """As it was given, else as it was measured."""
     if said is not None:
-        return Link.parse(said)
+        return _typed("--link", said, Link.parse)
     link = measured_link(measured.facts) if measured else None
     if link is None and num_hosts == 1:  # for what-ifs with more hosts
         return replace(Link.nominal(1e9), source="assumed: a port of 1 Gbit/s")

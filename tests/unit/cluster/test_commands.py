@@ -62,6 +62,16 @@ def test_hosts_of_an_empty_variable_do_not_mean_this_machine(
     assert "'' is no host" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--link=1Gb", "--compute=5", "--price=3"])
+def test_an_option_that_lacks_its_unit_is_named(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound = ["plan", "demo", "--ranks=2", "--link=1Gbit", "--compute=1s"]
+    assert main([*sound, option]) == ConfigError.exit_code
+    name, _, said = option.partition("=")
+    assert capsys.readouterr().err.startswith(f"dragoman: {name}: '{said}' is not a")
+
+
 def test_uneven_hosts_and_all_that_is_started_there() -> None:
     there = [
         shlex.split(line.partition("there: ")[2])
