@@ -45,7 +45,7 @@ from dragoman.telemetry.samples import LinkMeasured
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.checkpoint import Checkpoint, CheckpointStore, load_weights
-from dragoman.train.matrix_rate import measure_device
+from dragoman.train.matrix_rate import measure_device, slow_precision
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.schedule import learning_rate
 from dragoman.train.snapshot import agreed_checkpoint, resume
@@ -268,9 +268,19 @@ def _tell_start(
     events.write(started, step=state.step)
     if state.step:
         return
-    events.write(measure_device(world.device, recipe.train), step=0)
+    _tell_device(recipe, world, events)
     if recipe.distributed.strategy != "auto":  # which has measured the link itself
         _tell_link(world, events)
+
+
+def _tell_device(recipe: Recipe, world: World, events: EventWriter) -> None:
+    """All ranks at once, as those of one host share what is measured."""
+    precision = recipe.train.precision
+    measured = measure_device(world.device, precision)
+    events.write(measured, step=0)
+    slow = slow_precision(measured, precision)
+    if slow and world.is_main:
+        events.write(slow, step=0)
 
 
 def _tell_link(world: World, events: EventWriter) -> None:

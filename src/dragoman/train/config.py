@@ -8,6 +8,8 @@ from pydantic import Field
 
 from dragoman.settings import Section
 
+Precision = Literal["fp32", "bf16", "fp16"]
+
 
 class OptimizerConfig(Section):
     """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019)."""
@@ -25,7 +27,7 @@ class TrainConfig(Section):
     """How long to train, in which precision, and when to look."""
 
     max_steps: int = Field(default=100_000, ge=1)
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Precision = "fp32"
     compile: bool = False
     """torch.compile the encoder and decoder stacks (worth it on a GPU)."""
     seed: int = Field(default=1, ge=0, lt=2**63)
