@@ -67,7 +67,7 @@ SETTING: Final = [
     "schedule.peak_learning_rate=5e-3",
     "model.norm=pre",
     "model.dropout=0.2",
-    "train.precision=bf16",
+    "train.precision={precision}",
     "train.validate_at_start=false",
     # An average of the weights takes the noise of the last steps out of the comparison.
     "train.ema_decay=0.995",
@@ -104,7 +104,7 @@ class Result:
 
 def main() -> None:
     options = _options()
-    setting = " ".join(SETTING)
+    setting = " ".join(_setting(options))
     if not options.table:
         options.work.mkdir(parents=True, exist_ok=True)
         prepared = _prepare(options)
@@ -247,7 +247,7 @@ def _run(
         replicas=replicas,
         seed=seed,
         steps=options.steps,
-        setting=" ".join(SETTING),
+        setting=" ".join(_setting(options)),
         bleu=scored["bleu"],
         bleu_low=scored["bleu_low"],
         bleu_high=scored["bleu_high"],
@@ -284,8 +284,12 @@ def _common(options: argparse.Namespace) -> list[str]:
         f"schedule.warmup_steps={options.steps // 10}",
         f"train.validate_every_steps={max(1, options.steps // NUM_VALIDATIONS)}",
         f"checkpoint.every_steps={max(1, options.steps // NUM_VALIDATIONS)}",
-        *SETTING,
+        *_setting(options),
     ]
+
+
+def _setting(options: argparse.Namespace) -> list[str]:
+    return [one.format(precision=options.precision) for one in SETTING]
 
 
 def _flags(overrides: list[str]) -> list[str]:
@@ -312,6 +316,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--strategies", nargs="+", default=ASKED, choices=STRATEGIES)
     parser.add_argument("--steps", type=int, default=1500, help="of 16,384 cells (default: 1500)")
+    parser.add_argument(
+        "--precision",
+        default="bf16",
+        choices=["bf16", "fp32"],
+        help="fp32: for a CPU without instructions for bf16 (default: bf16)",
+    )
     parser.add_argument("--gpu", action="store_true", help="all ranks of all runs share one")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--table", action="store_true", help="of the results so far; no training")
