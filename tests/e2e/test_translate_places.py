@@ -118,6 +118,35 @@ def test_a_directory_is_refused_before_the_work(
     assert names() == {"in", "folder"}
 
 
+@pytest.mark.parametrize("source", [["--input", "in"], []])
+@pytest.mark.parametrize(
+    ("name", "problem", "remedy"),
+    [
+        ("missing/deep/out", "missing/deep: no such directory", "mkdir -p"),
+        ("in/out", "in: is no directory", "name a file elsewhere"),
+        ("dangling", "missing: no such directory", "mkdir -p"),
+    ],
+)
+def test_a_directory_that_is_not_there_is_named_before_the_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: list[str],
+    name: str,
+    problem: str,
+    remedy: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").write_text(LINES)
+    Path("dangling").symlink_to("missing/out")
+    # No model is looked for: it would be what is complained of.
+    assert main(["translate", "no-model", *source, "--output", name]) == 2
+    told = complaint(capsys)
+    assert problem in told
+    assert remedy in told
+    assert names() == {"in", "dangling"}
+
+
 def test_streams_that_are_closed(bundle: str, expected: str) -> None:
     def run(arguments: str) -> subprocess.CompletedProcess[str]:
         command = f"exec {sys.executable} -m dragoman.cli translate {bundle} {arguments}"

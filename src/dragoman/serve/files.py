@@ -49,13 +49,23 @@ def output_place(output: Path, source: Path | None) -> Path:
     """Where the output goes: what a link points to, so that the link stays.
 
     source: the standard input where it is None.
-    Raises ConfigError where that is a directory, or the input, whose text would be lost.
+    Raises ConfigError where that is a directory or in one that is not there, or is the input, whose
+    text would be lost.
     """
     if is_device(output):
         return output
     output = Path(os.path.realpath(output))
     if output.is_dir():
         raise ConfigError("is a directory", place=output, remedy="name a file with --output")
+    if not output.parent.is_dir():
+        there = output.parent.exists()
+        raise ConfigError(
+            "is no directory" if there else "no such directory",
+            place=output.parent,
+            remedy="name a file elsewhere with --output"
+            if there
+            else "make it with mkdir -p, or name a file elsewhere with --output",
+        )
     with suppress(OSError):  # what is not there is told of when it is opened
         given = os.fstat(0) if source is None else source.stat()
         if os.path.samestat(given, output.stat()):
