@@ -179,6 +179,7 @@ HOSTILE = [
     "\ufeffbom and\u00a0no-break",
     "emoji 👩‍👩‍👧 and 漢字 end",
     "</s> <s> <unk> <pad> typed",
+    "a<s>b</s>c <unk><pad>",
     "שלום עולם",
     "\u2581 lower block \u2581\u2581x",
     "UPPER lower ŒUVRE İ",
@@ -191,18 +192,20 @@ HOSTILE = [
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_the_tokenizer_gives_our_ids(shared_data: Path, kind: Any, lowercase: bool) -> None:
+@pytest.mark.parametrize("signs", ["", "<", "< / >"])
+def test_the_tokenizer_gives_our_ids(
+    shared_data: Path, kind: Any, lowercase: bool, signs: str
+) -> None:
     from sentencepiece import SentencePieceProcessor
 
     from dragoman.corpus.subword import train_subword
 
     text = normalize((shared_data / "multi30k/valid.de").read_text("utf-8"), lowercase=lowercase)
-    lines = text.split("\n")
+    lines = [*text.split("\n"), *[signs] * 20]  # of the names of special pieces
     config = SubwordConfig(vocab_size=600, kind=kind)
     own = Subword(SentencePieceProcessor(model_proto=train_subword([lines], config)))
     tokenizer = make_tokenizer(own.scored_pieces(), kind=kind, lowercase=lowercase)
-    hostile = [line for line in HOSTILE if kind == "bpe" or "</s>" not in line]
-    for line in [*lines[:400], *hostile]:
+    for line in [*lines[:400], *HOSTILE]:
         (expected,) = own.encode([normalize(line, lowercase=lowercase)])
         assert tokenizer.encode(line).ids == [*expected, EOS], line
     rows = own.encode(lines[:50])
