@@ -162,7 +162,10 @@ class Bundle:
         for side in ("source", "target"):
             own, shared = (self.path / f"{name}_vocabulary.json" for name in (side, "shared"))
             file = own if own.exists() else shared
-            listed.append(json.loads(file.read_bytes()) if file.exists() else None)
+            try:
+                listed.append(json.loads(file.read_bytes()))
+            except (OSError, ValueError, RecursionError):
+                return False
         return listed == [subword.all_pieces() for subword in self.subwords()]
 
 

@@ -131,11 +131,16 @@ def read_digests(directory: Path) -> dict[str, dict[str, Any]]:
     path = directory / DIGESTS_FILE
     try:
         digests: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
-        if all(isinstance(entry["bytes"], int) for entry in digests.values()):
+        if all(_is_name(name) and type(entry["bytes"]) is int for name, entry in digests.items()):
             return digests
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise _damaged(path, "missing or torn")
+
+
+def _is_name(name: str) -> bool:
+    """Whether a file of the directory itself can be called that."""
+    return name not in ("", ".", "..") and name.isprintable() and "/" not in name
 
 
 def _digest(path: Path) -> dict[str, Any]:
