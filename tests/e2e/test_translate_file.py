@@ -280,6 +280,19 @@ def test_a_run_translates_in_int8_as_its_int8_export_does(
     assert translated(run, "--quantization", "int8") != translated(run)
 
 
+@pytest.mark.parametrize("which", ["last", "best,last", "best,best", "100", "nowhere", ""])
+def test_an_export_has_no_other_checkpoints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    (exported / "bundle.json").touch()  # it is told before anything of it is read
+    assert main(["translate", str(exported), "--checkpoint", which]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"dragoman: --checkpoint {which}: an export holds the weights of one")
+    assert said.count("\n") == 1, said
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -51,8 +51,15 @@ def open_translator(
     the model where it is None.
     quantization: of the weights, for CTranslate2; None: as they are.
 
-    Raises CheckpointError where it is damaged, ConfigError where the engine cannot run it.
+    Raises CheckpointError where it is damaged, ConfigError where the engine cannot run it or a
+    bundle is asked for one of its run's checkpoints.
     """
+    if is_bundle(path) and [*checkpoints] != ["best"]:
+        raise ConfigError(
+            "an export holds the weights of one checkpoint alone",
+            place=f"--checkpoint {','.join(checkpoints)}",
+            remedy="leave it out, or name the run",
+        )
     if is_bundle(path) and (bundle := Bundle.open(path)).info.kind == "ctranslate2":
         _check_written(bundle, engine, quantization)
         yield Opened(
