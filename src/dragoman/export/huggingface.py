@@ -23,6 +23,8 @@ from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from dragoman.recipe import Recipe
 
 _AGAIN: Final = "export it again from its run"
+_POSITIONS: Final = "embed_positions.weight"
+"""FSMT writes its sinusoids as well; they are computed, here and there."""
 
 
 def write_huggingface(
@@ -81,9 +83,10 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
     Raises CheckpointError where the file cannot be read or is of another model.
     """
     try:
-        theirs = load_file(file)
+        written = load_file(file)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot be read: {error}", place=file, remedy=_AGAIN) from error
+    theirs = {name: weight for name, weight in written.items() if not name.endswith(_POSITIONS)}
     ours = _weights(model)  # views of our own matrices: what is written there is in them
     given = {ours[name].data_ptr() for name in theirs if name in ours}  # one of those that are tied
     for name in {*ours, *theirs}:

@@ -15,7 +15,11 @@ from dragoman.corpus.subword import Subword
 from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2 import write_ctranslate2
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
-from dragoman.export.huggingface import check_expressible, to_huggingface
+from dragoman.export.huggingface import (
+    check_expressible,
+    fill_from_huggingface,
+    to_huggingface,
+)
 from dragoman.export.huggingface_tokenizer import make_tokenizer
 from dragoman.export.onnx import translate_with_onnx, write_onnx
 from dragoman.model.config import ModelConfig, SearchConfig
@@ -143,6 +147,21 @@ def test_transformers_finds_what_our_search_finds(
         ).tolist()  # fmt: skip
         found = found[1:]
         assert own.ids == (found[: found.index(EOS)] if EOS in found else found)
+
+
+@pytest.mark.parametrize(
+    "options", [*ARCHITECTURES[:-1], {"norm": "post", "attention_bias": False}], ids=str
+)
+def test_what_transformers_has_written_is_our_model_again(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    model = random_model(60, options)
+    to_huggingface(model).save_pretrained(tmp_path)
+    again = Transformer(model.config, source_vocab_size=60, target_vocab_size=60)
+    fill_from_huggingface(tmp_path / "model.safetensors", again)
+    weights = dict(again.named_parameters())
+    for name, weight in model.named_parameters():
+        assert torch.equal(weights[name], weight), name
 
 
 @pytest.mark.parametrize(
