@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -86,3 +87,50 @@ def test_it_fits_400_pixels_and_tells_when_the_server_is_gone(browser: Any, serv
     page.wait_for_selector("#error:visible")
     assert "does not answer" in page.inner_text("#error")
     keep(page, "page-error")
+
+
+def answer_with(page: Any, *answers: str) -> None:
+    """Have /translate answer so, once each, in place of the server."""
+    left = iter(answers)
+    page.route("**/translate", lambda route: route.fulfill(status=200, body=next(left)))
+
+
+def test_what_was_asked_before_does_not_stay_beside_an_empty_text(
+    browser: Any, server: Server
+) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    page.fill("#source", "A man.")
+    page.click("button[type=submit]")
+    page.wait_for_selector("#time:text-matches('s$')")
+    held: list[Any] = []
+    page.route("**/translate", lambda route: held.append(route))
+    page.click("button[type=submit]")
+    page.wait_for_selector("#result.waiting")
+    page.fill("#source", "  ")
+    page.click("button[type=submit]")
+    assert page.locator("#result.waiting").count() == 0
+    assert page.inner_text("#result") == page.inner_text("#time") == ""
+    assert page.is_disabled("#copy")
+    assert page.is_hidden("#others")
+    held[0].abort()
+    page.wait_for_timeout(200)
+    assert page.is_hidden("#error")
+
+
+def test_no_alternative_is_shown_twice_and_half_an_answer_is_named(
+    browser: Any, server: Server
+) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    found = [{"text": text, "score": -1.0} for text in ("Ein Mann.", "Ein.", "Mann.", "Ein.")]
+    best = {**found[0], "alternatives": found}
+    whole = json.dumps({"translations": [best], "target": "de", "seconds": 0.1})
+    answer_with(page, whole, whole[:40])
+    page.fill("#source", "A man.")
+    page.click("button[type=submit]")
+    page.wait_for_selector("#time:text-matches('s$')")
+    assert page.locator("#alternatives li").all_inner_texts() == ["Ein.", "Mann."]
+    page.click("button[type=submit]")
+    page.wait_for_selector("#error:visible")
+    assert "broke off" in page.inner_text("#error")

@@ -17,8 +17,9 @@ async function ask(path, body) {
   } catch {
     throw new Error("The server does not answer. Is it still running?");
   }
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error || `The server answered ${response.status}.`);
+  const answer = await response.json().catch(() => null);
+  if (!response.ok) throw new Error(answer?.error || `The server answered ${response.status}.`);
+  if (answer === null) throw new Error("The server's answer broke off. Try again.");
   return answer;
 }
 
@@ -33,27 +34,42 @@ function showError(problem) {
   element("error").hidden = !problem;
 }
 
-function showAlternatives(alternatives) {
+/** Each text once: other pieces may spell the same. */
+function showAlternatives(best, alternatives) {
+  const others = new Set(alternatives.map((one) => one.text));
+  others.delete(best);
   element("alternatives").replaceChildren(
-    ...alternatives.map((one) => {
+    ...[...others].map((text) => {
       const item = document.createElement("li");
       item.dir = "auto";
-      item.textContent = one.text;
+      item.textContent = text;
       return item;
     }),
   );
-  element("others").hidden = alternatives.length === 0;
+  element("others").hidden = others.size === 0;
+}
+
+/** An older translation beside new text would mislead. */
+function clear() {
+  element("result").textContent = "";
+  element("result").classList.remove("waiting");
+  element("time").textContent = "";
+  element("copy").disabled = true;
+  showAlternatives("", []);
 }
 
 async function translate(event) {
   event?.preventDefault();
   const text = element("source").value;
   const number = ++latest;
-  if (!text.trim()) return;
+  showError("");
+  if (!text.trim()) {
+    clear();
+    return;
+  }
   const model = models[element("model").selectedIndex];
   element("result").classList.add("waiting");
   element("time").textContent = "…";
-  showError("");
   try {
     const wanted = { text, alternatives: 3, source: model?.source, target: model?.target };
     const answer = await ask("/translate", wanted);
@@ -62,13 +78,10 @@ async function translate(event) {
     element("result").textContent = best.text;
     element("time").textContent = duration(answer.seconds);
     element("copy").disabled = false;
-    showAlternatives(best.alternatives.filter((one) => one.text !== best.text));
+    showAlternatives(best.text, best.alternatives);
   } catch (error) {
     if (number !== latest) return;
-    element("time").textContent = "";
-    element("result").textContent = ""; // an older translation beside new text would mislead
-    element("copy").disabled = true;
-    showAlternatives([]);
+    clear();
     showError(error.message);
   } finally {
     if (number === latest) element("result").classList.remove("waiting");
