@@ -118,6 +118,17 @@ def test_what_was_asked_before_does_not_stay_beside_an_empty_text(
     assert page.is_hidden("#error")
 
 
+def test_texts_say_which_language_they_are_in(browser: Any, server: Server) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("#source[lang=en]")
+    page.fill("#source", "A man.")
+    page.click("button[type=submit]")
+    page.wait_for_selector("#time:text-matches('s$')")
+    assert page.get_attribute("#result", "lang") == "de"
+    assert page.get_attribute("#alternatives", "lang") == "de"
+
+
 def test_no_alternative_is_shown_twice_and_half_an_answer_is_named(
     browser: Any, server: Server
 ) -> None:

@@ -76,6 +76,7 @@ async function translate(event) {
     if (number !== latest) return;
     const best = answer.translations[0];
     element("result").textContent = best.text;
+    element("result").lang = element("alternatives").lang = answer.target; // how it is read aloud
     element("time").textContent = duration(answer.seconds);
     element("copy").disabled = false;
     showAlternatives(best.text, best.alternatives);
@@ -88,8 +89,9 @@ async function translate(event) {
   }
 }
 
-function showCard() {
+function showModel() {
   const model = models[element("model").selectedIndex];
+  element("source").lang = model ? model.source : "";
   element("card").textContent = model ? model.card.replace(/^---[\s\S]*?---\s*/, "") : "";
 }
 
@@ -107,12 +109,12 @@ async function start() {
       return option;
     }),
   );
-  showCard();
+  showModel();
 }
 
 element("form").addEventListener("submit", translate);
 element("model").addEventListener("change", () => {
-  showCard();
+  showModel();
   translate();
 });
 element("source").addEventListener("keydown", (event) => {
