@@ -189,9 +189,11 @@ def _resume(draft: IO[bytes], record: Path, fingerprint: str) -> Done:
     done = Done(0, 0)
     try:
         known = json.loads(record.read_bytes())
-        if known["fingerprint"] == fingerprint and draft.tell() >= known["size_bytes"]:
-            done = Done(int(known["lines"]), int(known["size_bytes"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        lines, size_bytes = known["lines"], known["size_bytes"]
+        sound = all(type(number) is int and number >= 0 for number in (lines, size_bytes))
+        if sound and known["fingerprint"] == fingerprint and draft.tell() >= size_bytes:
+            done = Done(lines, size_bytes)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     draft.truncate(done.size_bytes)
     draft.seek(0, os.SEEK_END)

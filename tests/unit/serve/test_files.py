@@ -1,9 +1,11 @@
-"""A file is translated by one process at a time."""
+"""A file is translated by one process at a time, and goes on where its record is sound."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,4 +35,36 @@ def test_a_second_translation_into_a_file_is_refused_and_the_first_is_whole(tmp_
     assert refused == 3
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
     assert translate_file(source, output, shouted, identity={}) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"lines": -1},
+        {"size_bytes": -1},
+        {"lines": float("inf")},
+        {"lines": "1"},
+        {"size_bytes": 4.5},
+        {"size_bytes": None},
+        {"lines": True},
+        None,
+    ],
+    ids=str,
+)
+def test_a_damaged_record_starts_anew(tmp_path: Path, damage: dict[str, Any] | None) -> None:
+    source, output, record = (tmp_path / name for name in ("in", "out", ".out.partial.json"))
+    source.write_text("one\ntwo\nthree\n")
+
+    def broken_off(lines: Iterable[str], first: int) -> Iterator[list[str]]:
+        yield from (group for group, _ in zip(shouted(lines, first), range(1), strict=False))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(source, output, broken_off, identity={})
+    known = json.loads(record.read_text())
+    assert known["lines"] == 1
+    record.write_text("[" * 100_000 if damage is None else json.dumps(known | damage))
+    assert translate_file(source, output, shouted, identity={}) == 0
+    assert output.read_text() == "ONE\nTWO\nTHREE\n"
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
