@@ -235,32 +235,6 @@ def test_a_damaged_list_of_digests_is_not_blamed_on_a_file_alone(bundle: Path) -
         Bundle.open(bundle)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[" * 100_000,
-        '{"a\\u0000b": {"bytes": 3, "sha256": ""}}',
-        '{"a\\ud800b": {"bytes": 3, "sha256": ""}}',
-        '{"../recipe.toml": {"bytes": 3, "sha256": ""}}',
-        '{"..": {"bytes": 3, "sha256": ""}}',
-        '{"README.md": {"bytes": true, "sha256": ""}}',
-    ],
-    ids=["nested", "nul", "surrogate", "elsewhere", "parent", "bool"],
-)
-def test_a_list_of_digests_that_is_none_is_one_line(tmp_path: Path, content: str) -> None:
-    (tmp_path / "digests.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"digests\.json: missing or torn"):
-        Bundle.open(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["", "[" * 100_000, "{}"], ids=["empty", "nested", "object"])
-def test_a_torn_list_of_pieces_is_a_wrong_vocabulary(for_ctranslate2: Path, content: str) -> None:
-    (for_ctranslate2 / "shared_vocabulary.json").write_text(content)
-    redo_digests(for_ctranslate2)
-    with pytest.raises(CheckpointError, match="vocabulary"):
-        Bundle.open(for_ctranslate2)
-
-
 def test_a_missing_part_is_noticed(every_kind: list[Path]) -> None:
     for directory in every_kind:
         for file in sorted(directory.iterdir()):
