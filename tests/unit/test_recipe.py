@@ -69,6 +69,12 @@ def test_strings_need_no_quotes(mine: Path, override: str, value: str) -> None:
     assert load_recipe(mine, [override]).name == value
 
 
+def test_a_byte_order_mark_is_passed_over(mine: Path) -> None:
+    plain = load_recipe(mine)
+    mine.write_text(MINIMAL, encoding="utf-8-sig")
+    assert load_recipe(mine) == plain
+
+
 def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "my first try.toml"
     path.write_text(MINIMAL)

@@ -180,7 +180,7 @@ def _from_words(text: str) -> Hosts:
 
 def _from_file(file: Path) -> Hosts:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # editors on Windows put a mark first
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(

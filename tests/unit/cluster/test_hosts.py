@@ -60,6 +60,12 @@ def test_a_file_with_uneven_hosts(tmp_path: Path) -> None:
     assert hosts.currency == "EUR"
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text(GOOD, encoding="utf-8-sig")
+    assert load_hosts(str(file)).ranks_per_host == (2, 1)
+
+
 def test_the_example_of_the_docstring_is_read(tmp_path: Path) -> None:
     lines = (hosts_module.__doc__ or "").splitlines()
     example = "\n".join(line[4:] for line in lines if line.startswith("    "))
