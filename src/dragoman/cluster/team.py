@@ -40,9 +40,11 @@ DONE: Final = "done"
 def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
     """What runs on a host as an agent, of the code with this digest."""
     place = f"PYTHONPATH={host.folder}/{code_place(code)}"
-    # Without -P a folder named like a package in the user's home could take its place.
+    # Without -P a folder named like a package in the user's home could take its place. Of bytecode
+    # for which a full disk has no room Python 3.11 keeps a part, and no later start succeeds.
+    settings = [place, "PYTHONDONTWRITEBYTECODE=1"]
     return [
-        *("env", place, host.python, "-P", "-m", "dragoman.cluster.agent"),
+        *("env", *settings, host.python, "-P", "-m", "dragoman.cluster.agent"),
         *(verb, host.folder, *more),
     ]
 

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,10 +21,11 @@ import dragoman
 from dragoman.cluster.agent import network, sole, work
 from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool, prefix_digest
-from dragoman.cluster.copying import code_digest, read_code
+from dragoman.cluster.copying import code_digest, code_place, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import shares
+from dragoman.cluster.team import agent_command
 from dragoman.distributed.devices import nccl_version
 from dragoman.errors import MachineError
 from processes import wait_until
@@ -241,3 +243,17 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+def test_agents_write_no_bytecode(tmp_path: Path) -> None:
+    """On a full disk a part of it would stay, and "marshal data too short" be all that is said."""
+    code = tmp_path / code_place("0123")
+    source = Path(dragoman.__file__).parent
+    shutil.copytree(source, code / "dragoman", ignore=shutil.ignore_patterns("__pycache__"))
+    host = Host(
+        address="10.0.0.1", name="alpha", gpus=1, python=sys.executable, folder=str(tmp_path)
+    )
+    command = agent_command(host, code="0123", verb="forget", more=["runs/none"])
+    environment = {"PATH": os.environ["PATH"]}  # whatever it says of bytecode
+    subprocess.run(command, check=True, input=b"", capture_output=True, env=environment)
+    assert not [*code.rglob("*.pyc")]
