@@ -225,19 +225,20 @@ def test_what_cannot_be_read_or_written_is_said_in_a_line(bundle: Path, tmp_path
     source = tmp_path / "in"
     source.write_text("A man.\n" * 3, encoding="utf-8")
     command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), *GREEDY]
-    missing = str(tmp_path / "none" / "out")
-    for arguments, place in (
-        (["--input", str(tmp_path)], str(tmp_path)),
-        (["--input", str(tmp_path), "--output", str(tmp_path / "out")], str(tmp_path)),
-        (["--input", str(source), "--output", missing], missing),
-        (["--output", missing], missing),
-        (["--input", str(source)], "standard output"),
+    missing = tmp_path / "none"
+    wrong_call, failed = 2, 1
+    for arguments, place, code in (
+        (["--input", str(tmp_path)], str(tmp_path), failed),
+        (["--input", str(tmp_path), "--output", str(tmp_path / "out")], str(tmp_path), failed),
+        (["--input", str(source), "--output", str(missing / "out")], str(missing), wrong_call),
+        (["--output", str(missing / "out")], str(missing), wrong_call),
+        (["--input", str(source)], "standard output", failed),
     ):
         with source.open("rb") as lines, Path("/dev/full").open("wb") as full:
             done = subprocess.run(
                 [*command, *arguments], stdin=lines, stdout=full, stderr=subprocess.PIPE, text=True
             )
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == code, done.stderr
         assert done.stderr.startswith(f"dragoman: {place}: "), done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"in", "bundle"}
