@@ -23,7 +23,6 @@ _SIZES: Final = {"cuda": 8192, "cpu": 1024}
 _TRIES: Final = 7
 _ENOUGH_S: Final = 1.0
 """A type without instructions on the device (fp16 on most CPUs) is not tried again and again."""
-
 _CLEARLY_SLOWER: Final = 1.25
 """fp32 against half precision: less may be noise."""
 
@@ -51,7 +50,7 @@ def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | No
     """What to say where a product takes longer in half precision than it would in fp32.
 
     A processor without instructions for bf16 (AVX2 alone) computes it a number at a time: an EPYC
-    of 2021 takes 15 times as long as in fp32, and nothing else tells why a training crawls.
+    of 2021 takes up to 15 times as long as in fp32, and nothing else tells why a training crawls.
     """
     if precision == "fp32":
         return None
