@@ -36,6 +36,7 @@ from dragoman.cluster.plan import choose
 from dragoman.cluster.strategies import Cluster, Compute, Prediction
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DistributedConfig
+from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.strategy import GradientSync
@@ -106,13 +107,15 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
     keep_freed_memory()  # as a training does
     model = RestingModel()
     compute_s = _compute_s(world, model)
+    weight_s = measure_weight_s(world)
     if settings is None:
-        return {"compute_s": compute_s, "step_s": compute_s, "sent_bytes": 0.0, "counted": 0.0}
+        nothing = {"step_s": compute_s, "sent_bytes": 0.0, "counted": 0.0}
+        return nothing | {"compute_s": compute_s, "weight_s": weight_s}
     config, plan = DistributedConfig.model_validate(settings), None
     if config.strategy == "auto":
         topology = find_topology(world)
         link = link_of(measure_link(world, topology), topology.num_hosts)
-        cluster = Cluster(Layout((1,) * world.world_size), link, "cpu")
+        cluster = Cluster(Layout((1,) * world.world_size), link, weight_s)
         choice = choose(cluster, WORKLOAD, Compute(compute_s * world.world_size, "measured"))
         config, plan = resolved(config, choice), choice.prediction
     every = config.diloco.every if config.strategy == "diloco" else config.batches_per_update
@@ -130,6 +133,7 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
         taken_s = time.perf_counter() - started
         found: dict[str, Any] = {
             "compute_s": compute_s,
+            "weight_s": weight_s,
             "step_s": taken_s / steps,
             "sent_bytes": (interface_bytes(INTERFACE).sent - before) / steps,
             "counted": (sync.bytes_sent - counted) / steps,
@@ -226,7 +230,7 @@ def table(num_hosts: int, rates: Sequence[str], wanted: Sequence[str]) -> list[d
     rows = []
     for rate in rates:
         bits_per_s = units.BIT_RATE.parse(rate.replace("mbit", "Mbit"))
-        cluster = Cluster(Layout((1,) * num_hosts), Link.nominal(bits_per_s), "cpu")
+        link = Link.nominal(bits_per_s)
         with (
             tempfile.TemporaryDirectory() as folder,
             open_lab(Path(folder) / "lab", NAMES[:num_hosts], rate=rate) as lab,
@@ -235,16 +239,17 @@ def table(num_hosts: int, rates: Sequence[str], wanted: Sequence[str]) -> list[d
                 said = run_on_hosts(
                     measure, case.settings, case.steps, hosts=lab.hosts, timeout_s=300
                 )
-                row = _row(case, cluster, said) | {"hosts": num_hosts, "rate": rate}
+                row = _row(case, link, said) | {"hosts": num_hosts, "rate": rate}
                 rows.append(row)
                 print(_line(row), flush=True)
     return rows
 
 
-def _row(case: Case, cluster: Cluster, said: list[dict[str, Any]]) -> dict[str, Any]:
+def _row(case: Case, link: Link, said: list[dict[str, Any]]) -> dict[str, Any]:
     row = {key: max(one[key] for one in said) for key in ("compute_s", "step_s", "sent_bytes")}
     row |= {"name": case.name, "counted": max(one["counted"] for one in said)}
     row["exposed_s"] = max(one.get("exposed_s", 0.0) for one in said)
+    cluster = Cluster(Layout((1,) * len(said)), link, said[0]["weight_s"])
     plan = predicted(case, cluster, row["compute_s"])
     if plan is not None:
         row |= {"planned_s": plan.step_s, "planned_bytes": plan.wire_bytes}

@@ -18,6 +18,7 @@ from dragoman.cluster.strategies import Cluster, Compute
 from dragoman.cluster.workload import Workload
 from dragoman.data.loader import Update
 from dragoman.distributed.config import DistributedConfig
+from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.link_rate import LinkRate, measure_link
 from dragoman.distributed.strategy import NoSync
 from dragoman.distributed.topology import find_topology
@@ -71,7 +72,7 @@ def choose_strategy(
     cluster = Cluster(
         Layout(tuple(map(len, topology.hosts))),
         link_of(rate, topology.num_hosts),
-        "gpu" if world.device.type == "cuda" else "cpu",
+        measure_weight_s(world),
     )
     # Ranks of one measured speed; alone, one of them would do the work of all.
     compute = Compute(compute_s * world.world_size, "measured")

@@ -233,4 +233,8 @@ def _network(found: Mapping[str, Any], hosts: Hosts) -> dict[str, Any]:
         )
         for pair in found["pairs"]
     )
-    return {"pairs": pairs, "all_reduce_bytes_per_s": found["all_reduce"]}
+    return {
+        "pairs": pairs,
+        "all_reduce_bytes_per_s": found["all_reduce"],
+        "diloco_weight_s": found["diloco_weight_s"],
+    }

@@ -76,3 +76,5 @@ class ClusterFacts(Section):
     """Hosts on which measuring the network broke off, and what they said."""
     all_reduce_bytes_per_s: float | None = None
     """Payload a second through each interface in an all-reduce over all hosts."""
+    diloco_weight_s: float | None = None
+    """Of the slowest host: what DiLoCo does with a weight from one synchronisation to the next."""

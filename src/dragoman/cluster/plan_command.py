@@ -13,6 +13,7 @@ from dragoman.cluster.hosts import Hosts, load_hosts
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.measured import Measured, recall
 from dragoman.cluster.plan import Plan, make_plan
+from dragoman.cluster.step_time import DILOCO_WEIGHT_S
 from dragoman.cluster.strategies import Cluster, Compute
 from dragoman.cluster.throughput import LEAST_STEP_S, Device, device
 from dragoman.cluster.workload import Workload, workload_of
@@ -56,9 +57,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     link = _link(request.link, measured, num_hosts=layout.num_hosts)
     workload = workload_of(recipe)
     compute = _compute(workload, layout, hosts, measured, request)
-    # --compute does not name what computes: GPUs, unless the hosts have none.
-    on_cpu = compute.unit == "CPU" or (hosts is not None and all(one.slots for one in hosts.host))
-    cluster = Cluster(layout, link, "cpu" if on_cpu else "gpu")
+    cluster = Cluster(layout, link, _diloco_weight_s(compute, hosts, measured, request))
     prices, currency = _prices(hosts, request.price, num_hosts=layout.num_hosts)
     return make_plan(workload, cluster, compute, prices_per_hour=prices, currency=currency)
 
@@ -138,6 +137,18 @@ def _measured_devices(hosts: Hosts, measured: Measured | None) -> list[Device]:
         name, least_step_s = ("cpu", 0.0) if host.slots else ("gpu", LEAST_STEP_S)
         found.append(Device(name, rate, f"measured by doctor {_when(measured)}", least_step_s))
     return found
+
+
+def _diloco_weight_s(
+    compute: Compute, hosts: Hosts | None, measured: Measured | None, request: PlanRequest
+) -> float:
+    """As doctor measured it on the devices that are asked about."""
+    known = hosts is not None and request.gpu is None and _measured_devices(hosts, measured)
+    if known and measured and measured.facts.diloco_weight_s is not None:
+        return measured.facts.diloco_weight_s
+    # --compute does not name what computes: GPUs, unless the hosts have none.
+    on_cpu = compute.unit == "CPU" or (hosts is not None and all(one.slots for one in hosts.host))
+    return DILOCO_WEIGHT_S["cpu" if on_cpu else "gpu"]
 
 
 def _link(said: str | None, measured: Measured | None, *, num_hosts: int) -> Link:

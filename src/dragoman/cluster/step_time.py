@@ -43,12 +43,12 @@ EPYC (Zen 5), 2.9 to 4.1 on two (memory is what they wait for), so on a processo
 this is too much.
 """
 DILOCO_WEIGHT_S: Final = {"cpu": 18e-9, "gpu": 0.5e-9}
-"""Its work on every weight that is sent and what becomes of it, whatever the batch.
+"""Its work on every weight that is sent and what becomes of it, whatever the batch, where nothing
+has measured it (`auto` and doctor do: distributed/diloco_work.py).
 
-Of a processor measured: with this steps with H=3 and 4 are as planned (within 0.6%,
-benchmarks/strategies.py), and those of small batches on hosts that share its cores
-(tests/lab/test_wire.py). Of a GPU it is arithmetic, not measured: some 400 bytes of memory a
-weight, and 40 kernels to start for each half a million.
+Of a processor it was measured on one core of an AMD EPYC (Zen 5); one of its elder (Zen 3) takes 30
+to 45 ns. Of a GPU it is arithmetic, not measured: some 400 bytes of memory a weight, and 40 kernels
+to start for each half a million.
 """
 POWERSGD_LEAST_GAIN: Final = 2
 """PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from dragoman import units
 from dragoman.cluster import step_time
@@ -90,12 +90,12 @@ class Compute:
 class Cluster:
     """Ranks on hosts, and the network between them.
 
-    device: what a rank runs on.
+    diloco_weight_s: DiLoCo's own work on a weight, from one synchronisation to the next.
     """
 
     layout: Layout
     link: Link
-    device: Literal["cpu", "gpu"] = "gpu"
+    diloco_weight_s: float = step_time.DILOCO_WEIGHT_S["gpu"]
 
     def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
         """All-reduce over one ring through all ranks, deaf to which of them share a host."""
@@ -127,7 +127,7 @@ class Cluster:
 
     def diloco_s(self, workload: Workload) -> float:
         """DiLoCo's own work from one synchronisation of all weights to the next."""
-        return workload.num_parameters * step_time.DILOCO_WEIGHT_S[self.device]
+        return workload.num_parameters * self.diloco_weight_s
 
     def _ring_s(self, size_bytes: float, num_ranks: int, num_collectives: int) -> float:
         one_host = self.layout.num_hosts == 1

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.traffic import ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
 
@@ -32,7 +33,8 @@ _FULL_DUPLEX: Final = 0.8
 
 
 def measure(world: World) -> dict[str, Any]:
-    """Bytes a second of every pair, one way each and both at once, and of an all-reduce over all.
+    """Bytes a second of every pair, one way each and both at once, and of an all-reduce over all;
+    what `diloco` takes for a weight.
 
     The pairs are those that this rank is the first of: {"ranks", "forth", "back", "both",
     "latency_s"}.
@@ -51,6 +53,7 @@ def measure(world: World) -> dict[str, Any]:
     return {
         "pairs": [pair for found, _ in gathered for pair in found],
         "all_reduce": _all_reduce(world, min(rate for _, rate in gathered)),
+        "diloco_weight_s": measure_weight_s(world) if world.world_size > 1 else None,
     }
 
 

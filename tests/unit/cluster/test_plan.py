@@ -20,6 +20,7 @@ from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, choose, make_plan, predict_all
 from dragoman.cluster.plan_command import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan, recommendation
+from dragoman.cluster.step_time import DILOCO_WEIGHT_S
 from dragoman.cluster.strategies import Cluster, Compute
 from dragoman.cluster.workload import Workload, weight_shapes
 from dragoman.errors import ConfigError
@@ -350,8 +351,10 @@ def test_what_doctor_measured_is_planned_with(
         both_bytes_per_s=11.8e6,
         latency_s=1e-3,
     )
-    remember(load_hosts(words), ClusterFacts(hosts=(host, slower), pairs=(pair,)))
+    found = ClusterFacts(hosts=(host, slower), pairs=(pair,), diloco_weight_s=3e-9)
+    remember(load_hosts(words), found)
     made = plan_recipe(recipe, PlanRequest(hosts=words))
+    assert made.cluster.diloco_weight_s == 3e-9
     assert made.cluster.link.bytes_per_s == 11.8e6
     assert made.cluster.link.source.startswith("measured by doctor 20")
     assert made.compute.step_s(3) == pytest.approx(made.workload.flop_per_step / 20e12 / 3)
@@ -359,6 +362,7 @@ def test_what_doctor_measured_is_planned_with(
     given = plan_recipe(recipe, PlanRequest(hosts=words, link="1Gbit", gpu="v100"))
     assert given.cluster.link.source == "a port of 1 Gbit/s"
     assert "v100" in given.compute.source
+    assert given.cluster.diloco_weight_s == DILOCO_WEIGHT_S["gpu"]
     # Without its GPU a host was as fast as its processor, which says nothing of the GPU.
     blind = slower.model_copy(update={"gpus_usable": 0, "flop_per_s": 0.1e12})
     remember(load_hosts(words), ClusterFacts(hosts=(host, blind), pairs=(pair,)))
