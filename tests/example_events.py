@@ -99,6 +99,7 @@ RUN_FINISHED = RunFinished(
 HOST_SAMPLED = HostSampled(
     seconds_s=10.0,
     cpu_share=0.87,
+    others_cpu_share=0.02,
     memory_used_bytes=12 * 10**9,
     memory_limit_bytes=16 * 10**9,
     process_memory_bytes=10**9,

@@ -318,6 +318,7 @@ def _sampling(
     run: RunDirectory, updates: BatchStream, world: World, events: EventWriter
 ) -> AbstractContextManager[object]:
     """The sampler of this host, in the first of its ranks."""
+    pids = _pids_of_this_host(world)
     if world.local_rank:
         return nullcontext()
     return host_sampler(
@@ -326,7 +327,15 @@ def _sampling(
         queued=updates.queued,
         interface=collective_interface() if world.world_size > 1 else None,
         num_gpus=int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if world.device.type == "cuda" else 0,
+        pids=pids,
     )
+
+
+def _pids_of_this_host(world: World) -> list[int]:
+    """Of its ranks, which are neighbours in the order of all."""
+    pids = world.gather_json(os.getpid())
+    first = world.rank - world.local_rank
+    return pids[first : first + int(os.environ.get("LOCAL_WORLD_SIZE", 1))]
 
 
 def _oversized(num_pairs: int) -> Alert:

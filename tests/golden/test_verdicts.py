@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dragoman.report.reading import read_facts
 from dragoman.report.verdicts import judge
 from dragoman.telemetry.events import Payload
 from dragoman.telemetry.samples import DeviceMeasured, GpuSampled, LinkMeasured
+from example_events import HOST_SAMPLED
 from recorded_runs import Recorded
 
 
@@ -187,6 +189,14 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     "memory grows with the longest batch so far": (
         Recorded(peak_memory_bytes=lambda step: int(10**9 * (1 + math.log(step) / 10))),
         {"memory_creep": "no"},
+    ),
+    "half of the processors are others'": (
+        Recorded(extra=[(0, replace(HOST_SAMPLED, cpu_share=0.99, others_cpu_share=0.5))]),
+        {"processors": "no", "network": "no"},
+    ),
+    "others use processors that are left over": (
+        Recorded(extra=[(0, replace(HOST_SAMPLED, cpu_share=0.6, others_cpu_share=0.5))]),
+        {"processors": "yes"},
     ),
     "GPU busy-waiting at 100% and 43 W": (
         Recorded(sync_s=(1.1, 1.1), device="cuda", extra=[(0, _gpu(43)), (1, _gpu(43))]),

@@ -189,6 +189,8 @@ class Machine:
     host: str
     seconds_s: float
     cpu_share: float | None
+    others_cpu_share: float | None
+    """Of all its processors, what the run did not use itself."""
     memory_share: float | None
     disk_free_bytes: float | None
     """At the last sample."""

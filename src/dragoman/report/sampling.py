@@ -143,6 +143,7 @@ def _machine(host: str, sums: _Sums) -> Machine:
         host=host,
         seconds_s=sums.seconds_s,
         cpu_share=sums.of["cpu_share"].mean,
+        others_cpu_share=sums.of["others_cpu_share"].mean,
         memory_share=memory / limit if memory is not None and limit else None,
         disk_free_bytes=sums.of["disk_free_bytes"].last,
         disk_read_bytes=sums.of["disk_read_bytes"].sum,

@@ -14,6 +14,9 @@ BUSY_COMPUTE = 0.9
 """Of a step in compute: below it the device waits for something else."""
 BUSY_POWER = 0.5
 """Of a GPU's power limit: below it the GPU spins rather than computes."""
+FULL_HOST = 0.9
+MOST_OTHERS = 0.1
+"""Of all processors of a host: what others use is taken from a run where none are idle."""
 BUSY_FLOPS = 0.3
 """Useful FLOPs over those of matrix products in the same time."""
 
@@ -32,7 +35,9 @@ def processors(facts: Facts) -> Verdict:
         thresholds=(
             f"yes: at least {units.SHARE.text(BUSY_COMPUTE)} of a step in compute and, on a GPU, "
             f"useful FLOPs of {units.SHARE.text(BUSY_FLOPS)} or more of what its matrix products "
-            f"reach, or {units.SHARE.text(BUSY_POWER)} of its power",
+            f"reach, or {units.SHARE.text(BUSY_POWER)} of its power; without one, at most "
+            f"{units.SHARE.text(MOST_OTHERS)} of a host's processors in use by others where "
+            f"{units.SHARE.text(FULL_HOST)} are busy",
         ),
         method="Phases of a step on the device's own clock. The utilisation counter alone decides "
         "nothing: a kernel that only waits for the network keeps it at 100%.",
@@ -55,7 +60,7 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
     if compute < BUSY_COMPUTE:
         return "no", f"{units.SHARE.text(compute)} of a step was compute.", _what_waits(facts)
     if not _is_gpu(facts):
-        return "yes", f"{units.SHARE.text(compute)} of a step was compute.", ""
+        return _are_its_own(facts, compute)
     if flops is not None and flops < BUSY_FLOPS:
         say = (
             f"Busy all the time, at {units.SHARE.text(flops)} of what their matrix products reach."
@@ -69,6 +74,22 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
         f"at {units.SHARE.text(flops)} of the matrix rate" if flops is not None else "at full power"
     )
     return "yes", f"{say}, {how}.", ""
+
+
+def _are_its_own(facts: Facts, compute: float) -> tuple[Answer, str, str]:
+    """Processors that compute all the time may do so for somebody else."""
+    say = f"{units.SHARE.text(compute)} of a step was compute"
+    full = [one for one in facts.machines if (one.cpu_share or 0.0) >= FULL_HOST]
+    worst = max(full, key=lambda one: one.others_cpu_share or 0.0, default=None)
+    taken = (worst.others_cpu_share if worst else None) or 0.0
+    if worst is None or taken <= MOST_OTHERS:
+        return "yes", f"{say}.", ""
+    return (
+        "no",
+        f"{say}, but other programs, or other guests of the machine, used "
+        f"{units.SHARE.text(taken)} of the processors of {worst.host}.",
+        "See with top what else runs there; share no processors (steal, in top, is other guests).",
+    )
 
 
 def _what_waits(facts: Facts) -> str:
@@ -110,7 +131,9 @@ def _scaling(facts: Facts) -> Evidence:
 
 def _machine_text(machine: Machine) -> str:
     busy, used = (told(units.SHARE, value) for value in (machine.cpu_share, machine.memory_share))
-    parts = [f"processors {busy} busy, memory {used} used"]
+    others = machine.others_cpu_share
+    part = "" if others is None else f" ({units.SHARE.text(others)} by others)"
+    parts = [f"processors {busy} busy{part}, memory {used} used"]
     if machine.queued_batches is not None:
         parts.append(f"{units.SCORE.text(machine.queued_batches)} batches ready for the next steps")
     return ", ".join(parts)

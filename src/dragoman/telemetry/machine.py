@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -16,6 +16,8 @@ _SECTOR_BYTES: Final = 512
 _KIB: Final = 1024
 _IDLE, _IO_WAIT = 3, 4
 _READ, _WRITTEN = 2, 6
+_USER_TICKS, _SYSTEM_TICKS = 11, 12
+"""Behind a program's name in /proc/PID/stat."""
 _BUSY_FIELDS: Final = 8
 """user to steal; guest time is in user time already."""
 
@@ -24,15 +26,24 @@ class MachineProbe:
     """Means of the host that runs this process.
 
     disk: any path on the disk that holds the run. queued: batches that the loader holds ready.
+    pids: of all ranks of the run on this host; this process is one.
     """
 
     names: ClassVar[str] = "processor, memory and disk"
 
-    def __init__(self, *, disk: Path, queued: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        disk: Path,
+        queued: Callable[[], int] | None = None,
+        pids: Sequence[int] = (),
+    ) -> None:
         self._disk = disk
         self._queued = queued
+        self._pids = pids or [os.getpid()]
         self._memory_limit = memory_bytes()
         self._cpu = _cpu_ticks()
+        self._own = _process_ticks(self._pids)
         self._moved = _disk_bytes(disk)
         self._memory: list[int] = []
         self._queue: list[int] = []
@@ -48,14 +59,18 @@ class MachineProbe:
 
     def tell(self, seconds_s: float) -> Iterator[Payload]:
         """The means since the last call."""
-        cpu, moved, spent_s = _cpu_ticks(), _disk_bytes(self._disk), time.thread_time()
+        cpu, own = _cpu_ticks(), _process_ticks(self._pids)
+        moved, spent_s = _disk_bytes(self._disk), time.thread_time()
         busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]
+        # A rank that has ended is missed, which can only be at the very end.
+        others = None if own is None or self._own is None else busy - (own - self._own)
         read, written = (
             (moved[side] - self._moved[side] if moved and self._moved else None) for side in (0, 1)
         )
         yield HostSampled(
             seconds_s=seconds_s,
             cpu_share=round(busy / ticks, 4) if ticks > 0 else 0.0,
+            others_cpu_share=None if others is None or ticks <= 0 else _share(others, ticks),
             memory_used_bytes=round(sum(self._memory) / max(len(self._memory), 1)),
             memory_limit_bytes=self._memory_limit,
             process_memory_bytes=_process_memory_bytes(),
@@ -65,7 +80,7 @@ class MachineProbe:
             queued_batches=round(sum(self._queue) / len(self._queue), 2) if self._queue else None,
             sampling_s=round(spent_s - (self._sampling_s or spent_s), 5),
         )
-        self._cpu, self._moved, self._sampling_s = cpu, moved, spent_s
+        self._cpu, self._own, self._moved, self._sampling_s = cpu, own, moved, spent_s
         self._memory.clear()
         self._queue.clear()
 
@@ -76,6 +91,24 @@ def _cpu_ticks() -> tuple[int, int]:
         ticks = [int(text) for text in lines.readline().split()[1 : _BUSY_FIELDS + 1]]
     whole = sum(ticks)
     return whole - ticks[_IDLE] - ticks[_IO_WAIT], whole
+
+
+def _process_ticks(pids: Sequence[int]) -> int | None:
+    """Ticks of processor time that these processes have had; None where one has ended."""
+    ticks = 0
+    try:
+        for pid in pids:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            # The second field is the program's name, in brackets, whatever is in it.
+            fields = text.rpartition(")")[2].split()
+            ticks += int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
+    except OSError:
+        return None
+    return ticks
+
+
+def _share(ticks: int, of: int) -> float:
+    return round(max(ticks, 0) / of, 4)
 
 
 def _memory_used_bytes() -> int:

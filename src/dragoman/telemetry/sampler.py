@@ -119,16 +119,18 @@ def host_sampler(
     queued: Callable[[], int],
     interface: str | None,
     num_gpus: int,
+    pids: Sequence[int] = (),
 ) -> HostSampler:
     """The sampler of all that this host can tell; used by one of its ranks.
 
     disk: a path on the disk that holds the run. queued: batches that the loader holds ready.
     interface: of the collectives, None where there are none. num_gpus: those that train here.
+    pids: of all ranks of the run on this host; none: this process is the only one.
     """
     probes: list[Probe] = []
     if sys.platform == "linux":
         try:
-            probes.append(MachineProbe(disk=disk, queued=queued))
+            probes.append(MachineProbe(disk=disk, queued=queued, pids=pids))
         except (OSError, ValueError, LookupError) as error:  # a /proc that hides or lacks entries
             why = Alert(
                 severity="info",

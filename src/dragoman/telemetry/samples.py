@@ -64,14 +64,16 @@ class NetworkSampled(Payload):
 class HostSampled(Payload):
     """Processor, memory and disk of a host, and what its loader holds ready.
 
-    cpu_share is of all processors, memory that of the whole host, process_memory_bytes that of the
-    rank that samples. The disk is the one that holds the run.
+    cpu_share is of all processors; others_cpu_share: what of that the ranks of the run did not use:
+    other programs, and other guests of the same machine. Memory is that of the whole host,
+    process_memory_bytes that of the rank that samples. The disk is the one that holds the run.
     sampling_s: processor time that all sampling took.
     """
 
     kind: ClassVar[str] = "host_sampled"
     seconds_s: float
     cpu_share: float
+    others_cpu_share: float | None
     memory_used_bytes: int
     memory_limit_bytes: int
     process_memory_bytes: int

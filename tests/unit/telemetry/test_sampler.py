@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -105,6 +106,34 @@ def test_processor_memory_disk_and_queue(tmp_path: Path) -> None:
     assert told.disk_free_bytes > 0
     assert 0.2 < told.sampling_s < 1  # this thread was the sampler's, and busy
     assert (told.disk_read_bytes is None) == (told.disk_written_bytes is None)
+
+
+def test_what_others_use_is_told_apart(tmp_path: Path) -> None:
+    busy = "import time; print(flush=True)\nwhile time.process_time() < 9: pass"
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        knowing = MachineProbe(disk=tmp_path, pids=[os.getpid(), rank.pid])
+        deaf = MachineProbe(disk=tmp_path)
+        time.sleep(1.0)
+        assert _others_cpu_share(knowing) + 0.05 / (os.cpu_count() or 1) < _others_cpu_share(deaf)
+        rank.kill()
+
+
+def _others_cpu_share(probe: MachineProbe) -> float:
+    (told,) = probe.tell(1.0)
+    assert isinstance(told, HostSampled)
+    assert told.others_cpu_share is not None
+    assert told.others_cpu_share <= told.cpu_share
+    return told.others_cpu_share
+
+
+def test_of_ranks_that_have_ended_nothing_is_told(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    (told,) = MachineProbe(disk=tmp_path, pids=[os.getpid(), ended.pid]).tell(1.0)
+    assert isinstance(told, HostSampled)
+    assert told.others_cpu_share is None
 
 
 def test_a_loader_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
