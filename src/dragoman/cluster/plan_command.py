@@ -147,7 +147,8 @@ def _diloco_weight_s(
     if known and measured and measured.facts.diloco_weight_s is not None:
         return measured.facts.diloco_weight_s
     # --compute does not name what computes: GPUs, unless the hosts have none.
-    on_cpu = compute.unit == "CPU" or (hosts is not None and all(one.slots for one in hosts.host))
+    slots = hosts is not None and all(one.slots for one in hosts.host)
+    on_cpu = compute.unit == "CPU" or (slots and request.gpu is None)
     return DILOCO_WEIGHT_S["cpu" if on_cpu else "gpu"]
 
 

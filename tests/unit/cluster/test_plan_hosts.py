@@ -1,0 +1,30 @@
+"""`plan --hosts` where the file says what computes, and the command line something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.cluster.plan_command import PlanRequest, plan_recipe
+from dragoman.cluster.step_time import DILOCO_WEIGHT_S
+from dragoman.recipe import load_recipe
+
+
+def test_hosts_of_processors_are_planned_with_the_gpus_that_are_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would GPUs in them be worth? Not with what diloco takes of a processor."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "hosts.toml"
+    file.write_text("".join(f'[[host]]\naddress = "10.0.0.{n}"\nslots = 1\n' for n in (1, 2)))
+    recipe = load_recipe("wmt16-ende-base")
+    asked = {
+        given: plan_recipe(recipe, PlanRequest(hosts=str(file), link="100Mbit", **{name: given}))
+        for name, given in (("gpu", "v100"), ("gpu", "cpu"), ("compute", "0.25s"))
+    }
+    weight_s = {given: made.cluster.diloco_weight_s for given, made in asked.items()}
+    on_cpu, on_gpu = DILOCO_WEIGHT_S["cpu"], DILOCO_WEIGHT_S["gpu"]
+    assert weight_s == {"v100": on_gpu, "cpu": on_cpu, "0.25s": on_cpu}
+    alike = plan_recipe(recipe, PlanRequest(ranks="2", link="100Mbit", gpu="v100"))
+    assert asked["v100"].choice.prediction == alike.choice.prediction
