@@ -52,6 +52,8 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
             "either --hosts or --ranks says what to plan for", place="plan", remedy=_EXAMPLE
         )
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
+    if hosts is not None and request.gpu is None:
+        _check_kinds(hosts)
     measured = None if hosts is None else recall(hosts)
     layout = _layout(hosts, request.ranks)
     link = _link(request.link, measured, num_hosts=layout.num_hosts)
@@ -68,6 +70,18 @@ def _typed(option: str, text: str, parse: Callable[[str], Value]) -> Value:
         return parse(text)
     except ConfigError as error:
         raise ConfigError(error.problem, place=option, remedy=error.remedy) from error
+
+
+def _check_kinds(hosts: Hosts) -> None:
+    """Raises ConfigError where some have GPUs and some slots: doctor would not let them train."""
+    first = hosts.host[0]
+    other = next((one for one in hosts.host if bool(one.slots) != bool(first.slots)), None)
+    if other is not None:
+        raise ConfigError(
+            f"one of {first.name} and {other.name} computes on GPUs, one on its processor",
+            place="--hosts",
+            remedy="leave one of the two out, or give all hosts slots: nothing sums between them",
+        )
 
 
 def _layout(hosts: Hosts | None, ranks: str | None) -> Layout:

@@ -8,6 +8,7 @@ import pytest
 
 from dragoman.cluster.plan_command import PlanRequest, plan_recipe
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S
+from dragoman.errors import ConfigError
 from dragoman.recipe import load_recipe
 
 
@@ -28,3 +29,16 @@ def test_hosts_of_processors_are_planned_with_the_gpus_that_are_asked_about(
     assert weight_s == {"v100": on_gpu, "cpu": on_cpu, "0.25s": on_cpu}
     alike = plan_recipe(recipe, PlanRequest(ranks="2", link="100Mbit", gpu="v100"))
     assert asked["v100"].choice.prediction == alike.choice.prediction
+
+
+@pytest.mark.parametrize("given", [{}, {"compute": "0.25s"}])
+def test_hosts_that_cannot_train_together_are_not_planned(
+    given: dict[str, str], tmp_path: Path
+) -> None:
+    """A GPU was called a CPU that is sixty times as fast as both together."""
+    file = tmp_path / "hosts.toml"
+    gpu, cpu = 'address = "10.0.0.1"\ngpus = 1\ngpu = "v100"', 'address = "10.0.0.2"\nslots = 2'
+    file.write_text(f"[[host]]\n{gpu}\n[[host]]\n{cpu}\n")
+    with pytest.raises(ConfigError, match="nothing sums between them") as error:
+        plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file), link="1Gbit", **given))
+    assert "10.0.0.1 and 10.0.0.2" in str(error.value)
