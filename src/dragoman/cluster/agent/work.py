@@ -31,6 +31,7 @@ from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.errors import DragomanError, MachineError
 from dragoman.launch import HungWorkerError, Share, WorkerError, launch_workers
 from dragoman.settings import Section
+from dragoman.telemetry import host
 from dragoman.train.durable import discard
 from dragoman.train.steps import step_directories, step_number
 
@@ -117,15 +118,8 @@ def forget_newer(checkpoints: Path, last: str) -> None:
 
 def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
     """One process a host measures the network; its lines go to the desk as they are."""
-    environment = (
-        os.environ
-        | share.environment()
-        | {
-            "RANK": str(request.number),
-            "WORLD_SIZE": str(request.num_hosts),
-        }
-    )
     program = [sys.executable, "-P", "-m", "dragoman.distributed.probe"]
+    environment = probe_environment(request, share)
     with (
         subprocess.Popen(program, stdout=subprocess.PIPE, env=environment) as probe,
         _heeding(channel, probe.pid),
@@ -138,6 +132,19 @@ def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
             "the network between the hosts could not be measured",
             remedy="see whether the hosts reach each other's ports",
         )
+
+
+def probe_environment(request: WorkRequest, share: Share) -> dict[str, str]:
+    """Of a host's process that measures: it has as many threads as one of its ranks in training."""
+    return (
+        {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // request.ranks))}
+        | os.environ
+        | share.environment()
+        | {
+            "RANK": str(request.number),
+            "WORLD_SIZE": str(request.num_hosts),
+        }
+    )
 
 
 _JOBS: Final[dict[str, Callable[[Channel, WorkRequest, Share], None]]] = {
