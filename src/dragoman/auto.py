@@ -72,7 +72,8 @@ def choose_strategy(
     cluster = Cluster(
         Layout(tuple(map(len, topology.hosts))),
         link_of(rate, topology.num_hosts),
-        measure_weight_s(world),
+        # Inside one host there is no `diloco` to choose.
+        measure_weight_s(world) if topology.num_hosts > 1 else 0.0,
     )
     # Ranks of one measured speed; alone, one of them would do the work of all.
     compute = Compute(compute_s * world.world_size, "measured")

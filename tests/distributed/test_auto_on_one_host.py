@@ -1,0 +1,35 @@
+"""`auto` where there is no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from dragoman import auto
+from dragoman.distributed.world import World
+from dragoman.recipe import load_recipe
+from dragoman.telemetry.events import EventWriter
+from ranks import run_ranks
+from toy_task import TOY_MODEL, ToyPairs, toy_training
+
+
+def _chosen(world: World, directory: str) -> list[Any]:
+    """The strategy, and how often diloco's own work was measured."""
+    recipe = load_recipe("demo", ["distributed.strategy=auto"])
+    with (
+        mock.patch.object(auto, "measure_weight_s", return_value=1e-9) as measured,
+        EventWriter(Path(directory), rank=world.rank) as events,
+        toy_training(ToyPairs(300), model=TOY_MODEL, world=world) as training,
+    ):
+        config, _ = auto.choose_strategy(
+            recipe, training.model, training.stream, world=world, events=events
+        )
+    return [config.strategy, measured.call_count]
+
+
+def test_what_cannot_be_chosen_is_not_measured(tmp_path: Path) -> None:
+    """It takes a second, and half a gigabyte on each rank."""
+    for strategy, times in run_ranks(_chosen, str(tmp_path / "events"), world_size=2):
+        assert strategy in {"sync", "accum"}
+        assert times == 0
