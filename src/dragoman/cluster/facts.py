@@ -77,4 +77,5 @@ class ClusterFacts(Section):
     all_reduce_bytes_per_s: float | None = None
     """Payload a second through each interface in an all-reduce over all hosts."""
     diloco_weight_s: float | None = None
-    """Of the slowest host: what DiLoCo does with a weight from one synchronisation to the next."""
+    """Of the slowest host: what DiLoCo does with a weight from one synchronisation to the next;
+    with one rank a host, whose neighbours rest."""

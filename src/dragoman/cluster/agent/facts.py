@@ -116,10 +116,9 @@ def _gpus() -> tuple[int, int, dict[str, str | None]]:
 
 def _speed(request: FactsRequest) -> dict[str, float]:
     """Of real steps on the share of this host that one of its ranks has; nothing if they fail."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(max(1, host.cpu_cores() // request.ranks)),
-        **({} if request.gpus else NO_GPUS),
-    }
+    threads = {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // request.ranks))}
+    # A count that the host has set itself goes first, as it does in training.
+    environment = threads | os.environ | ({} if request.gpus else NO_GPUS)
     program = [sys.executable, "-P", "-m", "dragoman.train.step_rate"]
     try:
         done = subprocess.run(
