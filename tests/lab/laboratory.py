@@ -41,10 +41,10 @@ class LabHost(Machine):
         self.run(["ip", "address", "add", f"{address}/24", "dev", INTERFACE])
         self.run(["ip", "link", "set", INTERFACE, "up"])
 
-    def limit(self, rate: str | None) -> None:
+    def limit(self, rate: str | None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         """Let this much through its port each way, in tc's words (100mbit); None lifts it."""
         for machine, device in ((self, INTERFACE), (self._switch, self._port)):
-            shape = ["tbf", "rate", rate or "", "burst", str(BUCKET_BYTES), "latency", "50ms"]
+            shape = ["tbf", "rate", rate or "", "burst", str(bucket_bytes), "latency", "50ms"]
             if rate is None:
                 machine.run(["tc", "qdisc", "delete", "dev", device, "root"], check=False)
             else:

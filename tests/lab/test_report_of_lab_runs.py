@@ -33,6 +33,9 @@ from toy_fit import ToyRun
 from toy_task import ToyPairs
 
 STARVED, STARVED_BYTES_PER_S = "2mbit", 250e3
+SMALL_BUCKET_BYTES = 64 * 1024
+"""A port's usual one is filled again in a second of compute, and would take half of a step's sums
+for nothing: more the slower the processor is."""
 MODEL = ModelConfig(
     d_model=64, num_heads=2, d_ffn=256, encoder_layers=1, decoder_layers=1, dropout=0.0
 )
@@ -96,6 +99,8 @@ def test_a_starved_link_is_the_bottleneck_and_a_free_one_is_not(
     make_lab: OpenLab, tmp_path: Path
 ) -> None:
     lab = make_lab(["alpha", "beta"], rate=STARVED)
+    for host in lab.hosts:
+        host.limit(STARVED, bucket_bytes=SMALL_BUCKET_BYTES)
     starved = _trained(lab, tmp_path / "starved")
     for host in lab.hosts:
         host.limit(None)
