@@ -30,6 +30,7 @@ from dragoman import units
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.errors import DragomanError, TrainingError
+from dragoman.telemetry import host
 from dragoman.telemetry.price import PRICE_VARIABLE
 
 _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
@@ -194,8 +195,7 @@ def torchrun_command(
 
 def _environment(ranks: int, meeting: Path, share: Share | None) -> dict[str, str]:
     return {
-        "OMP_NUM_THREADS": str(max(1, _num_usable_cores() // ranks)),
-        **os.environ,
+        **rank_environment(ranks),
         RENDEZVOUS_VARIABLE: str(meeting / "workers"),
         _PARENT_VARIABLE: str(os.getpid()),
         # Otherwise torchrun opens a store for the workers on every interface of the machine.
@@ -204,11 +204,12 @@ def _environment(ranks: int, meeting: Path, share: Share | None) -> dict[str, st
     }
 
 
-def _num_usable_cores() -> int:
-    """Cores that this process may run on: a container or a job may have fewer than the machine."""
-    if hasattr(os, "sched_getaffinity"):  # Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def rank_environment(ranks: int) -> dict[str, str]:
+    """This process's own, with the threads of one of so many ranks that share its cores.
+
+    Where OMP_NUM_THREADS is set, that counts.
+    """
+    return {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // ranks)), **os.environ}
 
 
 class _SignalRelay:

@@ -326,7 +326,7 @@ def _sampling(
         disk=run.path,
         queued=updates.queued,
         interface=collective_interface() if world.world_size > 1 else None,
-        num_gpus=int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if world.device.type == "cuda" else 0,
+        num_gpus=len(pids) if world.device.type == "cuda" else 0,
         pids=pids,
     )
 

@@ -96,11 +96,10 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
         world.barrier()
         return (time.monotonic() - started) / PERIOD
 
-    weight_s = measure_weight_s(world)  # as `auto` and doctor do
-
     def median_s(sync: GradientSync, tries: int) -> float:
         return statistics.median(step_s(sync) for _ in range(tries))
 
+    weight_s = measure_weight_s(world)  # as `auto` and doctor do
     step_s(NoSync(model))  # memory and threads are new
     compute_s = median_s(NoSync(model), TRIES)
     tries = TRIES if config.strategy == "diloco" else 1

@@ -15,8 +15,9 @@ BUSY_COMPUTE = 0.9
 BUSY_POWER = 0.5
 """Of a GPU's power limit: below it the GPU spins rather than computes."""
 FULL_HOST = 0.9
+"""Of all processors of a host busy: below it others use what a run leaves idle."""
 MOST_OTHERS = 0.1
-"""Of all processors of a host: what others use is taken from a run where none are idle."""
+"""Of all processors of a full host in use by others: above it a run gets too few of them."""
 BUSY_FLOPS = 0.3
 """Useful FLOPs over those of matrix products in the same time."""
 
@@ -79,15 +80,14 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
 def _are_its_own(facts: Facts, compute: float) -> tuple[Answer, str, str]:
     """Processors that compute all the time may do so for somebody else."""
     say = f"{units.SHARE.text(compute)} of a step was compute"
-    full = [one for one in facts.machines if (one.cpu_share or 0.0) >= FULL_HOST]
-    worst = max(full, key=lambda one: one.others_cpu_share or 0.0, default=None)
-    taken = (worst.others_cpu_share if worst else None) or 0.0
-    if worst is None or taken <= MOST_OTHERS:
+    full = (one for one in facts.machines if (one.cpu_share or 0.0) >= FULL_HOST)
+    taken, host = max(((one.others_cpu_share or 0.0, one.host) for one in full), default=(0.0, ""))
+    if taken <= MOST_OTHERS:
         return "yes", f"{say}.", ""
     return (
         "no",
         f"{say}, but other programs, or other guests of the machine, used "
-        f"{units.SHARE.text(taken)} of the processors of {worst.host}.",
+        f"{units.SHARE.text(taken)} of the processors of {host}.",
         "See with top what else runs there; share no processors (steal, in top, is other guests).",
     )
 

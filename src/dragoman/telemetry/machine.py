@@ -62,7 +62,6 @@ class MachineProbe:
         cpu, own = _cpu_ticks(), _process_ticks(self._pids)
         moved, spent_s = _disk_bytes(self._disk), time.thread_time()
         busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]
-        # A rank that has ended is missed, which can only be at the very end.
         others = None if own is None or self._own is None else busy - (own - self._own)
         read, written = (
             (moved[side] - self._moved[side] if moved and self._moved else None) for side in (0, 1)

@@ -23,7 +23,7 @@ from dragoman.cluster.facts import HostFacts, InterfaceFacts
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.errors import CorpusError
 from dragoman.files import file_sha256
-from dragoman.launch import NO_GPUS
+from dragoman.launch import NO_GPUS, rank_environment
 from dragoman.settings import Section
 from dragoman.telemetry import host
 
@@ -116,9 +116,7 @@ def _gpus() -> tuple[int, int, dict[str, str | None]]:
 
 def _speed(request: FactsRequest) -> dict[str, float]:
     """Of real steps on the share of this host that one of its ranks has; nothing if they fail."""
-    threads = {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // request.ranks))}
-    # A count that the host has set itself goes first, as it does in training.
-    environment = threads | os.environ | ({} if request.gpus else NO_GPUS)
+    environment = rank_environment(request.ranks) | ({} if request.gpus else NO_GPUS)
     program = [sys.executable, "-P", "-m", "dragoman.train.step_rate"]
     try:
         done = subprocess.run(

@@ -29,9 +29,14 @@ from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.errors import DragomanError, MachineError
-from dragoman.launch import HungWorkerError, Share, WorkerError, launch_workers
+from dragoman.launch import (
+    HungWorkerError,
+    Share,
+    WorkerError,
+    launch_workers,
+    rank_environment,
+)
 from dragoman.settings import Section
-from dragoman.telemetry import host
 from dragoman.train.durable import discard
 from dragoman.train.steps import step_directories, step_number
 
@@ -137,8 +142,7 @@ def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
 def probe_environment(request: WorkRequest, share: Share) -> dict[str, str]:
     """Of a host's process that measures: it has as many threads as one of its ranks in training."""
     return (
-        {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // request.ranks))}
-        | os.environ
+        rank_environment(request.ranks)
         | share.environment()
         | {
             "RANK": str(request.number),
