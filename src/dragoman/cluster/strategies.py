@@ -23,8 +23,10 @@ NEXT_TO_NOTHING: Final = 1.04
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 MOST_SYNC_EVERY: Final = 500
-DELAY_MARGIN: Final = 1.3
-"""Steps and links are not always as fast as they were when they were measured."""
+DELAY_MARGIN: Final = 1.15
+"""Steps and links are not always as fast as they were when they were measured. Where one is slower
+than this allows for, a step waits for the difference; a longer period costs in every step, as its
+gradients are older."""
 POWERSGD_RANK: Final = 4
 MOST_TARGET_TOKENS: Final = 402_000
 """The largest batch at which a translation model is known to train as well (Ott et al. 2018)."""
