@@ -17,6 +17,23 @@ from lab.desk import ENDLESS, OFTEN_SAVED, Desk, nothing_left, stop, wait_until,
 
 NUM_KILLS = 20
 KILLED_RUN = ("--set", "train.max_steps=3000", "--set", "checkpoint.every_steps=20")
+STRATEGIES = {
+    "sync": (),
+    "accum": (
+        *("--set", "distributed.strategy=accum"),
+        *("--set", "distributed.accum.every=2"),
+    ),
+    "diloco": (
+        *("--set", "distributed.strategy=diloco"),
+        *("--set", "distributed.diloco.every=3"),
+        *("--set", "distributed.diloco.fragments=3"),
+        *("--set", "distributed.diloco.delay=1"),
+        *("--set", "distributed.diloco.wire=fp4"),
+    ),
+}
+"""What a break must not matter to; `diloco` is as `auto` takes it behind a slow link, where a
+fragment is always on its way."""
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -56,8 +73,9 @@ def what_broke(desk: Desk) -> str:
     return str(alert.payload["cause"])
 
 
-def test_a_worker_is_killed(desk: Desk) -> None:
-    training = desk.train(*OFTEN_SAVED)
+@every_strategy
+def test_a_worker_is_killed(desk: Desk, strategy: str) -> None:
+    training = desk.train(*OFTEN_SAVED, *STRATEGIES[strategy])
     wait_until(lambda: saved(desk))
     beta = desk.lab.host("beta")
     beta.run(["kill", "-9", *map(str, workers(beta))])
@@ -68,8 +86,9 @@ def test_a_worker_is_killed(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("dead", "left", "ranks"), [("beta", "alpha", 2), ("alpha", "beta", 1)])
-def test_a_host_dies(desk: Desk, dead: str, left: str, ranks: int) -> None:
-    training = desk.train(*OFTEN_SAVED)
+@every_strategy
+def test_a_host_dies(desk: Desk, strategy: str, dead: str, left: str, ranks: int) -> None:
+    training = desk.train(*OFTEN_SAVED, *STRATEGIES[strategy])
     wait_until(lambda: saved(desk))
     desk.lab.host(dead).power_off()
     goes_on(desk, ranks=ranks, since=time.time())
@@ -217,9 +236,11 @@ def consumed(events: Iterable[Event]) -> tuple[int, float]:
 
 
 @pytest.mark.timeout(3600)
-def test_twenty_random_kills_change_neither_samples_nor_loss(desk: Desk) -> None:
+@pytest.mark.parametrize("strategy", ["sync", "diloco"])
+def test_twenty_random_kills_change_neither_samples_nor_loss(desk: Desk, strategy: str) -> None:
     rng = random.Random(20)
-    training = desk.train(*KILLED_RUN)
+    settings = (*KILLED_RUN, *STRATEGIES[strategy])
+    training = desk.train(*settings)
     for number in range(NUM_KILLS):
         wait_until(partial(has_saved, desk, number), limit_s=600)
         time.sleep(rng.uniform(0.0, 0.5))
@@ -232,7 +253,7 @@ def test_twenty_random_kills_change_neither_samples_nor_loss(desk: Desk) -> None
     assert training.returncode == 0, complaint
     killed = newest_events(desk)
     assert sum(event.kind == "run_started" for event in killed) == NUM_KILLS + 1
-    calm = desk.train("--fresh", *KILLED_RUN)
+    calm = desk.train("--fresh", *settings)
     _, complaint = calm.communicate(timeout=900)
     assert calm.returncode == 0, complaint
     pairs, loss = consumed(killed)
