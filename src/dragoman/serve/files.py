@@ -195,6 +195,8 @@ def _resume(draft: IO[bytes], record: Path, fingerprint: str) -> Done:
             done = Done(lines, size_bytes)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
+    if not done.lines:  # else the draft of these options would be taken for that of the others
+        record.unlink(missing_ok=True)
     draft.truncate(done.size_bytes)
     draft.seek(0, os.SEEK_END)
     return done

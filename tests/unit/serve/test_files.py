@@ -68,3 +68,24 @@ def test_a_damaged_record_starts_anew(tmp_path: Path, damage: dict[str, Any] | N
     assert translate_file(source, output, shouted, identity={}) == 0
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_a_draft_of_other_options_is_not_gone_on_with(tmp_path: Path) -> None:
+    source, output, draft = (tmp_path / name for name in ("in", "out", ".out.partial"))
+    source.write_text("one\ntwo\nthree\n")
+
+    def broken_off(lines: Iterable[str], first: int) -> Iterator[list[str]]:
+        yield from (group for group, _ in zip(shouted(lines, first), range(1), strict=False))
+        raise KeyboardInterrupt
+
+    def on_a_full_disk(_lines: Iterable[str], _first: int) -> Iterator[list[str]]:
+        yield from ()
+        draft.write_text("what of a group\nthe disk had room for\n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(source, output, broken_off, identity={"n_best": 1})
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(source, output, on_a_full_disk, identity={"n_best": 2})
+    assert translate_file(source, output, shouted, identity={"n_best": 1}) == 0
+    assert output.read_text() == "ONE\nTWO\nTHREE\n"
