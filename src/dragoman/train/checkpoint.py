@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import CheckpointError
 from dragoman.train.config import CheckpointConfig
-from dragoman.train.durable import discard, publish, remove_drafts, verify
+from dragoman.train.durable import discard, publish, read_digests, remove_drafts, verify
 from dragoman.train.state import TrainState
 from dragoman.train.steps import step_directories, step_name, step_number
 
@@ -237,8 +237,10 @@ def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None 
     trained_with: of the model and the vocabularies that they are to be used with.
     Raises CheckpointError where they are damaged or belong to another model or vocabulary.
     """
-    group = "ema" if _tensor_file(path, "ema").is_file() else "model"
-    file = _tensor_file(path, group)
+    averaged = _tensor_file(path, "ema")
+    # One that is gone is not made up for: the other weights translate, but not the same.
+    kept = averaged.is_file() or averaged.name in read_digests(path)
+    file = averaged if kept else _tensor_file(path, "model")
     verify(path, [file.name])
     check_trained_with(file, trained_with or {})
     copy_named(load_file(file), dict(model.named_parameters()), place=file)

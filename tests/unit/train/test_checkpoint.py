@@ -298,6 +298,9 @@ def test_translation_takes_the_averaged_weights_where_there_are_any(tmp_path: Pa
     (path / "ema.safetensors").write_bytes(b"torn")
     with pytest.raises(CheckpointError, match="has 4 bytes instead of"):
         load_weights(path, model)
+    (path / "ema.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"ema\.safetensors: cannot be read: No such file"):
+        load_weights(path, model)
 
 
 def test_a_checkpoint_is_chosen_by_what_it_is_best_at(tmp_path: Path) -> None:
