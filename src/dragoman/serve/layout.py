@@ -25,6 +25,7 @@ _RAW_END = {
     name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in ("script", "style")
 }
 _NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*+")
+_SPACES = re.compile(r"(?:\s|&(?:nbsp|#0*+160|#[xX]0*+[aA]0);)++")
 _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 
@@ -111,10 +112,10 @@ def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
 
 
 def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:
-    kept = text.lstrip()
-    if len(kept) < len(text):
-        yield Part(text[: len(text) - len(kept)], translated=False)
-    for sentence, space in split_sentences(kept):
+    start, end = _without_space(text, escaped=escaped)
+    if start:
+        yield Part(text[:start], translated=False)
+    for sentence, space in split_sentences(text[start:end]):
         if sentence:
             part = Part(sentence, translated=True, escaped=escaped)
             # As it reads: &nbsp; and &copy; are spelt with letters and are none.
@@ -122,3 +123,18 @@ def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:
             yield part if has_words else Part(sentence, translated=False)
         if space:
             yield Part(space, translated=False)
+    if end < len(text):
+        yield Part(text[end:], translated=False)
+
+
+def _without_space(text: str, *, escaped: bool) -> tuple[int, int]:
+    """Where a text begins and ends without the space around it; in markup &nbsp; is space too."""
+    if not escaped:
+        return len(text) - len(text.lstrip()), len(text)
+    start, end = 0, len(text)
+    for found in _SPACES.finditer(text):
+        if found.start() == 0:
+            start = found.end()
+        elif found.end() == len(text):
+            end = found.start()
+    return start, end

@@ -66,3 +66,18 @@ def test_a_tag_ends_after_its_values_and_a_section_where_it_says_so(tag: str) ->
         ("Open it.", True),
     ]
     assert paragraphs(f"{tag}\nOne", "markup") == [tag, "One"]
+
+
+@pytest.mark.parametrize(
+    ("text", "translated"),
+    [
+        ("Two dogs&nbsp;<b>run</b>&#160; fast.", ["Two dogs", "run", "fast."]),
+        ("<li> &nbsp;&#xA0;One&nbsp;dog.&nbsp;</li>", ["One&nbsp;dog."]),
+        ("&nbsp;" * 3, []),
+        (" One. &nbsp; ", ["One."]),
+    ],
+)
+def test_space_beside_a_tag_stays_however_it_is_spelt(text: str, translated: list[str]) -> None:
+    parts = cut(text, "markup")
+    assert "".join(part.text for part in parts) == text
+    assert [part.text for part in parts if part.translated] == translated
