@@ -122,6 +122,21 @@ def test_other_options_start_anew(bundle: Path, shared_data: Path, tmp_path: Pat
     assert output.read_text("utf-8").count("\n") == 40
 
 
+def test_options_that_are_refused_leave_what_is_done(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output, draft = (tmp_path / name for name in ("in", "out", ".out.partial"))
+    source.write_text("A man sings.\n")
+    draft.write_text("the work of hours\n")
+    places = ["--input", str(source), "--output", str(output)]
+    assert main(["translate", str(bundle), *GREEDY, "--n-best", "2", *places]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dragoman: search.beam_size: 2 translations of a sentence from a beam")
+    assert said.count("\n") == 1, said
+    assert draft.read_text() == "the work of hours\n"
+    assert not output.exists()
+
+
 def test_lines_documents_tags_and_scores(
     bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

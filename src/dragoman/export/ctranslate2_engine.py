@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from dragoman.corpus.subword import Subword
-from dragoman.errors import CheckpointError, ConfigError, MachineError
-from dragoman.model.config import ModelConfig, SearchConfig, length_limit, length_penalty
+from dragoman.errors import CheckpointError, MachineError
+from dragoman.model.config import (
+    ModelConfig,
+    SearchConfig,
+    check_beam_holds,
+    length_limit,
+    length_penalty,
+)
 
 _BATCH_BYTES: Final = 50_400_000
 """Of the decoder's own keys and values for the cells of one batch: 2,048 of Transformer-base."""
@@ -157,12 +163,7 @@ class CTranslate2Engine:
         without: a greedy one needs no probabilities, only the largest.
         Raises ConfigError where more hypotheses are asked for than the beam holds.
         """
-        if num_hypotheses > search.beam_size:
-            raise ConfigError(
-                f"{num_hypotheses} translations of a sentence from a beam of {search.beam_size}",
-                place="search.beam_size",
-                remedy=f"set it to {num_hypotheses} or more",
-            )
+        check_beam_holds(num_hypotheses, search)
         scored = scored or search.beam_size > 1
         pending = PendingSearch(self, list(sources), search, num_hypotheses, scored=scored)
         pending.start()

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from dragoman.errors import ConfigError
 from dragoman.settings import Section
 
 
@@ -77,6 +78,16 @@ class SearchConfig(Section):
     """A translation has at most ratio x source pieces + extra pieces."""
     batch_tokens: int = Field(default=16_384, ge=1)
     """Sentences of like length are searched together: rows x longest source x beam at most."""
+
+
+def check_beam_holds(num_hypotheses: int, config: SearchConfig) -> None:
+    """Raises ConfigError where more translations of a sentence are asked for than the beam has."""
+    if num_hypotheses > config.beam_size:
+        raise ConfigError(
+            f"{num_hypotheses} translations of a sentence from a beam of {config.beam_size}",
+            place="search.beam_size",
+            remedy=f"set it to {num_hypotheses} or more",
+        )
 
 
 def length_limit(num_pieces: int, config: SearchConfig) -> int:

@@ -24,8 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.corpus.special_ids import BOS, EOS, PAD
-from dragoman.errors import ConfigError
-from dragoman.model.config import SearchConfig, length_limit, length_penalty
+from dragoman.model.config import (
+    SearchConfig,
+    check_beam_holds,
+    length_limit,
+    length_penalty,
+)
 from dragoman.model.incremental import DecoderState, decode_step, inference, start_decoding
 from dragoman.model.transformer import Transformer
 
@@ -66,12 +70,7 @@ def translate_batch(
 
     Raises ConfigError where more hypotheses are asked for than the beam holds.
     """
-    if num_hypotheses > config.beam_size:
-        raise ConfigError(
-            f"{num_hypotheses} translations of a sentence from a beam of {config.beam_size}",
-            place="search.beam_size",
-            remedy=f"set it to {num_hypotheses} or more",
-        )
+    check_beam_holds(num_hypotheses, config)
     results: list[list[Hypothesis]] = [[] for _ in source_ids]
     with inference(models):
         for rows in plan_batches([len(ids) for ids in source_ids], config):

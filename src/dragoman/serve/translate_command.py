@@ -21,7 +21,7 @@ from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.files import whole_file
 from dragoman.malloc import memory_errors_named
-from dragoman.model.config import SearchConfig
+from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe import check_sections
 from dragoman.serve.engines import Opened, open_translator
 from dragoman.serve.files import (
@@ -63,6 +63,8 @@ def translate(options: Namespace) -> int:
             quantization=options.quantization,
         ) as opened,
     ):
+        # Before a draft of earlier work gives way to what is then refused.
+        check_beam_holds(options.n_best, opened.recipe.search)
         if options.inspect or (options.input is None and sys.stdin.isatty()):
             _converse(opened, options)
         elif options.output is None:
