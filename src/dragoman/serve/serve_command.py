@@ -110,6 +110,8 @@ def _token(file: Path | None) -> str | None:
         raise ConfigError("the token is not UTF-8", place=place, remedy=remedy) from error
     if not token and file is None:
         return None
+    if not token.isprintable():  # no header can carry it, so that nobody could send it
+        raise ConfigError("the token is more than one line", place=place, remedy=remedy)
     if len(token) < _SHORTEST_TOKEN:
         raise ConfigError(
             f"the token has fewer than {_SHORTEST_TOKEN} characters", place=place, remedy=remedy

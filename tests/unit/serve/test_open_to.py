@@ -56,3 +56,11 @@ def test_a_token_that_is_no_text_is_one_line(
     monkeypatch.setenv("DRAGOMAN_TOKEN", token.decode("utf-8", "surrogateescape"))
     assert main(["serve", "nothing"]) != 0
     assert "the token is not UTF-8" in complaint(capsys)
+
+
+def test_a_token_of_two_lines_is_refused_as_nobody_could_send_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef\nfedcba9876543210\n")
+    assert main(["serve", "nothing", "--token-file", str(tmp_path / "token")]) != 0
+    assert "the token is more than one line" in complaint(capsys)
