@@ -68,7 +68,9 @@ def test_no_number_is_off_by_more_than_its_scales_allow(
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "zeros"])
-@pytest.mark.parametrize(("num_ranks", "size"), [(2, 1000), (3, PIECE + 700)])
+@pytest.mark.parametrize(
+    ("num_ranks", "size"), [(2, 1000), pytest.param(3, PIECE + 700, marks=pytest.mark.slow)]
+)
 def test_what_ranks_have_lost_is_what_the_sum_is_short_of(
     packing: str, kind: str, num_ranks: int, size: int
 ) -> None:

@@ -51,7 +51,13 @@ def start(bundle: Path, source: Path, output: Path, *options: str) -> subprocess
     )
 
 
-@pytest.mark.parametrize("options", [[], ["--n-best", "2", "--set", "search.beam_size=2"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        pytest.param(["--n-best", "2", "--set", "search.beam_size=2"], marks=pytest.mark.slow),
+    ],
+)
 def test_killed_it_goes_on_without_repeating_or_losing_a_line(
     bundle: Path, shared_data: Path, tmp_path: Path, options: list[str]
 ) -> None:

@@ -119,7 +119,15 @@ def test_ctranslate2_ranks_by_gnmt_as_our_search_does(
         assert others <= 1  # rounding may decide between two
 
 
-@pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        *ARCHITECTURES[:2],
+        *(pytest.param(options, marks=pytest.mark.slow) for options in ARCHITECTURES[2:-1]),
+        ARCHITECTURES[-1],
+    ],
+    ids=str,
+)
 def test_onnx_finds_what_our_search_finds(
     options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
 ) -> None:
