@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,9 +31,12 @@ _KEY_AND_VALUE_BYTES: Final = 2 * 4
 BATCH_SCORES: Final = 1_250_000
 """Rows x beam x vocabulary of one batch, at most: each step makes so many floats, several times
 over. More than a few megabytes of them are no faster, and take memory on every core."""
-_BATCHES_A_WORKER: Final = 2
+_BATCHES_A_WORKER: Final = 4
+"""So that no core waits long for the last batch of another."""
+_ENOUGH_ROWS: Final = 64
+"""A batch is not made smaller than this for that: fewer rows take more time each."""
 _LEAST_ROWS: Final = 32
-"""A batch is not made smaller than this to give every core some: fewer rows take more time each."""
+"""Nor smaller than this to give every core one."""
 _NOT_ZERO: Final = 1e-6
 """With an exponent of 0 CTranslate2 ends the search elsewhere."""
 _FIRST_FINISHED: Final = -8.0
@@ -272,9 +275,7 @@ class PendingSearch:
     def start(self) -> None:
         """Queue all rows, the longest first, in batches of like length, some for every core."""
         order = sorted(range(len(self._sources)), key=lambda row: -len(self._sources[row]))
-        workers = self._engine.num_workers
-        batches = _BATCHES_A_WORKER * workers if workers > 1 else 1
-        share = max(_LEAST_ROWS, math.ceil(len(order) / batches))
+        share = share_of_rows(len(order), self._engine.num_workers)
         start = 0
         while start < len(order):
             longest = len(self._sources[order[start]])
@@ -286,14 +287,16 @@ class PendingSearch:
     def results(self) -> list[list[Candidate]]:
         """Wait for all; the best translations of each source, best first."""
         found: list[list[Candidate]] = [[] for _ in self._sources]
-        beyond = []
+        again: list[tuple[int, int, Any]] = []
+        # The limit of a batch is that of its longest row, and a row may have gone beyond its own.
         for row, limit, future in self._futures:
             found[row], last = self._read(future, limit)
-            if last > self._limits[row]:
-                beyond.append(row)
-        # The limit of a batch is that of its longest row: a row that went beyond its own is redone.
-        for row in beyond:
-            ((_, limit, future),) = self._begin([row])
+            if last > (own := self._limits[row]):
+                if self._scored:
+                    again += self._begin([row])  # while other batches are still at work
+                else:  # a greedy search would have begun the same
+                    found[row] = [replace(one, ids=one.ids[:own]) for one in found[row]]
+        for row, limit, future in again:
             found[row], _ = self._read(future, limit)
         return found
 
@@ -308,3 +311,11 @@ class PendingSearch:
 
     def _read(self, future: Any, limit: int) -> tuple[list[Candidate], int]:
         return self._engine.candidates(future.result(), self._search, self._num_hypotheses, limit)
+
+
+def share_of_rows(num_rows: int, num_workers: int) -> int:
+    """Rows of a batch at most, where so many are to be translated on so many cores."""
+    if num_workers == 1:
+        return num_rows
+    for_each_core = min(_ENOUGH_ROWS, math.ceil(num_rows / num_workers))
+    return max(_LEAST_ROWS, for_each_core, math.ceil(num_rows / (_BATCHES_A_WORKER * num_workers)))

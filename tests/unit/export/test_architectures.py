@@ -22,7 +22,7 @@ from dragoman.export.huggingface import (
 )
 from dragoman.export.huggingface_tokenizer import make_tokenizer
 from dragoman.export.onnx import translate_with_onnx, write_onnx
-from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe
@@ -92,6 +92,24 @@ def test_ctranslate2_finds_what_our_search_finds(
     (own,) = translate_batch([model], sources[-1:], SEARCHES[1])
     (other,) = engine.search(sources[-1:], SEARCHES[1])
     assert own[0].ids == other[0].ids
+
+
+def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
+    subword: Subword, sources: list[list[int]], tmp_path: Path
+) -> None:
+    """One that goes beyond it is cut where nobody reads its score, and else searched again."""
+    model = random_model(subword.vocab_size, ARCHITECTURES[0])
+    write_ctranslate2(model, (subword, subword), tmp_path, quantization="float32")
+    engine = CTranslate2Engine(tmp_path, (subword, subword), threads=1, batch_cells=2048)
+    search = SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2)
+    ours = [best.ids for best, *_ in translate_batch([model], sources[:-1], search)]
+    limits = [length_limit(len(source), search) for source in sources[:-1]]
+    reached = [len(ids) == limit < max(limits) for ids, limit in zip(ours, limits, strict=True)]
+    assert any(reached)
+    for scored in (True, False):
+        found = engine.submit(sources[:-1], search, scored=scored).results()
+        assert [best.ids for best, *_ in found] == ours
+        assert {best.score < 0 for best, *_ in found} == {scored}
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])

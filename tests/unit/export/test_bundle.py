@@ -118,7 +118,7 @@ def test_a_small_model_is_searched_in_larger_batches() -> None:
         (10**9, 10**9, 1, 200),
         (2 * 11 * 7, 10**9, 1, 7),
         (10**9, 2 * 5, 1, 5),
-        (10**9, 10**9, 2, 50),  # two for each core: the last ones are the shorter
+        (10**9, 10**9, 2, 64),  # some for each core: the last ones are the shorter
         (10**9, 10**9, 8, 32),
     ],
 )
@@ -146,6 +146,14 @@ def test_what_is_searched_together_is_bounded_by_cells_by_scores_and_by_cores(
     found = engine.search(sources, SearchConfig(beam_size=2))
     assert len(found) == 200
     assert begun[: 200 // most] == [most] * (200 // most)
+
+
+def test_no_core_waits_long_for_the_last_batch_of_another() -> None:
+    shares = {
+        (rows, cores): ctranslate2_engine.share_of_rows(rows, cores)
+        for rows, cores in [(1000, 1), (2048, 2), (300, 2), (300, 6), (300, 16)]
+    }
+    assert [*shares.values()] == [1000, 256, 64, 50, 32]
 
 
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
