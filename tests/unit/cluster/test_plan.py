@@ -51,7 +51,7 @@ def chosen(ranks: str, link: str, *, compute_s: float) -> tuple[str, int, str]:
     [
         ("100Gbit", "sync", 1),
         ("10Gbit", "sync", 1),
-        ("1Gbit", "diloco", 3),
+        ("1Gbit", "diloco", 2),
         ("100Mbit", "diloco", 13),
         ("10Mbit", "diloco", 126),
         ("2Mbit", "diloco", 496),
