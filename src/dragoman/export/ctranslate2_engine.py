@@ -69,7 +69,9 @@ def _question(search: SearchConfig, num_hypotheses: int) -> _Question:
     """How to ask for these hypotheses so that none of them is dropped.
 
     beam_size - 1 hypotheses may be finished before the last step, and beam_size more with it;
-    CTranslate2 returns at most as many as it was to finish, best by a power of their length.
+    CTranslate2 returns at most as many as it was to finish, best by a power of their length. Of
+    fewer than beam_size none need be of the last step, and it would not be known how far the search
+    of a row went: one beyond the row's own length limit is to be made again.
 
     One by "gnmt", penalty ((5 + L) / 6)^alpha: the best is always among the beam_size that come
     first with an exponent of alpha / 6. The penalty's slope, d ln penalty / d ln L =
@@ -81,7 +83,7 @@ def _question(search: SearchConfig, num_hypotheses: int) -> _Question:
     """
     beam = search.beam_size
     if search.length_penalty == "power":
-        return _Question(num_hypotheses, beam, search.length_penalty_alpha)
+        return _Question(beam, beam, search.length_penalty_alpha)
     if num_hypotheses == 1:
         return _Question(beam, beam, max(search.length_penalty_alpha / 6, _NOT_ZERO))
     return _Question(2 * beam - 1, 2 * beam - 1, _FIRST_FINISHED)

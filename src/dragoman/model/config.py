@@ -68,13 +68,14 @@ class ModelConfig(Section):
 class SearchConfig(Section):
     """How translations are searched for."""
 
-    beam_size: int = Field(default=4, ge=1)
+    # Upper bounds: far beyond use, and short of what overflows a float or a C integer.
+    beam_size: int = Field(default=4, ge=1, le=1000)
     """1 is greedy search."""
     length_penalty: Literal["gnmt", "power"] = "gnmt"
     """Scores are divided by ((5 + length) / 6)^alpha (Wu et al. 2016) or by length^alpha."""
-    length_penalty_alpha: float = Field(default=0.6, ge=0.0)
-    max_length_ratio: float = Field(default=2.0, gt=0.0)
-    max_length_extra: int = Field(default=20, ge=0)
+    length_penalty_alpha: float = Field(default=0.6, ge=0.0, le=5.0)
+    max_length_ratio: float = Field(default=2.0, gt=0.0, le=1000.0)
+    max_length_extra: int = Field(default=20, ge=0, le=1_000_000)
     """A translation has at most ratio x source pieces + extra pieces."""
     batch_tokens: int = Field(default=16_384, ge=1)
     """Sentences of like length are searched together: rows x longest source x beam at most."""

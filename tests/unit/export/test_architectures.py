@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -110,6 +110,28 @@ def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
         found = engine.submit(sources[:-1], search, scored=scored).results()
         assert [best.ids for best, *_ in found] == ours
         assert {best.score < 0 for best, *_ in found} == {scored}
+
+
+@pytest.mark.parametrize("penalty", ["gnmt", "power"])
+def test_neighbours_do_not_change_what_a_row_is_translated_to(
+    shared_data: Path, tmp_path: Path, penalty: Literal["gnmt", "power"]
+) -> None:
+    """Nor where its search went beyond its own length limit, and its best hypothesis did not."""
+    trained = train_on_multi30k(shared_data)
+    subwords = (trained.subword, trained.subword)
+    write_ctranslate2(trained.model, subwords, tmp_path, quantization="float32")
+    engine = CTranslate2Engine(tmp_path, subwords, threads=1, batch_cells=20_000)
+    search = SearchConfig(
+        beam_size=8,
+        length_penalty=penalty,
+        length_penalty_alpha=0.0,
+        max_length_ratio=0.4,
+        max_length_extra=1,
+    )
+    sources = trained.sources[:200]
+    together = [best.ids for best, *_ in engine.search(sources, search)]
+    alone = [engine.search([source], search)[0][0].ids for source in sources]
+    assert sum(a != b for a, b in zip(together, alone, strict=True)) <= 1  # as below
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
