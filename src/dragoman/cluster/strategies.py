@@ -18,10 +18,10 @@ from dragoman.cluster.workload import Workload
 
 MOST_FRAGMENTS: Final = 16
 """Each has its latency, and its work on the processor."""
-WORTH_IT: Final = 1.08
-"""Of the shortest step: so much for younger gradients. Four replicas had a loss of 2.978 after 300
-steps with six from one synchronisation to the next, of 2.763 with three, where `sync` had 2.665;
-quality to the end of a training is measured with three (benchmarks/README.md)."""
+MOST_STEP_RATIO: Final = 1.08
+"""To the shortest step, for younger gradients. Four replicas had a loss of 2.978 after 300 steps
+with six (in int8) from one synchronisation to the next, of 2.763 with three (in four bits), `sync`
+2.665; quality to the end of a training is measured with three (benchmarks/README.md)."""
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 MOST_SYNC_EVERY: Final = 500
@@ -234,7 +234,7 @@ def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Predict
     counts = range(1, MOST_FRAGMENTS + 1)
     plans = [_streamed(cluster, workload, compute_s, count) for count in counts]
     best_s = min(plan.step_s for plan in plans)
-    good = [plan for plan in plans if plan.step_s <= WORTH_IT * best_s]
+    good = [plan for plan in plans if plan.step_s <= MOST_STEP_RATIO * best_s]
     return min(good, key=lambda plan: plan.every / 2 + plan.delay)
 
 

@@ -25,7 +25,7 @@ from dragoman.export.export import Exported, Request, export
 from dragoman.export.huggingface import translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.verify import check_equal, check_near, compare
-from dragoman.model.config import ModelConfig, SearchConfig, power_search
+from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis
 from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
@@ -105,13 +105,6 @@ def test_a_search_whose_scores_nobody_reads_finds_the_same(for_ctranslate2: Path
         assert [one.score < 0 for one in with_scores] == [bool(line) for line in LINES]
 
 
-def test_a_small_model_is_searched_in_larger_batches() -> None:
-    base = ModelConfig()
-    assert ctranslate2_engine.fitting_cells(base) == pytest.approx(2048, rel=0.01)
-    half = ModelConfig(d_model=256, decoder_layers=3)
-    assert ctranslate2_engine.fitting_cells(half) == pytest.approx(4 * 2048, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("cells", "scores", "cores", "most"),
     [
@@ -146,14 +139,6 @@ def test_what_is_searched_together_is_bounded_by_cells_by_scores_and_by_cores(
     found = engine.search(sources, SearchConfig(beam_size=2))
     assert len(found) == 200
     assert begun[: 200 // most] == [most] * (200 // most)
-
-
-def test_no_core_waits_long_for_the_last_batch_of_another() -> None:
-    shares = {
-        (rows, cores): ctranslate2_engine.share_of_rows(rows, cores)
-        for rows, cores in [(1000, 1), (2048, 2), (300, 2), (300, 6), (300, 16)]
-    }
-    assert [*shares.values()] == [1000, 256, 64, 50, 32]
 
 
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
