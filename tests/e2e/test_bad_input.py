@@ -64,6 +64,11 @@ CONFIG_CASES = [
         ["--set", "warmup_steps"],
         ["prepare", "small.toml", "--set", "schedule.warmup_stesp=4"],
     ),
+    Case(
+        "a server of what is no bundle",
+        ["no bundle", "dragoman export . --to ctranslate2", "./export/ctranslate2"],
+        ["serve", "."],
+    ),
 ]
 CORPUS_CASES = [
     Case("a text file that is missing", ["train.de"], spoil=lambda: Path("train.de").unlink()),

@@ -76,7 +76,8 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tra
         raise CheckpointError(
             "is no bundle",
             place=path,
-            remedy=f"make one of a run: dragoman export {path} --to ctranslate2",
+            remedy=f"make one of a run with dragoman export {path} --to ctranslate2, "
+            f"then serve {path}/export/ctranslate2",
         )
     opened = stack.enter_context(
         open_translator(
