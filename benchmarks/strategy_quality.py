@@ -38,10 +38,13 @@ from dragoman.telemetry.events import TestScored, read_events
 
 AUTO: Final = "diloco H=3 F=3 tau=1"
 """What `auto` takes where plain fp32 takes 16 x the compute."""
+LONGER: Final = "diloco H=4 F=4 tau=1"
+"""What it takes there in some runs, as with three hosts, or beside other programs."""
 SGD: Final = ["diloco.outer=sgd", "diloco.wire=int8"]
 STRATEGIES: Final[dict[str, list[str]]] = {
     "sync": ["strategy=sync"],
     AUTO: ["strategy=diloco", "diloco.every=3", "diloco.fragments=3", "diloco.delay=1"],
+    LONGER: ["strategy=diloco", "diloco.every=4", "diloco.fragments=4", "diloco.delay=1"],
     "diloco sgd int8 H=8 F=4 tau=1": [
         *("strategy=diloco", "diloco.every=8", "diloco.fragments=4", "diloco.delay=1", *SGD)
     ],
