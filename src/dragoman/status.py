@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dragoman import units
 from dragoman.errors import MachineError
@@ -79,9 +80,7 @@ def print_status(found: list[Status], console: Console) -> None:
         last = units.COUNT.text(status.max_steps) if status.max_steps else "?"
         table.add_row(
             status.run,
-            f"[{_STYLES.get(status.state, 'default')}]{status.state}[/]"
-            if console.is_terminal
-            else status.state,
+            Text(status.state, style=_STYLES.get(status.state, "")),
             f"{units.COUNT.text(status.step)} of {last}",
             "" if status.train_loss is None else units.LOSS.text(status.train_loss),
             "" if status.tokens_per_s is None else units.TOKEN_RATE.text(status.tokens_per_s),

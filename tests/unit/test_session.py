@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import resource
 import signal
 import subprocess
@@ -30,6 +31,19 @@ with training_session(Path(sys.argv[1])):
         time.sleep(0.05)
     raise InterruptedRunError("stopped; everything is saved")
 """
+
+
+def test_states_are_words_in_colour_at_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").touch()
+    with training_session(tmp_path):
+        main_, terminal = pty.openpty()
+        command = [sys.executable, "-m", "dragoman.cli", "status", str(tmp_path)]
+        subprocess.run(command, stdout=terminal, check=True, env=os.environ | {"TERM": "xterm"})
+        os.close(terminal)
+        shown = os.read(main_, 1 << 16).decode()
+        os.close(main_)
+    assert "\x1b[32mrunning" in shown
+    assert "[green]" not in shown
 
 
 def test_an_end_is_remembered(tmp_path: Path) -> None:
