@@ -96,7 +96,8 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """The run at this path; raises CheckpointError where there is none."""
-        run = cls(path)
+        # Its name is its place on hosts and in the record; `.` has none.
+        run = cls(path if path.name not in ("", "..") else path.resolve())
         if (path / "bundle.json").is_file():
             raise CheckpointError(
                 "is an export", place=path, remedy="name the run that it was made of"

@@ -175,10 +175,10 @@ def _dry_run(options: Namespace, hosts: Hosts | None) -> None:
     from dragoman.recipe import load_recipe
 
     path = Path(options.recipe)
-    named = path / "recipe.toml" if path.is_dir() else options.recipe
-    recipe = load_recipe(named, options.overrides)
+    directory = RunDirectory.open(path) if path.is_dir() else None
+    recipe = load_recipe(directory.recipe_file if directory else options.recipe, options.overrides)
     world_size = sum(hosts.ranks_per_host) if hosts else options.ranks or 1
     print_dry_run(recipe, world_size=world_size)
     if hosts is not None:
-        run = path.name if path.is_dir() else f"{recipe.name}-TIME-DIGEST"
+        run = directory.path.name if directory else f"{recipe.name}-TIME-DIGEST"
         print("", *planned_commands(hosts, run=run), sep="\n")

@@ -12,6 +12,8 @@ from dragoman.cli import main
 from dragoman.cluster.commands import planned_commands
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.errors import ConfigError
+from dragoman.recipe import dump_toml, load_recipe
+from dragoman.run_directory import RunDirectory
 
 HOSTS = Hosts(
     host=(
@@ -52,6 +54,24 @@ def test_a_shell_runs_ssh_and_nothing_else(run: str, tmp_path: Path) -> None:
     for call in calls:
         assert call[call.index("--") + 1] in ("10.0.0.1", "b.example")
         assert len(call) == call.index("--") + 3  # one word for the one shell on the host
+
+
+@pytest.mark.parametrize(("place", "named"), [("", "."), ("events", "..")])
+def test_a_run_that_is_named_from_inside_has_its_name_on_hosts(
+    place: str,
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`.` would be `runs/` there, which doctor then says to delete, all runs in it."""
+    run = tmp_path / "demo-TIME-DIGEST"
+    (run / "events").mkdir(parents=True)
+    (run / "recipe.toml").write_text(dump_toml(load_recipe("demo")))
+    monkeypatch.chdir(run / place)
+    assert main(["train", named, "--hosts", "10.0.0.1:1", "--dry-run"]) == 0
+    assert "dragoman.worker train runs/demo-TIME-DIGEST\n" in capsys.readouterr().out
+    assert RunDirectory.open(Path(named)).path == run
 
 
 def test_hosts_of_an_empty_variable_do_not_mean_this_machine(
