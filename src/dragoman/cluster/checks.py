@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dragoman import units
-from dragoman.cluster.facts import ClusterFacts, PairFacts
+from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.links import Link
 from dragoman.cluster.ssh import FAILED, NO_PYTHON, SET_UP, how_to_log_in
@@ -150,20 +150,20 @@ def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """The same software everywhere, as most hosts have it."""
+    """The same software everywhere, as most hosts have it, and all that training needs."""
     for name in _names(host.versions for host in facts.hosts):
-        of_gpus = name in _OF_GPUS
-        asked = [one for one in facts.hosts if not (of_gpus and wanted.host(one.host).slots)]
-        usual = _usual([host.versions.get(name) for host in asked])
+        asked = [one for one in facts.hosts if name not in _OF_GPUS or wanted.host(one.host).gpus]
+        usual = _usual([own for host in asked if (own := host.versions.get(name))])
         for host in asked:
             own = host.versions.get(name)
-            if own == usual:
+            if own == usual and (own or name not in PACKAGES):
                 continue
-            found = f"{name} {own or 'is missing'}, elsewhere {usual or 'not installed'}"
+            found = f"{name} {own or 'is missing'}{f', elsewhere {usual}' if usual else ''}"
             if name in _MAY_DIFFER:
                 yield _warn("versions", host.host, found, "make them equal if training stops oddly")
             else:
-                yield _fail("versions", host.host, found, f"install {name} {usual} there")
+                remedy = f"install {name} {usual} there" if usual else SET_UP
+                yield _fail("versions", host.host, found, remedy)
 
 
 def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
@@ -331,7 +331,7 @@ def storage(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 def stragglers(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
     """No host is so slow that all the others wait for it."""
     measured = [(host.host, host.step_s) for host in facts.hosts if host.step_s is not None]
-    if len(facts.hosts) > 1 and len(measured) < len(facts.hosts):
+    if len(measured) < len(facts.hosts):
         yield _unknown("speed")
         return
     if not measured:
@@ -391,7 +391,7 @@ def _names(tables: Iterator[dict[str, str | None]]) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table))
 
 
-def _usual(values: list[str | None]) -> str | None:
+def _usual(values: list[str]) -> str | None:
     """What most have; of equal numbers, what comes first."""
     return Counter(values).most_common(1)[0][0] if values else None
 

@@ -83,7 +83,8 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
         hosts=tuple(found),
         unreachable={name: error.problem for name, error in troubles.items()},
     )
-    if len(hosts.host) > 1 and len([one for one in found if one.interface]) == len(hosts.host):
+    able = [one for one in found if one.interface and one.versions["torch"]]
+    if len(hosts.host) > 1 and len(able) == len(hosts.host):
         facts = _measure(facts, hosts, code=code)
     return Examined(facts, code)
 

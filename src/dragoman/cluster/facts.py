@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from dragoman.settings import Section
+
+PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
+"""What the Python of every host must have to train, beside what answers doctor."""
 
 
 class InterfaceFacts(Section):

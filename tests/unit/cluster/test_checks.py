@@ -187,6 +187,23 @@ def test_what_is_wrong_on_a_host_is_named(
     assert finding.remedy or status == "unknown"
 
 
+@pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])
+def test_what_training_needs_is_missed_where_nobody_has_it(names: tuple[str, ...]) -> None:
+    """All were called equal; and of two of which one has it, the other one was called wrong."""
+    bare = {"python": "3.11.7", "torch": None}
+    facts = ClusterFacts(hosts=tuple(host(name, versions=bare, step_s=None) for name in names))
+    found = [finding for finding in wrong(facts) if finding.status == "failure"]
+    assert [(one.check, one.host, one.found) for one in found] == [
+        ("versions", name, "torch is missing") for name in names
+    ]
+    assert all("dragoman setup" in one.remedy for one in found)
+    assert ("speed", "unknown") in [(one.check, one.status) for one in wrong(facts)]
+    of_two = wrong(ClusterFacts(hosts=(facts.hosts[0], host("gamma"))))
+    (finding,) = (one for one in of_two if one.status == "failure")
+    assert (finding.host, finding.found) == ("alpha", "torch is missing, elsewhere 2.13.0")
+    assert finding.remedy == "install torch 2.13.0 there"
+
+
 def test_files_that_are_equal_but_not_those_of_the_run_are_named() -> None:
     wanted = replace(WANTED, digests={"data": "9876543210", "code": "0123456789"})
     findings = [one for one in examine(cluster(), wanted) if one.status != "ok"]

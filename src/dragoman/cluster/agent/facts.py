@@ -19,7 +19,7 @@ from typing import Any, Final
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.copying import code_digest, read_code
-from dragoman.cluster.facts import HostFacts, InterfaceFacts
+from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.errors import CorpusError
 from dragoman.files import file_sha256
@@ -27,7 +27,6 @@ from dragoman.launch import NO_GPUS, rank_environment
 from dragoman.settings import Section
 from dragoman.telemetry import host
 
-_PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 _WRITE_BYTES: Final = 4 << 20
 _WRITE_AT_MOST: Final = 16
@@ -94,7 +93,7 @@ def _interface(request: FactsRequest) -> InterfaceFacts | None:
 
 def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
