@@ -106,7 +106,11 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
         problem = details["msg"].removeprefix("Value error, ")
         return problem, "change it in the recipe or with --set section.key=value"
     if details["type"] == "model_type":
-        return f"{key} is a section, not a value", f"write [{key}] and its keys on lines below it"
+        many = isinstance(location[-1], int)
+        header = _header(_dotted(location[:-1]) if many else key, many=many)
+        return f"{key} is a section, not a value", f"write {header} and its keys on lines below it"
+    if details["type"] == "missing":
+        return f"{key} is missing", f"write a line {location[-1]} = ..."
     must = details["msg"].replace("Input should be", "must be").replace("String should", "must")
     default = _default(location, root)
     remedy = f"the default is {default!r}" if default is not None else "give it such a value"
@@ -117,15 +121,23 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
 
 
 def _where_it_belongs(location: Location, root: type[BaseModel]) -> str:
-    """The section that has a key of this name, else the nearest known key, else all keys."""
+    """The place that has a key of this name, else the nearest known key, else all keys."""
     key = str(location[-1])
     section = _model_at(location[:-1], root)
     known = list(section.model_fields) if section else []
     for name, field in root.model_fields.items():
         model = _model_in(field.annotation)
         if model and key in model.model_fields:
-            return f"it belongs to [{name}]"
+            return f"it belongs to {_header(name, many=model is not field.annotation)}"
+    top = root.model_fields.get(key)
+    if top and not _model_in(top.annotation):
+        return "it belongs to the top of the file, before any section"
     return _nearest(key, known) or f"the keys here are {', '.join(known)}"
+
+
+def _header(name: str, *, many: bool) -> str:
+    """The line that begins a section, or an entry where there may be many of them."""
+    return f"[[{name}]]" if many else f"[{name}]"
 
 
 def _nearest(word: str, choices: Iterable[str]) -> str:

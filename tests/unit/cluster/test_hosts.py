@@ -144,7 +144,7 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
     [
         ("", "hosts.toml: it lists no host; write [[host]]"),
         ("host = []", "it lists no host"),
-        ("[[host]]\ngpus = 1\n", "hosts.toml:1: host[0].address"),
+        ("[[host]]\ngpus = 1\n", "hosts.toml:1: host[0].address is missing; write a line"),
         ('[[host]]\naddress = "a"\n', "hosts.toml:1: host a: neither gpus nor slots is set"),
         (
             '[[host]]\naddress = "a"\ngpus = 1\nslots = 2\n',
@@ -174,7 +174,18 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
             '[[host]]\naddress = "a"\nnmae = "x"\ngpus = 1\n',
             "hosts.toml:3: unknown key host[0].nmae; did you mean name?",
         ),
-        ('user = "x"\n[[host]]\naddress = "a"\ngpus = 1\n', "hosts.toml:1: unknown key user"),
+        (
+            'user = "x"\n[[host]]\naddress = "a"\ngpus = 1\n',
+            "hosts.toml:1: unknown key user; it belongs to [[host]]",
+        ),
+        (
+            '[[host]]\naddress = "a"\ngpus = 1\ncurrency = "EUR"\n',
+            "hosts.toml:4: unknown key host[0].currency; it belongs to the top of the file",
+        ),
+        (
+            'host = ["10.0.0.1"]\n',
+            "hosts.toml:1: host[0] is a section, not a value; write [[host]] and its keys",
+        ),
         ('[[host]]\naddress = "a"\ngpus = "2"\n', "hosts.toml:3: host[0].gpus = '2': must be"),
         ('[[host]]\naddress = "a"\ngpus = 65\n', "hosts.toml:3: host[0].gpus = 65"),
         ('[[host]]\naddress = "a"\ngpus = 1\nport = 0\n', "hosts.toml:4: host[0].port = 0"),
