@@ -60,12 +60,12 @@ def prepare(
 ) -> Path:
     """Text files -> shards; returns their directory.
 
-    directory: `prepared/<name>-<digest of the corpus section>` where it is None.
+    directory: that of `default_place` where it is None.
     workers: processes; all cores where it is None.
     origin: the model whose vocabulary is kept; a new one is learnt where it is None.
     """
     if directory is None:
-        directory = Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
+        directory = default_place(recipe)
         if origin is not None:
             directory = directory.with_name(f"{directory.name}-of-{origin.digest[:8]}")
     with EventWriter(directory / "events") as events:
@@ -80,6 +80,11 @@ def prepare(
     if origin is not None:
         origin.check_prepared(directory)
     return directory
+
+
+def default_place(recipe: Recipe) -> Path:
+    """Where shards lie that nobody has given a place: `prepared/<name>-<digest of the corpus>`."""
+    return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
 
 
 def start(

@@ -31,7 +31,9 @@ def join(options: Namespace) -> int:
     place = Place.read(options.at, node=options.node, nodes=options.nodes, environment=os.environ)
     note = options.runs / f".join-{hashlib.sha256(place.token.encode()).hexdigest()[:16]}"
     if place.node == 0:
-        prepared = steps.prepare(recipe, directory=options.prepared, workers=options.workers)
+        # Beside the runs: what all machines share.
+        shards = options.prepared or options.runs.parent / steps.default_place(recipe)
+        prepared = steps.prepare(recipe, directory=shards, workers=options.workers)
         directory = steps.start(recipe, prepared=prepared, runs=options.runs, fresh=options.fresh)
         note.write_text(directory.path.name, encoding="utf-8")
     try:

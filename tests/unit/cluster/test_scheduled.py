@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dragoman.cluster.scheduled import Place, met
+from dragoman.cli import main
+from dragoman.cluster.scheduled import TOKEN_VARIABLE, Place, met
 from dragoman.errors import MachineError
+from dragoman.run_directory import RunDirectory
+from parallel_text import sentences, write_pairs
+from tiny_recipe import TINY
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -23,3 +29,20 @@ def test_machines_do_not_wait_for_each_other_on_loopback(node: int, address: str
 def test_a_machine_that_is_alone_may_meet_itself_there() -> None:
     with met(Place(0, 1, "127.0.0.1", 0, "0123456789abcdef"), wait_s=0.1) as share:
         assert share.num_hosts == 1
+
+
+def test_the_text_is_prepared_where_all_machines_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`join` as the how-to has it names a shared folder for the runs, and may begin in a home."""
+    home, shared = tmp_path / "home", tmp_path / "shared"
+    home.mkdir()
+    write_pairs(home, "train", sentences(60))
+    (home / "my.toml").write_text(TINY)
+    monkeypatch.chdir(home)
+    monkeypatch.setenv(TOKEN_VARIABLE, "0123456789abcdef")
+    place = ["--at", "127.0.0.1:29400", "--node", "0", "--nodes", "2"]
+    # The machines of this address never meet; what they need has been made by then.
+    assert main(["join", "my.toml", *place, "--runs", str(shared / "runs"), "--workers", "1"]) == 1
+    (run,) = (shared / "runs").iterdir()
+    assert RunDirectory.open(run).prepared().parent == shared / "prepared"
