@@ -25,7 +25,7 @@ AWKWARD = 'corpus.folder=/text/it\'s "here" $HOME $(HOME) $$ --at AT '
 def job(**changes: object) -> ScheduledJob:
     values: dict[str, object] = {
         "name": "demo",
-        "recipe": "my recipes/it's $(date) é.toml",
+        "recipe": "my recipes/it's $(date) é😀.toml",
         "folder": PurePosixPath("/shared"),
         "nodes": 3,
         "gpus": 2,
@@ -93,6 +93,14 @@ def test_a_train_job_is_one_by_kubeflows_own_models() -> None:
     assert trainer["numNodes"] == 3
     assert trainer["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 2}
     assert yaml.safe_load(kubernetes(job(gpus=0)))["spec"]["trainer"]["resourcesPerNode"] == {}
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(2, 48), (11, 47)])
+def test_the_names_of_pods_are_not_too_long_for_kubernetes(nodes: int, most: int) -> None:
+    """`NAME-node-0-1-abcde` has up to 63 characters, or there is a TrainJob without any pod."""
+    assert kubernetes(job(name="a" * most, nodes=nodes))
+    with pytest.raises(ConfigError, match=rf"--name: .*; use up to {most} characters"):
+        kubernetes(job(name="a" * (most + 1), nodes=nodes))
 
 
 def test_a_skypilot_task_gives_every_machine_the_command_as_it_is() -> None:

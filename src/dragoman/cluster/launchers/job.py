@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -16,6 +17,11 @@ PORT: Final = 29_400
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOURS: Final = 24 * 365
 _GPUS: Final = 64
+
+
+def quoted(value: str | Sequence[str]) -> str:
+    """A string or list for YAML, which reads those of JSON but for pairs of escapes: emoji."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

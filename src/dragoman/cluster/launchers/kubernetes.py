@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from typing import Final
 
-from dragoman.cluster.launchers.job import ScheduledJob
+from dragoman.cluster.launchers.job import ScheduledJob, quoted
+from dragoman.errors import ConfigError
+
+_LONGEST: Final = 63
 
 
 def kubernetes(job: ScheduledJob) -> str:
-    """The manifest. JSON's strings and lists are YAML's."""
+    """The manifest. Raises ConfigError where its pods would have too long a name."""
+    _check_name(job)
     # Kubernetes fills in $(...) and takes $$ for a dollar.
     words = [word.replace("$", "$$") for word in job.command(at="")]
     words[3] = "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
-    command = json.dumps(words)
-    name = json.dumps(job.name)  # `no` and `on` are names too
+    command = quoted(words)
+    name = quoted(job.name)  # `no` and `on` are names too
     gpus = f"\n      limits: {{nvidia.com/gpu: {job.gpus}}}" if job.gpus else " {}"
     return f"""\
+# For Kubeflow Trainer 2.3 or newer.
 # Once:     kubectl create secret generic {job.name} --from-literal=token="$(openssl rand -hex 16)"
 #           and a claim named {job.name} to a volume that all pods share (ReadWriteMany).
 # Start:    kubectl apply -f {job.name}.yaml
+# Again:    kubectl delete -f {job.name}.yaml, then start it: it goes on where it was.
 # Watch:    kubectl logs -f -l batch.kubernetes.io/job-completion-index=0,\
 jobset.sigs.k8s.io/jobset-name={job.name}
 apiVersion: trainer.kubeflow.org/v1alpha1
@@ -29,7 +35,7 @@ spec:
   runtimeRef: {{name: torch-distributed}}
   activeDeadlineSeconds: {job.hours * 3600}
   trainer:
-    image: {json.dumps(job.image)}
+    image: {quoted(job.image)}
     numNodes: {job.nodes}
     numProcPerNode: {job.ranks}
     command: {command}
@@ -60,6 +66,17 @@ spec:
                         containers:
                           - name: node
                             volumeMounts:
-                              - {{name: shared, mountPath: {json.dumps(str(job.folder))}}}
+                              - {{name: shared, mountPath: {quoted(str(job.folder))}}}
                               - {{name: shm, mountPath: /dev/shm}}
 """
+
+
+def _check_name(job: ScheduledJob) -> None:
+    """Of too long a one JobSet refuses the pods, and there is a TrainJob that never begins."""
+    added = len(f"-node-0-{job.nodes - 1}-abcde")
+    if len(job.name) + added > _LONGEST:
+        raise ConfigError(
+            f"{job.name!r} is too long, as pods are called by it with {added} characters more",
+            place="--name",
+            remedy=f"use up to {_LONGEST - added} characters",
+        )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
-from dragoman.cluster.launchers.job import PORT, ScheduledJob
+from dragoman.cluster.launchers.job import PORT, ScheduledJob, quoted
 from dragoman.errors import ConfigError
 
 _PYTHON: Final = "3.12"
@@ -25,9 +24,9 @@ def skypilot(job: ScheduledJob, *, accelerator: str) -> str:
             f"{accelerator!r} is no kind of GPU", place="--gpu", remedy="such as V100 or A100-80GB"
         )
     command = job.shell_command(at=f"$first:{PORT}")
-    gpus = json.dumps(f"{accelerator}:{job.gpus}")
+    gpus = quoted(f"{accelerator}:{job.gpus}")
     machine = f"accelerators: {gpus}" if job.gpus else "cpus: 8+"
-    name = json.dumps(job.name)  # `no` and `on` are names too
+    name = quoted(job.name)  # `no` and `on` are names too
     return f"""\
 # Launch it from a checkout of dragoman, which is copied to the machines and installed there.
 # The volume {job.name} must be one that all machines can mount: sky volumes apply ...
@@ -41,7 +40,7 @@ resources:
   # Nobody pays for machines that have nothing to do any more.
   autostop: {{idle_minutes: 10, down: true}}
 volumes:
-  {json.dumps(str(job.folder))}: {name}
+  {quoted(str(job.folder))}: {name}
 secrets:
   DRAGOMAN_TOKEN: null
 setup: |
