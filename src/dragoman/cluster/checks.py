@@ -186,7 +186,7 @@ def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             else:
                 continue
             folder = wanted.host(host.host).folder
-            place = {"code": "code", "recipe": "runs"}.get(name, "data")
+            place = {"code": "code", "recipe": "runs/RUN"}.get(name, "data")
             remedy = f"delete {folder}/{place} there: train --hosts brings it again"
             yield _fail("same files", host.host, found, remedy)
 

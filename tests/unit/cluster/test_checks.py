@@ -210,6 +210,9 @@ def test_files_that_are_equal_but_not_those_of_the_run_are_named() -> None:
     assert {finding.host for finding in findings} == {"alpha", "beta", "gamma"}
     assert {finding.found for finding in findings} == {"the data differs: 01234567, here 98765432"}
     assert all("delete .dragoman/data there" in finding.remedy for finding in findings)
+    changed = replace(WANTED, digests={"recipe": "9876543210"})
+    (remedy,) = {one.remedy for one in examine(cluster(), changed) if one.status != "ok"}
+    assert remedy.startswith("delete .dragoman/runs/RUN there: "), "other runs stay"
 
 
 def test_a_host_that_has_no_files_of_the_run_yet_is_fit() -> None:
