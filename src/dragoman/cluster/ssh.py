@@ -63,14 +63,24 @@ def how_to_log_in(host: Host) -> str:
 
 
 def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
-    """Start a program on the host; its standard input and output are pipes."""
-    process = subprocess.Popen(
-        ssh_command(host, arguments),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
-    )
+    """Start a program on the host; its standard input and output are pipes.
+
+    Raises MachineError where there is no ssh here.
+    """
+    try:
+        process = subprocess.Popen(
+            ssh_command(host, arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
+        )
+    except OSError as error:
+        raise MachineError(
+            f"ssh does not start: {error.strerror}",
+            place=host.name,
+            remedy="install an OpenSSH client here",
+        ) from error
     with _starting:
         _started.add(process)
     return process

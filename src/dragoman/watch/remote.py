@@ -102,9 +102,7 @@ class Mirror:
                 line.failure = error
             except OSError as error:
                 line.failure = MachineError(
-                    f"ssh does not start: {error.strerror}",
-                    place=line.host.name,
-                    remedy="install an OpenSSH client",
+                    f"nothing can be kept here: {error.strerror}", remedy="free disk space"
                 )
             line.heard.set()
             self._over.wait(_AGAIN_S)

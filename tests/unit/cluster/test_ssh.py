@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
+import pytest
+
+from dragoman.cli import main
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.ssh import BEGIN, failure, ssh_command
 
@@ -43,3 +47,18 @@ def test_an_end_of_ssh_is_told_with_its_remedy() -> None:
     lost = failure(HOST, 1, b"FileNotFoundError: No such file or directory: 'runs/x'")
     assert "runs/x" in lost.problem
     assert "exit code 3: no" in failure(HOST, 3, b"a\nno\n").problem
+
+
+@pytest.mark.parametrize("command", ["doctor", "setup"])
+def test_a_machine_without_ssh_says_so(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main([command, "--hosts", "10.0.0.1:1,10.0.0.2:1"]) == 1
+    said = capsys.readouterr()
+    assert "ssh does not start: No such file or directory" in said.out + said.err
+    assert said.err.count("\n") == (command == "setup")
+    assert "Python 3.11" not in said.err
