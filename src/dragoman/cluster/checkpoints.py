@@ -25,7 +25,7 @@ from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.team import agent_command
 from dragoman.cluster.unpack import unpack
 from dragoman.errors import CheckpointError, DragomanError, MachineError
-from dragoman.files import file_sha256
+from dragoman.files import disk_errors_named, file_sha256
 from dragoman.train.durable import DIGESTS_FILE, discard, remove_drafts, verify
 from dragoman.train.steps import step_directories, step_number
 
@@ -76,36 +76,41 @@ class RunOnHosts:
 
     def fetch_directory(self, host: Host, place: str, target: Path) -> None:
         """Bring a directory of the run here; one that has digests is checked against them."""
+        draft = target.with_name(f".{target.name}.draft")
+        with disk_errors_named(target.parent):
+            try:
+                shutil.rmtree(draft, ignore_errors=True)
+                draft.mkdir(parents=True)
+                self._receive(host, place, draft)
+                if place.startswith(CHECKPOINTS):
+                    verify(draft)
+                if target.exists():
+                    discard(target)
+                draft.rename(target)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+
+    def _receive(self, host: Host, place: str, draft: Path) -> None:
+        """Raises MachineError of the host, OSError of this machine's disk."""
         more = [f"{self.place}/{place}"]
         command = agent_command(host, code=self.code, verb="send", more=more)
-        draft = target.with_name(f".{target.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
         process = ssh.start(host, command, stderr=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stderr is not None
-        try:
-            with process:
-                try:
-                    ssh.skip_greeting(process.stdout)
-                    unpack(process.stdout, draft)
-                except BaseException as error:  # a signal, too: ssh is waited for
-                    process.kill()
-                    if not isinstance(error, OSError | ValueError | EOFError):
-                        raise
-                    raise MachineError(
-                        f"{place} did not arrive: {error}", place=host.name, remedy="try again"
-                    ) from error
-                said = process.stderr.read()
-            if process.returncode:
-                raise ssh.failure(host, process.returncode, said)
-            if place.startswith(CHECKPOINTS):
-                verify(draft)
-            if target.exists():
-                discard(target)
-            draft.rename(target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with process:
+            try:
+                ssh.skip_greeting(process.stdout)
+                unpack(process.stdout, draft)
+            except BaseException as error:  # a signal, too: ssh is waited for
+                process.kill()
+                if not isinstance(error, ValueError | EOFError):
+                    raise
+                raise MachineError(
+                    f"{place} did not arrive: {error}", place=host.name, remedy="try again"
+                ) from error
+            said = process.stderr.read()
+        if process.returncode:
+            raise ssh.failure(host, process.returncode, said)
 
     def collect(self, *, trained: bool = False) -> None:
         """Bring here what any host has written and this machine lacks.

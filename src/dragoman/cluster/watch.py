@@ -15,6 +15,7 @@ from typing import Final
 from dragoman.cluster.checkpoints import Courier
 from dragoman.cluster.team import DONE, GONE, Message, Team
 from dragoman.errors import DragomanError, MachineError
+from dragoman.files import disk_errors_named
 from dragoman.launch import InterruptedRunError, WorkerError
 from dragoman.telemetry.events import (
     Alert,
@@ -73,7 +74,8 @@ class Record:
             listener(event)
         if event.kind == Environment.kind:
             text = json.dumps(event.payload, indent=1) + "\n"
-            (self._directory.parent / "environment.json").write_text(text, encoding="utf-8")
+            with disk_errors_named(self._directory):
+                (self._directory.parent / "environment.json").write_text(text, encoding="utf-8")
         if event.kind == CheckpointWritten.kind:
             self._courier.want(Path(event.payload["path"]).name)
 

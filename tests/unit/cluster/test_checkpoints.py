@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -84,6 +85,21 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
     assert (remote.path / "logs" / "alpha" / "launch.log").read_bytes() == b"all is well\n"
+
+
+def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHosts) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    told: list[str] = []
+    try:
+        with stop_requests() as requests, Courier(remote) as courier:
+            courier.want(NAME)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+            bring_back(courier, requests, tell=told.append)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert any("not everything came back: " in text for text in told)
+    assert any(f"{remote.path / CHECKPOINTS}: the disk is full" in text for text in told)
+    assert list((remote.path / CHECKPOINTS).iterdir()) == []
 
 
 def test_a_host_that_is_gone_keeps_no_other_from_being_asked(
