@@ -150,6 +150,17 @@ def test_a_checkpoint_that_is_not_the_desk_s_makes_way(tmp_path: Path) -> None:
     assert left == ["step-0000020"]
 
 
+def test_hosts_of_a_shared_folder_do_not_take_each_other_s_log_away(tmp_path: Path) -> None:
+    """What tells a killed worker from those that only missed it is read from it."""
+    path = tmp_path / "launch.log"
+    work.forget_lines(path)
+    path.write_text("of an earlier time\n")
+    with path.open("ab") as of_another_host:
+        work.forget_lines(path)
+        of_another_host.write(b"Signal 9 (SIGKILL) received by PID 42\n")
+    assert path.read_text() == "Signal 9 (SIGKILL) received by PID 42\n"
+
+
 def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys; from pathlib import Path\n"

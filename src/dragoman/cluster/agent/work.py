@@ -101,7 +101,7 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
     with sole_agent(run / "logs"):
-        (run / "logs" / "launch.log").unlink(missing_ok=True)
+        forget_lines(run / "logs" / "launch.log")
         forget_newer(run / "checkpoints", request.checkpoint)
         spool = Spool(run / "events", request.events)
         with _heeding(channel), _forwarding(spool, channel):
@@ -111,6 +111,12 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
                 run_directory=run,
                 share=share,
             )
+
+
+def forget_lines(log: Path) -> None:
+    """Those of an earlier time; hosts that share the folder write into one file, some already."""
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(log, 0)
 
 
 def forget_newer(checkpoints: Path, last: str) -> None:
