@@ -107,7 +107,7 @@ def status(options: Namespace) -> int:
     from dragoman.status import print_status, read_status, status_as_json
 
     paths = options.run or sorted(
-        options.runs.glob("*/recipe.toml"), key=lambda path: path.stat().st_mtime, reverse=True
+        options.runs.glob("[!.]*/recipe.toml"), key=lambda path: path.stat().st_mtime, reverse=True
     )
     runs = [RunDirectory.open(path.parent if path.is_file() else path).path for path in paths]
     found = [read_status(run) for run in runs]

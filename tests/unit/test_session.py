@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import resource
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.cli import main
 from dragoman.errors import CheckpointError, MachineError, TrainingError
 from dragoman.session import read_session, stop_session, training_session
 from dragoman.status import read_status
@@ -36,14 +38,24 @@ with training_session(Path(sys.argv[1])):
 def test_states_are_words_in_colour_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").touch()
     with training_session(tmp_path):
-        main_, terminal = pty.openpty()
+        screen, terminal = pty.openpty()
         command = [sys.executable, "-m", "dragoman.cli", "status", str(tmp_path)]
         subprocess.run(command, stdout=terminal, check=True, env=os.environ | {"TERM": "xterm"})
         os.close(terminal)
-        shown = os.read(main_, 1 << 16).decode()
-        os.close(main_)
+        shown = os.read(screen, 1 << 16).decode()
+        os.close(screen)
     assert "\x1b[32mrunning" in shown
     assert "[green]" not in shown
+
+
+def test_a_draft_that_a_kill_has_left_is_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("demo-1", ".demo-2.4711.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").touch()
+    assert main(["status", "--json", "--runs", str(tmp_path)]) == 0
+    assert [one["run"] for one in json.loads(capsys.readouterr().out)] == [str(tmp_path / "demo-1")]
 
 
 def test_an_end_is_remembered(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from dragoman.settings import Section
 
 PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
-"""What the Python of every host must have to train, beside what answers doctor."""
+"""What training needs on every host, all in one version."""
 
 
 class InterfaceFacts(Section):

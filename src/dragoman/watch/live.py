@@ -217,7 +217,7 @@ def open_run(directory: Path, *, price: Price | None = None) -> LiveRun:
 
 def newest_run(runs: Path) -> Path:
     """The run that was started last; raises CheckpointError where there is none."""
-    found = [path.parent for path in runs.glob("*/recipe.toml")]
+    found = [path.parent for path in runs.glob("[!.]*/recipe.toml")]
     if not found:
         raise CheckpointError(
             "there is no run here yet", place=runs, remedy="start one, or name a run directory"
