@@ -221,9 +221,9 @@ def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             found = f"{stated.interface} is stated, {card.name} routes to the other hosts"
             remedy = f'write interface = "{card.name}" into hosts.toml'
             yield _fail("interface", host.host, found, remedy)
-        elif card.name.startswith(_NO_INTERFACES) and not alone:
-            found = f"{card.name} stays on the machine"
-            remedy = "give each machine one entry, with its address in the private network"
+        elif card.name.startswith(_NO_INTERFACES) and not (alone or stated.interface):
+            found = f"{card.name} mostly stays on the machine"
+            remedy = f'name addresses of the private network; or state interface = "{card.name}"'
             yield _fail("interface", host.host, found, remedy)
         elif (owner := owners.setdefault(card.address, host.host)) != host.host:
             found = f"has the same address as {owner}, {card.address}"
