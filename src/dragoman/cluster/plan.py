@@ -150,8 +150,8 @@ def choose(cluster: Cluster, workload: Workload, compute: Compute) -> Choice:
 
     `sync` where its step is within 1.15 of the compute; else the smallest accumulation that is
     and stays in the range of tokens per update known to train as well; else streaming DiLoCo
-    with the smallest H that hides the link, up to 500. One host alone, or one GPU of it, where all
-    of them are not faster.
+    with the smallest H that hides the link, up to 500, where that is faster than `sync`. One host
+    alone, or one GPU of it, where all of them are not faster.
     """
     single = _rank_alone(compute)
     if cluster.layout.num_ranks == 1:
@@ -226,6 +226,9 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float)
         why = f"inside one host there is nothing better, at {slower}"
         return Choice(synced, why, cluster.layout)
     streamed = streaming(cluster, workload, compute_s)
+    if streamed.step_s >= synced.step_s:  # its own work on the weights, where batches are small
+        why = f"synchronising every step costs {slower}, and local steps cost no less"
+        return Choice(synced, why, cluster.layout)
     left = f"{streamed.step_s / compute_s:.2f} x the compute alone"
     return Choice(
         streamed,

@@ -1,13 +1,19 @@
-"""`plan --hosts` where the file says what computes, and the command line something else."""
+"""`plan --hosts` where the file says what computes, and the command line something else; `auto`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.plan import choose_for_all_ranks
 from dragoman.cluster.plan_command import PlanRequest, plan_recipe
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S
+from dragoman.cluster.strategies import Cluster, sync
+from dragoman.cluster.workload import workload_of
 from dragoman.errors import ConfigError
 from dragoman.recipe import load_recipe
 
@@ -42,3 +48,16 @@ def test_hosts_that_cannot_train_together_are_not_planned(
     with pytest.raises(ConfigError, match="nothing sums between them") as error:
         plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file), link="1Gbit", **given))
     assert "10.0.0.1 and 10.0.0.2" in str(error.value)
+
+
+@given(megabits=st.floats(10, 1e5), compute_s=st.floats(1e-3, 10), weight_ns=st.floats(0.1, 100))
+def test_auto_takes_nothing_that_is_slower_than_sync(
+    megabits: float, compute_s: float, weight_ns: float
+) -> None:
+    """Small batches on a processor: what diloco does with the weights was more than it saved."""
+    workload = workload_of(load_recipe("demo", ["data.batch_tokens=512"]))
+    link = Link.nominal(megabits * 1e6)
+    cluster = Cluster(Layout((1, 1)), link, diloco_weight_s=weight_ns * 1e-9)
+    choice = choose_for_all_ranks(cluster, workload, compute_s)
+    assert choice.prediction.step_s <= sync(cluster, workload, compute_s).step_s
+    assert choice.why
