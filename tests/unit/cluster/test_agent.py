@@ -19,6 +19,7 @@ import pytest
 
 import dragoman
 from dragoman.cluster.agent import network, sole, work
+from dragoman.cluster.agent.facts import FactsRequest, gather
 from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool, prefix_digest
 from dragoman.cluster.copying import code_digest, code_place, read_code
@@ -86,6 +87,18 @@ def test_what_gpus_run_with_is_told_where_there_should_be_some(
     versions = said(agent)["facts"]["versions"]
     assert {"torch", "python", "nccl", "driver"} <= versions.keys()
     assert versions["nccl"] == nccl_version()
+
+
+def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With GPUs that hang it took longer than the desk waits, which then called it unreachable."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+    request = FactsRequest(host="me", interface=None, peers=(), gpus=1, measure=True)
+    facts = gather(request)
+    assert (facts.gpus_visible, facts.gpus_usable) == (0, 0)
+    assert (facts.step_s, facts.flop_per_s) == (None, None)
 
 
 def test_listening_sockets_are_found_by_process() -> None:

@@ -65,7 +65,9 @@ def gather(request: FactsRequest) -> HostFacts:
     """The facts of this host; its folder is the current directory."""
     visible, usable, below = _gpus() if request.gpus else (0, 0, {})
     disk = Path.cwd()
-    speed = _speed(request) if request.measure else {}
+    # Without its GPUs it would train on its processor, or hang until the desk takes it for gone.
+    able = usable > 0 or not request.gpus
+    speed = _speed(request) if request.measure and able else {}
     return HostFacts(
         host=request.host,
         gpus_visible=visible,
