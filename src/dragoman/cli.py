@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -349,10 +350,10 @@ def _training(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := int(text)) > 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
 
 
 if __name__ == "__main__":

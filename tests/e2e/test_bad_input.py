@@ -214,7 +214,8 @@ def test_help_answers_without_torch() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["train", "demo", "--ranks", "0"], ["--ranks", "0 is not a positive number"]),
+        (["train", "demo", "--ranks", "0"], ["--ranks", "'0' is not a whole number above 0"]),
+        (["train", "demo", "--ranks", "two"], ["--ranks", "'two' is not a whole number above 0"]),
         (["translate", "run", "--n-best", "0"], ["--n-best"]),
         (["trian", "demo"], ["trian"]),
         ([], ["COMMAND"]),
