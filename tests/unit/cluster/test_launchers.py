@@ -18,7 +18,10 @@ from dragoman.cluster.launchers.kubernetes import kubernetes
 from dragoman.cluster.launchers.skypilot import skypilot
 from dragoman.cluster.launchers.slurm import slurm
 from dragoman.errors import ConfigError
+from dragoman.recipe import load_recipe
+from dragoman.run import default_place
 
+OTHER_TEXT = "corpus.max_pieces=30"
 AWKWARD = 'corpus.folder=/text/it\'s "here" $HOME $(HOME) $$ --at AT '
 
 
@@ -93,6 +96,12 @@ def test_a_train_job_is_one_by_kubeflows_own_models() -> None:
     assert trainer["numNodes"] == 3
     assert trainer["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 2}
     assert yaml.safe_load(kubernetes(job(gpus=0)))["spec"]["trainer"]["resourcesPerNode"] == {}
+
+
+def test_jobs_of_one_name_with_other_text_do_not_share_shards() -> None:
+    """The second would have prepared its own in place of those that the first trains on."""
+    assert "--prepared" not in job().command(at="first:1")
+    assert len({str(default_place(load_recipe("demo", said))) for said in ([], [OTHER_TEXT])}) == 2
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(2, 48), (11, 47)])

@@ -75,8 +75,7 @@ class ScheduledJob:
         overrides = [word for override in self.overrides for word in ("--set", override)]
         return [
             *("dragoman", "join", "--at", at, self.recipe, "--ranks", str(self.ranks)),
-            *("--runs", str(self.folder / "runs")),
-            *("--prepared", str(self.folder / "prepared" / self.name)),
+            *("--runs", str(self.folder / "runs")),  # shards lie beside them, by their digest
             *overrides,
         ]
 
