@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dragoman.errors import ConfigError, MachineError
+from dragoman.files import disk_errors_named, write_whole
 from dragoman.run_directory import RunDirectory
 
 _WAIT_S: Final = 6 * 3600.0
@@ -35,7 +36,8 @@ def join(options: Namespace) -> int:
         shards = options.prepared or options.runs.parent / steps.default_place(recipe)
         prepared = steps.prepare(recipe, directory=shards, workers=options.workers)
         directory = steps.start(recipe, prepared=prepared, runs=options.runs, fresh=options.fresh)
-        note.write_text(directory.path.name, encoding="utf-8")
+        with disk_errors_named(options.runs):
+            write_whole(note, directory.path.name)
     try:
         with met(place, wait_s=_WAIT_S) as share:
             if place.node:
