@@ -165,7 +165,13 @@ def test_a_client_of_libretranslate_works_unchanged(server: Server, bundle: Path
     for kind, form in kinds.items():
         answer = server.ask("/libretranslate/translate", form, headers={"Content-Type": kind})
         assert answer.json["translatedText"] == expected, kind
+    asked = urlencode({"q": "A man.", "source": "en", "target": "de"})  # as deep-translator does
+    answer = server.ask(f"/libretranslate/translate?{asked}", b"")
+    assert answer.json["translatedText"] == expected
     with serving(bundle, token=TOKEN) as guarded:
+        address = f"/libretranslate/translate?{asked}&api_key="
+        assert guarded.ask(address + TOKEN, b"").status == 200
+        assert guarded.ask(f"{address}another", b"").status == 401
         kinds = form_of({"q": "A man.", "target": "de", "api_key": TOKEN})
         for kind, form in kinds.items():
             given = {"Content-Type": kind}

@@ -76,10 +76,11 @@ def add_routes(app: FastAPI, models: Models, limits: Limits, max_characters: int
 
 
 async def _read(request: Request) -> LibreRequest:
-    """From JSON or a form, as LibreTranslate takes both."""
+    """From JSON, a form or the query, as LibreTranslate takes them; the body goes first."""
     body, content_type = await request.body(), request.headers.get("content-type", "")
     try:
-        return LibreRequest.model_validate(fields_of(body, content_type))
+        fields = {**request.query_params, **fields_of(body, content_type)}
+        return LibreRequest.model_validate(fields)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
     except (ValueError, RecursionError) as error:
