@@ -199,6 +199,23 @@ def test_at_a_terminal_each_line_is_answered_and_explained_when_asked(bundle: Pa
     os.close(ours)
 
 
+def test_what_is_typed_goes_to_the_output_that_was_named(bundle: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle)]
+    process = subprocess.Popen(
+        [*command, "--output", str(tmp_path / "out")],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    os.close(theirs)
+    os.write(ours, b"A man.\n?\n\x04")
+    assert process.communicate(timeout=60)[0] == b""
+    os.close(ours)
+    assert process.returncode == 0
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 2
+
+
 def test_each_line_of_a_pipe_is_explained(bundle: Path) -> None:
     command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), "-i"]
     done = subprocess.run(command, input=b"A man.\n\n", capture_output=True, check=True)

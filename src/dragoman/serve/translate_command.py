@@ -65,7 +65,8 @@ def translate(options: Namespace) -> int:
     ):
         # Before a draft of earlier work gives way to what is then refused.
         check_beam_holds(options.n_best, opened.recipe.search)
-        if options.inspect or (options.input is None and sys.stdin.isatty()):
+        typed = options.input is None and options.output is None and sys.stdin.isatty()
+        if options.inspect or typed:
             _converse(opened, options)
         elif options.output is None:
             _pipe(opened, options)
