@@ -77,6 +77,8 @@ SAMPLE = SampleTranslation(
 )
 TEST_SCORED = TestScored(
     name="test2016",
+    weights="5d290452bea20cb580df3679eee37c264920afbcd55d1840735b2e37e46e83fa",
+    settings="",
     bleu=34.5,
     bleu_low=33.2,
     bleu_high=35.8,

@@ -10,11 +10,12 @@ from dragoman.distributed.world import World
 from dragoman.errors import CorpusError
 from dragoman.evaluate.metrics import Score
 from dragoman.evaluate.validate import further_scores, read_lines, score_all
-from dragoman.files import write_whole
+from dragoman.files import file_sha256, write_whole
 from dragoman.recipe import load_recipe
 from dragoman.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter, TestScored
-from dragoman.translation import TranslationModel
+from dragoman.train.durable import DIGESTS_FILE
+from dragoman.translation import TranslationModel, checkpoint_path
 
 
 def score_text(
@@ -47,7 +48,9 @@ def score_text(
             place=f"{source}, {reference}",
             remedy="give files in which line N of one belongs to line N of the other",
         )
-    model = TranslationModel.load(run, [checkpoint], world)
+    path = checkpoint_path(run, checkpoint, recipe)  # which of them is the best may change
+    model = TranslationModel.load(run, [str(path)], world)
+    weights = file_sha256(path / DIGESTS_FILE)
     started = time.perf_counter()
     hypotheses = model.translate(sources, recipe.search)
     decode_s = time.perf_counter() - started
@@ -57,15 +60,25 @@ def score_text(
     text = "".join(f"{line}\n" for line in hypotheses)
     write_whole(run.samples / f"{name}.{recipe.corpus.target_language}", text)
     scores = score_all(hypotheses, references, recipe.evaluate)
-    events.write(_scored(name, scores, len(hypotheses), decode_s))
+    settings = " ".join(overrides)
+    events.write(_scored(name, weights, settings, scores, len(hypotheses), decode_s))
     for further in further_scores(name, scores):
         events.write(further)
 
 
-def _scored(name: str, scores: Mapping[str, Score], pairs: int, decode_s: float) -> TestScored:
+def _scored(
+    name: str,
+    weights: str,
+    settings: str,
+    scores: Mapping[str, Score],
+    pairs: int,
+    decode_s: float,
+) -> TestScored:
     by_words, by_characters = scores["bleu"], scores["chrf"]
     return TestScored(
         name=name,
+        weights=weights,
+        settings=settings,
         bleu=by_words.value,
         bleu_low=by_words.low,
         bleu_high=by_words.high,

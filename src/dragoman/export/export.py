@@ -156,7 +156,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
 def _describe(job: _Job, verified: Verified, draft: Path) -> None:
     """The export's description, for programs and for people."""
     recipe, request = job.recipe, job.request
-    scores, step = scores_of(job.run, job.checkpoint, chosen=request.checkpoint)
+    scores, step = scores_of(job.run, job.checkpoint)
     info = BundleInfo(
         kind=request.to,
         name=recipe.name,

@@ -190,10 +190,16 @@ class Alert(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestScored(Payload):
-    """The test set was decoded and scored at the end of a run."""
+    """A test set was decoded and scored, at the end of a run or later.
+
+    weights: SHA-256 of the list of the checkpoint's files. settings: what was said in place of the
+    recipe's, as SECTION.KEY=VALUE, with spaces between them.
+    """
 
     kind: ClassVar[str] = "test_scored"
     name: str
+    weights: str
+    settings: str
     bleu: float
     bleu_low: float | None
     bleu_high: float | None

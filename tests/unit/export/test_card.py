@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree
 
 import yaml
 
 from dragoman.corpus.manifest import Manifest
+from dragoman.distributed.world import join_world
 from dragoman.export.bundle import BundleInfo, Verified
 from dragoman.export.card import model_card
+from dragoman.export.scores import scores_of
+from dragoman.run_directory import RunDirectory
+from dragoman.scoring import score_text
+from dragoman.telemetry.events import EventWriter
+from dragoman.train.average import average_checkpoints
+from dragoman.translation import checkpoint_path
 from small_run import small_run
 
 
@@ -34,3 +42,38 @@ def test_every_language_in_the_header_is_text(shared_data: Path) -> None:
     )
     _, header, _ = model_card(info, run.recipe(), Manifest.load(run.path)).split("---", 2)
     assert yaml.safe_load(header)["language"] == ["en", "no"]
+
+
+def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    check_scores(RunDirectory.open(copytree(small_run(shared_data).path, tmp_path / "run")))
+
+
+def check_scores(run: RunDirectory) -> None:
+    best, average = checkpoint_path(run, "best", run.recipe()), run.path / "average"
+    average_checkpoints([best, best], average)
+    with join_world() as world, EventWriter(run.events) as events:
+        for name, checkpoint, overrides in (
+            ("own", "best", ["evaluate.bootstrap_samples=0"]),
+            ("narrow", "best", ["search.beam_size=1"]),
+            ("mean", str(average), []),
+        ):
+            source, reference = run.path / f"{name}.en", run.path / f"{name}.de"
+            source.write_text("A man sings.\n")
+            reference.write_text("Ein Mann singt.\n")
+            score_text(
+                run,
+                checkpoint=checkpoint,
+                source=source,
+                reference=reference,
+                overrides=overrides,
+                world=world,
+                events=events,
+            )
+    of_best, step = scores_of(run, best)
+    assert step is not None
+    assert {score.text for score in of_best if "dev" not in score.text} == {"own, 1 lines"}
+    of_average, step = scores_of(run, average)
+    assert step is None
+    assert {score.text for score in of_average} == {"mean, 1 lines"}
