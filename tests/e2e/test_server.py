@@ -159,6 +159,10 @@ def test_a_client_of_libretranslate_works_unchanged(server: Server, bundle: Path
     body = {"q": ["A man.", "<b>A dog.</b>"], "source": "auto", "target": "de", "format": "html"}
     answer = server.ask("/libretranslate/translate", body | {"alternatives": 1}).json
     assert len(answer["translatedText"]) == len(answer["alternatives"]) == 2
+    for nothing in (None, ""):
+        every = {"q": "A man.", "target": "de", "format": nothing, "api_key": None}
+        answer = server.ask("/libretranslate/translate", every)
+        assert answer.json["translatedText"] == expected
     many = {"q": [""] * 257, "target": "de"}  # each costs something, be it empty
     assert server.ask("/libretranslate/translate", many).status == 422
     kinds = form_of({"q": "A man.", "source": "en", "target": "de"})
@@ -207,6 +211,26 @@ def test_without_the_token_nothing_answers_but_health(bundle: Path) -> None:
         assert server.ask("/translate", {"text": "a"}).status == 401
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert server.ask("/translate", {"text": "a"}, headers=bearer).status == 200
+
+
+def test_the_description_is_of_what_is_answered(server: Server, bundle: Path) -> None:
+    described = server.ask("/openapi.json").json
+    for path, of_path in described["paths"].items():
+        if path != "/health":  # which answers to every name
+            told = next(iter(of_path.values()))["responses"]
+            assert str(server.ask(path, headers={"Host": "elsewhere.example"}).status) in told
+    kinds = described["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    assert server.ask("/metrics").headers["content-type"].split(";")[0] in kinds
+    assert "security" not in described
+    with serving(bundle, token=TOKEN) as guarded:
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        described = guarded.ask("/openapi.json", headers=bearer).json
+        ((name, scheme),) = described["components"]["securitySchemes"].items()
+        assert (scheme, described["security"]) == (
+            {"type": "http", "scheme": "bearer"},
+            [{name: []}],
+        )
+        assert described["paths"]["/health"]["get"]["security"] == []
 
 
 def test_it_is_not_opened_without_a_token(

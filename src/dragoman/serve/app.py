@@ -63,6 +63,11 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": ErrorResponse, "description": "Busy; see Retry-After"},
     504: {"model": ErrorResponse, "description": "Not done in time"},
 }
+_OF_FACTS: Final[dict[int | str, dict[str, Any]]] = {
+    status: ERRORS[status] for status in (400, 401, 421, 429)
+}
+_STREAMED: Final = {"anyOf": [one.model_json_schema() for one in (StreamLine, ErrorResponse)]}
+_PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) -> ASGIApp:
@@ -89,6 +94,8 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
     _add_page(app)
     _add_errors(app)
     libretranslate.add_routes(app, models, limits, MAX_CHARACTERS)
+    if limits.token is not None:
+        _describe_token(app)
     return Guard(app, limits, metrics)
 
 
@@ -125,8 +132,7 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
     @app.post(
         "/translate/stream",
         response_class=StreamingResponse,
-        responses=ERRORS
-        | {200: {"content": {"application/x-ndjson": {"schema": StreamLine.model_json_schema()}}}},
+        responses=ERRORS | {200: {"content": {"application/x-ndjson": {"schema": _STREAMED}}}},
     )
     async def stream(request: StreamRequest) -> StreamingResponse:
         """Translate a document; its lines come one by one, as JSON, in order."""
@@ -189,22 +195,26 @@ def _take_note(task: asyncio.Task[Any]) -> None:
 
 
 def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
-    @app.get("/health")
+    @app.get("/health", responses={400: ERRORS[400]})
     async def health() -> Health:
         """Whether the process runs; asks for no token."""
         return Health(status="ok")
 
-    @app.get("/ready", responses={401: ERRORS[401]})
+    @app.get("/ready", responses=_OF_FACTS)
     async def ready() -> Health:
         """Whether it can translate: models are loaded before it listens."""
         return Health(status="ok")
 
-    @app.get("/models", responses={401: ERRORS[401]})
+    @app.get("/models", responses=_OF_FACTS)
     async def list_models() -> list[ModelDescription]:
         """The models with their cards."""
         return [model.description for model in models]
 
-    @app.get("/metrics", response_class=Response, responses={401: ERRORS[401]})
+    as_text: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    }
+
+    @app.get("/metrics", response_class=Response, responses=_OF_FACTS | as_text)
     async def numbers() -> Response:
         """Counters for Prometheus."""
         for model in models:
@@ -214,7 +224,15 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
                 model.batcher.num_rows,
                 model.batcher.waiting_pieces,
             )
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(metrics.text(), media_type=_PROMETHEUS)
+
+
+def _describe_token(app: FastAPI) -> None:
+    """So that programs which read the description know where it goes."""
+    described = app.openapi()
+    described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    described["security"] = [{"token": []}]
+    described["paths"]["/health"]["get"]["security"] = []
 
 
 def _add_page(app: FastAPI) -> None:

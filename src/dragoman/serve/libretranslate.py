@@ -11,12 +11,15 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dragoman.serve.form import fields_of
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
 from dragoman.serve.schemas import Text
+
+Format = Annotated[Literal["text", "html"], BeforeValidator(lambda given: given or "text")]
+"""Clients that write every field they know say null or nothing where they want the usual."""
 
 
 class LibreRequest(BaseModel):
@@ -27,7 +30,7 @@ class LibreRequest(BaseModel):
     q: Text | Annotated[list[Text], Field(max_length=256)]
     source: str = "auto"
     target: str
-    format: Literal["text", "html"] = "text"
+    format: Format = "text"
     alternatives: int = Field(default=0, ge=0, le=9)
 
 
