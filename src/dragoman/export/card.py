@@ -92,10 +92,13 @@ def _data(manifest: Manifest) -> str:
 def _scores(info: BundleInfo) -> str:
     if not info.scores:
         return "None was measured for this checkpoint."
-    return "\n".join(
+    scores = "\n".join(
         f"- {score.text}: {score.value:.2f}{_interval(score.low, score.high)}, `{score.signature}`"
         for score in info.scores
     )
+    if info.quantization == "float32":
+        return scores
+    return f"{scores}\n\nThey were measured before the weights were written in {info.quantization}."
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -9,8 +9,9 @@ import yaml
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
-from dragoman.export.bundle import BundleInfo, Verified
+from dragoman.export.bundle import BundleInfo, Quantization, Verified
 from dragoman.export.card import model_card
+from dragoman.export.export import Request, export
 from dragoman.export.scores import scores_of
 from dragoman.run_directory import RunDirectory
 from dragoman.scoring import score_text
@@ -40,8 +41,24 @@ def test_every_language_in_the_header_is_text(shared_data: Path) -> None:
         scores=(),
         verified=Verified(sentences=1, identical=1, chrf=100.0),
     )
-    _, header, _ = model_card(info, run.recipe(), Manifest.load(run.path)).split("---", 2)
+    card = model_card(info, run.recipe(), Manifest.load(run.path))
+    _, header, _ = card.split("---", 2)
     assert yaml.safe_load(header)["language"] == ["en", "no"]
+
+
+def test_scores_of_fewer_bits_are_told_to_be_those_of_all(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    kinds: tuple[Quantization, ...] = ("float32", "int8")
+    for quantization in kinds:
+        output = tmp_path / quantization
+        request = Request(to="ctranslate2", output=output, quantization=quantization)
+        with join_world() as world:
+            export(small_run(shared_data), request, world)
+        card = (output / "README.md").read_text("utf-8")
+        assert "chrF2|" in card
+        told = "They were measured before the weights were written in int8." in card
+        assert told == (quantization == "int8")
 
 
 def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(
