@@ -181,6 +181,11 @@ def _check_digests(path: Path) -> None:
         raise CheckpointError(problem, place=error.place) from error
 
 
+def default_name(kind: Kind, quantization: Quantization) -> str:
+    """The folder in a run's `export/` that such an export is written to."""
+    return f"{kind}-{quantization}" if kind == "ctranslate2" else kind
+
+
 def is_bundle(path: Path) -> bool:
     """Whether this directory is, or was before it was damaged, a bundle rather than a run."""
     return (path / INFO_FILE).is_file() or (path / DIGESTS_FILE).is_file()

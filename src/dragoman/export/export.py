@@ -23,6 +23,7 @@ from dragoman.export.bundle import (
     Kind,
     Quantization,
     Verified,
+    default_name,
 )
 from dragoman.export.card import model_card
 from dragoman.export.ctranslate2 import write_ctranslate2
@@ -115,7 +116,8 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
             place="--quantization",
             remedy="export --to ctranslate2, or leave it out",
         )
-    output = request.output or run.path / "export" / _default_name(request)
+    name = default_name(request.to, request.quantization)
+    output = request.output or run.path / "export" / name
     _check_free(output)
     checkpoint = checkpoint_path(run, request.checkpoint, recipe)
     model = TranslationModel.load(run, [str(checkpoint)], world)
@@ -284,12 +286,6 @@ def _anonymous(recipe: Recipe) -> Recipe:
 def _manifest(run: RunDirectory) -> Manifest:
     manifest = Manifest.load(run.path)
     return manifest.model_copy(update={"config": manifest.config.model_copy(update={"folder": ""})})
-
-
-def _default_name(request: Request) -> str:
-    if request.to == "ctranslate2":
-        return f"ctranslate2-{request.quantization}"
-    return request.to
 
 
 def _check_free(output: Path) -> None:

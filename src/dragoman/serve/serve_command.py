@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dragoman.errors import CheckpointError, ConfigError, MachineError
-from dragoman.export.bundle import Bundle, is_bundle
+from dragoman.export.bundle import Bundle, default_name, is_bundle
 from dragoman.serve.engines import open_translator
 from dragoman.serve.garbage import collect_rarely
 from dragoman.serve.translator import Translator
@@ -77,7 +77,7 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tra
             "is no bundle",
             place=path,
             remedy=f"make one of a run with dragoman export {path} --to ctranslate2, "
-            f"then serve {path}/export/ctranslate2",
+            f"then serve {path}/export/{default_name('ctranslate2', 'float32')}",
         )
     opened = stack.enter_context(
         open_translator(
