@@ -11,12 +11,12 @@ from dragoman.telemetry.events import (
     RunFinished,
     RunStarted,
     SampleTranslation,
-    TestScored,
     TrainInterval,
     Validated,
     as_values,
 )
 from dragoman.telemetry.samples import HostSampled
+from dragoman.telemetry.scored import TestScored
 
 RUN_STARTED = RunStarted(
     run_name="demo",

@@ -13,7 +13,8 @@ from dragoman.evaluate.validate import further_scores, read_lines, score_all
 from dragoman.files import file_sha256, write_whole
 from dragoman.recipe import load_recipe
 from dragoman.run_directory import RunDirectory
-from dragoman.telemetry.events import EventWriter, TestScored
+from dragoman.telemetry.events import EventWriter
+from dragoman.telemetry.scored import TestScored
 from dragoman.train.durable import DIGESTS_FILE
 from dragoman.translation import TranslationModel, checkpoint_path
 

@@ -9,7 +9,8 @@ from dragoman.errors import CheckpointError
 from dragoman.export.bundle import BundleScore
 from dragoman.files import file_sha256
 from dragoman.run_directory import RunDirectory
-from dragoman.telemetry.events import Event, TestScored, Validated, read_events
+from dragoman.telemetry.events import Event, Validated, read_events
+from dragoman.telemetry.scored import TestScored
 from dragoman.train.checkpoint import read_state
 from dragoman.train.durable import DIGESTS_FILE
 

@@ -18,6 +18,7 @@ from dragoman.report.sampling import Samples
 from dragoman.telemetry import events, samples
 from dragoman.telemetry.events import SCHEMA_VERSION, Event, read_events
 from dragoman.telemetry.planned import StrategyChosen
+from dragoman.telemetry.scored import TestScored
 
 _CLOCK_JUMP_S = 5.0
 _ACCOUNTS = {
@@ -216,7 +217,7 @@ _READERS: dict[str, _Reader] = {
     events.RunFinished.kind: RankFile._run_finished,
     events.TrainInterval.kind: RankFile._train_interval,
     events.Validated.kind: _kept(facts.Validation, "validations"),
-    events.TestScored.kind: _kept(facts.TestScore, "test_scores"),
+    TestScored.kind: _kept(facts.TestScore, "test_scores"),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
     events.Environment.kind: RankFile._environment,
     events.Alert.kind: _kept(facts.Alert, "alerts"),

@@ -189,30 +189,6 @@ class Alert(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestScored(Payload):
-    """A test set was decoded and scored, at the end of a run or later.
-
-    weights: SHA-256 of the list of the checkpoint's files. settings: what was said in place of the
-    recipe's, as SECTION.KEY=VALUE, with spaces between them.
-    """
-
-    kind: ClassVar[str] = "test_scored"
-    name: str
-    weights: str
-    settings: str
-    bleu: float
-    bleu_low: float | None
-    bleu_high: float | None
-    bleu_signature: str
-    chrf: float
-    chrf_low: float | None
-    chrf_high: float | None
-    chrf_signature: str
-    pairs: int
-    decode_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Payload):
     """A worker left the loop. reason: max_steps, early_stop, signal or diverged."""
 

@@ -13,7 +13,7 @@ from dragoman.telemetry import events
 from dragoman.telemetry.events import Event
 from dragoman.telemetry.planned import StrategyChosen
 from dragoman.telemetry.progress import Progress
-from dragoman.telemetry.scored import MetricScored
+from dragoman.telemetry.scored import MetricScored, TestScored
 from dragoman.units import Quantity
 
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
@@ -201,7 +201,7 @@ _TELLERS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.RunStarted.kind: _run_started,
     StrategyChosen.kind: _strategy_chosen,
     events.Validated.kind: _validated,
-    events.TestScored.kind: _test_scored,
+    TestScored.kind: _test_scored,
     MetricScored.kind: _metric_scored,
     events.CheckpointWritten.kind: _checkpoint,
     events.Alert.kind: _alert,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from dragoman.telemetry.events import Event, TestScored, TrainInterval, Validated
+from dragoman.telemetry.events import Event, TrainInterval, Validated
 from dragoman.telemetry.samples import GpuSampled, HostSampled, NetworkSampled
+from dragoman.telemetry.scored import TestScored
 
 _TAKEN = {
     TrainInterval.kind: ("train_loss", "learning_rate", "gradient_norm", "padding_share"),

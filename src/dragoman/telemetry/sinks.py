@@ -24,9 +24,9 @@ from dragoman.telemetry import events
 from dragoman.telemetry.events import Event, EventListener
 from dragoman.telemetry.lines import event_lines, learning, progress_line, speed, time_left
 from dragoman.telemetry.progress import Progress
-from dragoman.telemetry.scored import MetricScored
+from dragoman.telemetry.scored import MetricScored, TestScored
 
-_LOUD_KINDS = {events.TestScored.kind, events.RunFinished.kind}
+_LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
 _TENSORBOARD_FLUSH_S = 10
 
 
