@@ -64,10 +64,7 @@ def test_scores_of_fewer_bits_are_told_to_be_those_of_all(
 def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(
     shared_data: Path, tmp_path: Path
 ) -> None:
-    check_scores(RunDirectory.open(copytree(small_run(shared_data).path, tmp_path / "run")))
-
-
-def check_scores(run: RunDirectory) -> None:
+    run = RunDirectory.open(copytree(small_run(shared_data).path, tmp_path / "run"))
     best, average = checkpoint_path(run, "best", run.recipe()), run.path / "average"
     average_checkpoints([best, best], average)
     with join_world() as world, EventWriter(run.events) as events:
