@@ -70,11 +70,12 @@ class Server:
         *,
         headers: dict[str, str] | None = None,
         timeout: float = 60,
+        method: str | None = None,
     ) -> Answer:
-        """GET, or POST of JSON or bytes."""
+        """GET, or POST of JSON or bytes, where no method is named."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         named = {"Content-Type": "application/json"} | (headers or {})
-        request = urllib.request.Request(self.url + path, data=data, headers=named)
+        request = urllib.request.Request(self.url + path, data=data, headers=named, method=method)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as response:
                 return Answer(response.status, response.read(), dict(response.headers))

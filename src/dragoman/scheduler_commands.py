@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -34,7 +35,9 @@ def join(options: Namespace) -> int:
     if place.node == 0:
         # Beside the runs: what all machines share.
         shards = options.prepared or options.runs.parent / steps.default_place(recipe)
-        prepared = steps.prepare(recipe, directory=shards, workers=options.workers)
+        prepared = _once_free(
+            lambda: steps.prepare(recipe, directory=shards, workers=options.workers)
+        )
         directory = steps.start(recipe, prepared=prepared, runs=options.runs, fresh=options.fresh)
         with disk_errors_named(options.runs):
             write_whole(note, directory.path.name)
@@ -85,6 +88,20 @@ def generate(options: Namespace) -> int:
             text = skypilot(job, accelerator=options.gpu)
     sys.stdout.write(text)
     return 0
+
+
+def _once_free(prepare: Callable[[], Path]) -> Path:
+    """The shards. Jobs of one corpus that begin together prepare it once, and all use it."""
+    from dragoman.corpus.workplace import OccupiedError
+
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            return prepare()
+        except OccupiedError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _read_when_there(note: Path) -> str:

@@ -95,11 +95,15 @@ class Workplace:
             remove_tree(self.directory / name)
 
 
+class OccupiedError(MachineError):
+    """Another process prepares a corpus there."""
+
+
 @contextmanager
 def sole_use(directory: Path) -> Iterator[None]:
     """Make the directory and keep other preparations out of it.
 
-    Raises: MachineError where another process prepares a corpus there.
+    Raises: OccupiedError where another process prepares a corpus there.
     """
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY)
@@ -107,7 +111,7 @@ def sole_use(directory: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise MachineError(
+        raise OccupiedError(
             "another process prepares a corpus here",
             place=directory,
             remedy="wait for it, or choose another directory",

@@ -64,7 +64,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     504: {"model": ErrorResponse, "description": "Not done in time"},
 }
 _OF_FACTS: Final[dict[int | str, dict[str, Any]]] = {
-    status: ERRORS[status] for status in (400, 401, 421, 429)
+    status: ERRORS[status] for status in (400, 401, 408, 413, 421, 429)
 }
 _STREAMED: Final = {"anyOf": [one.model_json_schema() for one in (StreamLine, ErrorResponse)]}
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -195,7 +195,7 @@ def _take_note(task: asyncio.Task[Any]) -> None:
 
 
 def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
-    @app.get("/health", responses={400: ERRORS[400]})
+    @app.get("/health", responses={status: ERRORS[status] for status in (400, 408, 413)})
     async def health() -> Health:
         """Whether the process runs; asks for no token."""
         return Health(status="ok")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from dragoman.cli import main
 from dragoman.cluster.scheduled import TOKEN_VARIABLE, Place, met
+from dragoman.corpus.workplace import sole_use
 from dragoman.errors import MachineError
+from dragoman.recipe import load_recipe
+from dragoman.run import default_place
 from dragoman.run_directory import RunDirectory
 from parallel_text import sentences, write_pairs
 from tiny_recipe import TINY
@@ -29,6 +34,23 @@ def test_machines_do_not_wait_for_each_other_on_loopback(node: int, address: str
 def test_a_machine_that_is_alone_may_meet_itself_there() -> None:
     with met(Place(0, 1, "127.0.0.1", 0, "0123456789abcdef"), wait_s=0.1) as share:
         assert share.num_hosts == 1
+
+
+def test_jobs_of_one_corpus_wait_for_whoever_prepares_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pairs(tmp_path, "train", sentences(60))
+    (tmp_path / "my.toml").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(TOKEN_VARIABLE, "0123456789abcdef")
+    shards = tmp_path / default_place(load_recipe("my.toml"))
+    place = ["--at", "127.0.0.1:29400", "--node", "0", "--nodes", "2", "--workers", "1"]
+    with ExitStack() as another_job:
+        another_job.enter_context(sole_use(shards))
+        Timer(1.5, another_job.close).start()
+        assert main(["join", "my.toml", *place]) == 1  # loopback: they never meet
+    (run,) = (tmp_path / "runs").iterdir()
+    assert RunDirectory.open(run).prepared() == shards
 
 
 def test_the_text_is_prepared_where_all_machines_find_it(
