@@ -180,7 +180,7 @@ async def _streamed(
     except (OverloadedError, TimeoutError) as error:
         if not index:
             raise
-        too_long = "the server is ending" if ending.left_s == 0 else "not done in time"
+        too_long = "the server is ending" if ending.has_begun else "not done in time"
         problem = str(error) or too_long
         yield ErrorResponse(error=problem).model_dump_json().encode() + b"\n"
     finally:

@@ -21,6 +21,11 @@ class Ending:
         self._deadline = min(self._deadline, time.monotonic() + self._limit_s)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a signal has come."""
+        return self._deadline < math.inf
+
+    @property
     def left_s(self) -> float:
         """Seconds that are left; infinite before the signal."""
         return max(0.0, self._deadline - time.monotonic())
