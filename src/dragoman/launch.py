@@ -3,7 +3,7 @@
 Where several machines train together each of them does this for its own share of the ranks.
 
 Rank 0 writes what a person should see to stdout; all else, torchrun's own reports included, goes
-to `logs/launch.log` of the run. A worker that fails leaves its one-line error in a file, which is
+to `launch_log` of the run. A worker that fails leaves its one-line error in a file, which is
 raised here. When the starting process dies, torchrun and the workers end too.
 
 `python -m dragoman.launch ...` is torchrun with this last property.
@@ -76,6 +76,12 @@ class Share:
         }
 
 
+def launch_log(run_directory: Path, share_number: int | None = None) -> Path:
+    """Where torchrun and the workers write; of a share its own, as hosts may share the folder."""
+    name = "launch.log" if share_number is None else f"launch-{share_number}.log"
+    return run_directory / "logs" / name
+
+
 class WorkerError(DragomanError):
     """A worker's own one-line error, raised again in the process that started it."""
 
@@ -110,7 +116,7 @@ def launch_workers(
     gave no sign of life for `hung_after_s` and was killed, InterruptedRunError where a signal came
     before a worker could do anything about it, TrainingError where a worker died without a word.
     """
-    log_path = run_directory / "logs" / "launch.log"
+    log_path = launch_log(run_directory, share.number if share else None)
     log_path.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dragoman-") as directory, log_path.open("ab") as log:
         meeting = Path(directory)

@@ -28,7 +28,8 @@ from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import shares
 from dragoman.cluster.team import agent_command
 from dragoman.distributed.devices import nccl_version
-from dragoman.errors import MachineError
+from dragoman.errors import MachineError, TrainingError
+from dragoman.launch import launch_log
 from processes import wait_until
 
 SOURCE = Path(dragoman.__file__).resolve().parents[1]
@@ -163,15 +164,15 @@ def test_a_checkpoint_that_is_not_the_desk_s_makes_way(tmp_path: Path) -> None:
     assert left == ["step-0000020"]
 
 
-def test_hosts_of_a_shared_folder_do_not_take_each_other_s_log_away(tmp_path: Path) -> None:
-    """What tells a killed worker from those that only missed it is read from it."""
-    path = tmp_path / "launch.log"
-    work.forget_lines(path)
-    path.write_text("of an earlier time\n")
-    with path.open("ab") as of_another_host:
-        work.forget_lines(path)
-        of_another_host.write(b"Signal 9 (SIGKILL) received by PID 42\n")
-    assert path.read_text() == "Signal 9 (SIGKILL) received by PID 42\n"
+def test_of_hosts_that_share_a_folder_only_the_one_whose_worker_was_killed_says_so(
+    tmp_path: Path,
+) -> None:
+    logs = [launch_log(tmp_path, number) for number in range(3)]
+    logs[0].parent.mkdir()
+    logs[0].write_text("Signal 9 (SIGKILL) received by PID 42\n")
+    logs[1].write_text("Connection closed by peer\n")
+    error = TrainingError("a worker ended without a word", remedy="look at its log")
+    assert [work.weight_of(error, log) for log in logs] == ["signal", "other", "other"]
 
 
 def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def saved(home: Path) -> Path:
 
 
 def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -> None:
-    write(saved(home).parents[1] / "logs" / "launch.log", b"all is well\n")
+    write(saved(home).parents[1] / "logs" / "launch-0.log", b"all is well\n")
     publish(
         saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
     )
@@ -84,7 +84,7 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
         bring_back(courier, requests, tell=lambda text: None)
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
-    assert (remote.path / "logs" / "alpha" / "launch.log").read_bytes() == b"all is well\n"
+    assert (remote.path / "logs" / "alpha" / "launch-0.log").read_bytes() == b"all is well\n"
 
 
 def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHosts) -> None:
@@ -110,11 +110,11 @@ def test_a_host_that_is_gone_keeps_no_other_from_being_asked(
     # What ranks have of their own: the first host alone writes what they share.
     own = f"rank-0001/{NAME}"
     publish(saved(home).parent / own, lambda draft: write(draft / "state.json", b"{}"))
-    write(saved(home).parents[1] / "logs" / "launch.log", b"all is well\n")
+    write(saved(home).parents[1] / "logs" / "launch-0.log", b"all is well\n")
     with pytest.raises(MachineError, match=r"^omega: .*no route to host"):
         both.collect(trained=True)
     verify(both.path / CHECKPOINTS / own)
-    assert (both.path / "logs" / "alpha" / "launch.log").is_file()
+    assert (both.path / "logs" / "alpha" / "launch-0.log").is_file()
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["while training goes on", "in the end"])

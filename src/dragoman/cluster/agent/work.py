@@ -33,6 +33,7 @@ from dragoman.launch import (
     HungWorkerError,
     Share,
     WorkerError,
+    launch_log,
     launch_workers,
     rank_environment,
 )
@@ -91,7 +92,7 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
             )
             _JOBS[request.job](channel, request, share)
     except DragomanError as error:
-        weight = _weight(error, Path(request.run))
+        weight = weight_of(error, launch_log(Path(request.run), request.number))
         channel.say("done", exit_code=error.exit_code, problem=str(error), weight=weight)
     else:
         channel.say("done", exit_code=0, problem="", weight="other")
@@ -101,7 +102,7 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
     with sole_agent(run / "logs"):
-        forget_lines(run / "logs" / "launch.log")
+        launch_log(run, request.number).unlink(missing_ok=True)  # lines of an earlier time
         forget_newer(run / "checkpoints", request.checkpoint)
         spool = Spool(run / "events", request.events)
         with _heeding(channel), _forwarding(spool, channel):
@@ -111,12 +112,6 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
                 run_directory=run,
                 share=share,
             )
-
-
-def forget_lines(log: Path) -> None:
-    """Those of an earlier time; hosts that share the folder write into one file, some already."""
-    with contextlib.suppress(FileNotFoundError):
-        os.truncate(log, 0)
 
 
 def forget_newer(checkpoints: Path, last: str) -> None:
@@ -253,14 +248,17 @@ def _exposed(address: str) -> list[str]:
     )
 
 
-def _weight(error: DragomanError, run: Path) -> Weight:
-    """How likely this is the cause: torchrun's report tells killed workers from failed ones."""
+def weight_of(error: DragomanError, log: Path) -> Weight:
+    """How likely this is the cause: torchrun's report tells killed workers from failed ones.
+
+    log: where torchrun wrote.
+    """
     if isinstance(error, WorkerError):
         return "own"
     if isinstance(error, HungWorkerError):
         return "hung"
     try:
-        report = (run / "logs" / "launch.log").read_text(encoding="utf-8", errors="replace")
+        report = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "other"
     return "signal" if _SIGNALLED.search(report) else "other"
