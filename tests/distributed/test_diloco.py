@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from dragoman.distributed import diloco
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import World
@@ -20,6 +22,8 @@ WIDTH = 6
 STEPS = 25
 RATE = 0.02
 DECAY = 0.3
+PART = 5
+"""Of the 49 weights; parts lie across their borders."""
 Wire = Literal["fp4", "int8", "bf16", "fp32"]
 
 
@@ -66,7 +70,8 @@ def _trained(world: World, wire: Wire, settings: dict[str, Any], kind: str = "Ad
     optimizer = KINDS[kind](model)
     config = DistributedConfig(strategy="diloco", diloco=DilocoConfig(wire=wire, **settings))
     settled = []
-    with gradient_sync(config, model, world) as sync:
+    in_parts = mock.patch.object(diloco, "CPU_PART", PART)
+    with in_parts, gradient_sync(config, model, world) as sync:
         sync.attach(optimizer)
         for step in range(STEPS):
             _set_rate(optimizer, _rate(step + 1) * sync.rate_factor)

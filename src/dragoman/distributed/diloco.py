@@ -34,6 +34,10 @@ from dragoman.distributed.outer import Interval, Outer, OuterSgd
 from dragoman.distributed.outer_adam import OuterAdam
 from dragoman.distributed.strategy import GradientSync, Stopwatch, Tensors
 
+CPU_PART: Final = 2**18
+"""Numbers of which all that is read and written stays in a processor's last cache; of fewer, each
+operation takes longer to begin than to do its work. A GPU does all of a fragment in one."""
+
 
 class DilocoSync(GradientSync):
     """One replica, which may be several ranks that sum their gradients in every step.
@@ -66,6 +70,8 @@ class DilocoSync(GradientSync):
         self.loss_factor = self._outer.loss_factor
         self.rate_factor = self._outer.rate_factor
         self._fragments = cut(self._row.weights(), config.fragments)
+        size = CPU_PART if self._global.device.type == "cpu" else self._global.numel()
+        self._parts = [fragment.parts(size) for fragment in self._fragments]
         self._sent_at = [0] * config.fragments
         self._due: int | None = None
         self._under_way: _UnderWay | None = None
@@ -115,7 +121,7 @@ class DilocoSync(GradientSync):
             self._receive(self._under_way)
         for number, fragment in enumerate(self._fragments):
             if self._sent_at[number] < self._step:
-                self._lower(self._send(number), last=True)
+                self._take_in(self._send(number), None)
             fragment.copy(fragment.of(self._global), self._row.weights())
         self._settled = True
 
@@ -175,9 +181,12 @@ class DilocoSync(GradientSync):
 
     @torch.no_grad()
     def _send(self, number: int) -> _UnderWay:
-        fragment = self._fragments[number]
-        sent = fragment.gather(self._row.weights())
-        share = self._outer.share(fragment, fragment.of(self._global) - sent)
+        parts, weights = self._parts[number], self._row.weights()
+        share = torch.empty_like(self._fragments[number].of(self._global))
+        sent = []
+        for part, out in zip(parts, _split(share, parts), strict=True):
+            sent.append(part.gather(weights))
+            self._outer.share(part, part.of(self._global), sent[-1], out=out)
         share = share.to(self._host_sum.dtype)
         lost = torch.zeros_like(share) if self._host_sum.packs else None
         self.bytes_sent += self._host_sum.sent_bytes(share.numel())
@@ -186,32 +195,37 @@ class DilocoSync(GradientSync):
         self._sent_at[number], self._rates[number] = self._step, 0.0
         self._due = None
         wait = self._host_sum.start(share, lost=lost)
-        return _UnderWay(fragment, sent, share, lost, wait, steps, self._step, rate)
+        return _UnderWay(parts, sent, share, lost, wait, steps, self._step, rate)
 
     def _receive(self, arriving: _UnderWay) -> None:
-        self._lower(arriving)
-        # What has been learned since it was sent is kept, on top of what all have learned before.
-        now = arriving.fragment.of(self._global)
-        ahead = torch.sub(now, arriving.sent, out=arriving.sent)
-        arriving.fragment.add(ahead, self._row.weights())
+        self._take_in(arriving, self._row.weights())
         self._under_way = None
         self._settled = True
 
-    def _lower(self, arriving: _UnderWay, *, last: bool = False) -> None:
-        """Move the global weights as soon as the sum is there."""
+    def _take_in(self, arriving: _UnderWay, weights: list[Tensor] | None) -> None:
+        """Move the global weights as soon as the sum is there, and this replica's `weights`.
+
+        weights: None at the end of training, when they become the global ones.
+        """
         self._watch.start()
         arriving.wait()
         self._watch.stop()
-        fragment, total = arriving.fragment, arriving.total.to(self._global.dtype)
         interval = Interval(arriving.steps, arriving.end, self._step, arriving.learning_rate)
-        lowered = fragment.of(self._global)
         decays = self._outer.decays(interval)
-        if decays is not None:
-            fragment.scale(lowered, decays)
-        move = self._outer.last_movement if last else self._outer.movement
-        lowered.sub_(move(fragment, total, interval))
-        if arriving.lost is not None:
-            self._outer.keep(fragment, arriving.lost)
+        lower = self._outer.lower if weights else self._outer.lower_last
+        totals = _split(arriving.total.to(self._global.dtype), arriving.parts)
+        losses = None if arriving.lost is None else _split(arriving.lost, arriving.parts)
+        for number, part in enumerate(arriving.parts):
+            now = part.of(self._global)
+            if decays is not None:
+                part.scale(now, decays)
+            lower(part, now, totals[number], interval)
+            if losses is not None:
+                self._outer.keep(part, losses[number])
+            if weights:
+                # What was learned since it was sent is kept, on top of what all learned before.
+                sent = arriving.sent[number]
+                part.add(torch.sub(now, sent, out=sent), weights)
 
 
 _SENT_AT: Final = "sent_at"
@@ -222,21 +236,26 @@ _RANKS: Final = "ranks_of_replicas"
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A fragment between its sending and its arrival.
+    """A fragment between its sending and its arrival, in its parts.
 
     sent: this replica's weights then. total: its own share, then the sum of all. lost: what
     rounding has taken from both on this rank. steps: since the fragment was sent before. end: the
     last of them. learning_rate: their mean.
     """
 
-    fragment: Fragment
-    sent: Tensor
+    parts: list[Fragment]
+    sent: list[Tensor]
     total: Tensor
     lost: Tensor | None
     wait: Wait
     steps: int
     end: int
     learning_rate: float
+
+
+def _split(numbers: Tensor, parts: Sequence[Fragment]) -> tuple[Tensor, ...]:
+    """Numbers of a fragment, part by part; the numbers themselves."""
+    return torch.split(numbers, [part.end - part.start for part in parts])
 
 
 def _outer(config: DilocoConfig, row: WeightRow, ranks: Sequence[int], own: int) -> Outer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -52,46 +52,52 @@ class Fragment:
         """Its part of all numbers laid end to end; the numbers themselves."""
         return flat[self.start : self.end]
 
+    def part(self, start: int, end: int) -> Fragment:
+        """Numbers start to end of all weights laid end to end, which lie in it."""
+        pieces, offset = [], self.start
+        for index, first, last in self.pieces:
+            low, high = max(start - offset, 0), min(end - offset, last - first)
+            if low < high:
+                pieces.append((index, first + low, first + high))
+            offset += last - first
+        return Fragment(start, end, tuple(pieces))
+
+    def parts(self, size: int) -> list[Fragment]:
+        """All of it in order, at most so many numbers at a time."""
+        starts = range(self.start, self.end, size)
+        return [self.part(start, min(start + size, self.end)) for start in starts]
+
+    def within(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Its pieces of the weights; the numbers themselves."""
+        return [weights[index].view(-1)[start:end] for index, start, end in self.pieces]
+
     def gather(self, weights: Sequence[Tensor]) -> Tensor:
         """Its numbers in a tensor of their own."""
-        return torch.cat(list(self._in(weights)))
+        return torch.cat(self.within(weights))
 
     def copy(self, numbers: Tensor, weights: Sequence[Tensor]) -> None:
         """Numbers of its own size become the weights'."""
-        for piece, copied in self._pairs(numbers, weights):
+        for piece, copied in zip(self.within(weights), self._split(numbers), strict=True):
             piece.copy_(copied)
 
-    def add(self, numbers: Tensor, weights: Sequence[Tensor]) -> None:
-        """Numbers of its own size are added to the weights."""
-        for piece, difference in self._pairs(numbers, weights):
-            piece.add_(difference)
+    def add(self, numbers: Tensor, weights: Sequence[Tensor], *, times: float = 1.0) -> None:
+        """Numbers of its own size are added to the weights, so many times."""
+        for piece, difference in zip(self.within(weights), self._split(numbers), strict=True):
+            piece.add_(difference, alpha=times)
 
     def scale(self, numbers: Tensor, factors: Sequence[float]) -> None:
         """Numbers of its own size are multiplied by the factors of the weights they belong to."""
-        parts = torch.split(numbers, [end - start for _, start, end in self.pieces])
-        for (index, _, _), part in zip(self.pieces, parts, strict=True):
+        for (index, _, _), part in zip(self.pieces, self._split(numbers), strict=True):
             part.mul_(factors[index])
 
-    def _pairs(self, numbers: Tensor, weights: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        pieces = list(self._in(weights))
-        return zip(pieces, torch.split(numbers, [one.numel() for one in pieces]), strict=True)
-
-    def _in(self, weights: Sequence[Tensor]) -> Iterator[Tensor]:
-        for index, start, end in self.pieces:
-            yield weights[index].view(-1)[start:end]
+    def _split(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(numbers, [end - start for _, start, end in self.pieces])
 
 
 def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
     """All weights in order, in so many equal parts."""
     sizes = [weight.numel() for weight in weights]
-    bounds = [round(sum(sizes) * part / count) for part in range(count + 1)]
-    fragments = []
-    for start, end in pairwise(bounds):
-        pieces, offset = [], 0
-        for index, size in enumerate(sizes):
-            first, last = max(start - offset, 0), min(end - offset, size)
-            if first < last:
-                pieces.append((index, first, last))
-            offset += size
-        fragments.append(Fragment(start, end, tuple(pieces)))
-    return fragments
+    total = sum(sizes)
+    whole = Fragment(0, total, tuple((index, 0, size) for index, size in enumerate(sizes)))
+    bounds = [round(total * part / count) for part in range(count + 1)]
+    return [whole.part(start, end) for start, end in pairwise(bounds)]

@@ -31,7 +31,8 @@ class Interval:
 class Outer(ABC):
     """Keeps the global weights' side of the training; each call is made on all ranks alike.
 
-    loss_factor, rate_factor: as in `GradientSync`. One fragment at a time is on its way.
+    loss_factor, rate_factor: as in `GradientSync`. One fragment at a time is on its way; each part
+    of it is shared, and later moved and kept, by itself.
     """
 
     loss_factor = 1.0
@@ -44,21 +45,21 @@ class Outer(ABC):
         """Called after every step of this replica."""
 
     @abstractmethod
-    def share(self, fragment: Fragment, movement: Tensor) -> Tensor:
-        """What this rank adds to the sum over all ranks, fp32 and flat.
+    def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
+        """What this rank adds to the sum over all ranks, fp32 and flat, into `out`.
 
-        movement: by how much this replica's weights lie below the global ones; may be overwritten.
+        ahead, sent: the global weights and this replica's.
         """
 
     @abstractmethod
-    def movement(self, fragment: Fragment, total: Tensor, interval: Interval) -> Tensor:
-        """By how much the sum lowers the global weights."""
+    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
+        """Move the global weights `ahead` by what the sum says, which may be overwritten."""
 
-    def last_movement(self, fragment: Fragment, total: Tensor, interval: Interval) -> Tensor:
+    def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
         """The same at the end of training."""
-        return self.movement(fragment, total, interval)
+        self.lower(part, ahead, total, interval)
 
-    def keep(self, fragment: Fragment, lost: Tensor) -> None:  # noqa: B027
+    def keep(self, part: Fragment, lost: Tensor) -> None:  # noqa: B027
         """What this rank has rounded away of its share, and of the sum, may travel next time."""
 
     def decays(self, interval: Interval) -> list[float] | None:
@@ -97,21 +98,22 @@ class OuterSgd(Outer):
         self._num_ranks = ranks
         self._velocity = torch.zeros_like(row.copied()) if momentum else None
 
-    def share(self, fragment: Fragment, movement: Tensor) -> Tensor:
+    def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
         """Summed over ranks, which are alike in a replica, this is the mean by share."""
-        return movement.div_(self._num_ranks)
+        torch.sub(ahead, sent, out=out).div_(self._num_ranks)
 
-    def movement(self, fragment: Fragment, total: Tensor, interval: Interval) -> Tensor:
+    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
         """As above."""
         if self._velocity is None:
-            return total * self._rate
-        velocity = fragment.of(self._velocity)
+            ahead.sub_(total, alpha=self._rate)
+            return
+        velocity = part.of(self._velocity)
         velocity.mul_(self._momentum).add_(total)
-        return total.add(velocity, alpha=self._momentum).mul_(self._rate)
+        ahead.sub_(total.add_(velocity, alpha=self._momentum), alpha=self._rate)
 
-    def last_movement(self, fragment: Fragment, total: Tensor, interval: Interval) -> Tensor:
+    def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
         """To the plain mean of the replicas."""
-        return total
+        ahead.sub_(total)
 
     def shared_state(self) -> dict[str, Tensor]:
         """The momentum, where there is any."""

@@ -30,17 +30,12 @@ the rate with 1 / R of m; its v is the shared one, to which it adds what its own
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
 from dragoman.distributed.fragments import Fragment, WeightRow
 from dragoman.distributed.outer import Interval, Outer
 from dragoman.distributed.strategy import Tensors
-
-_CPU_CHUNK: Final = 2**15
-"""Numbers of which all that the formulas need stays in a core's cache."""
 
 
 class OuterAdam(Outer):
@@ -54,13 +49,17 @@ class OuterAdam(Outer):
         self.rate_factor = factor
         self._row = row
         self._num_ranks = ranks
-        # m and v of the whole batch; the sum of own gradients since each weight was sent, which is
-        # kept as (1 - beta1) times that sum.
-        self._first, self._second, self._sum = (torch.zeros_like(row.copied()) for _ in range(3))
-        self._sums = row.shaped(self._sum)
+        # m and v of the whole batch; this rank's part of the sum of gradients since each weight was
+        # sent, less what `_carried` will add.
+        self._first, self._second, self._unsent = (torch.zeros_like(row.copied()) for _ in range(3))
+        self._unsent_parts = row.shaped(self._unsent)
+        # This replica's m and v, by weight.
+        self._own_first: list[Tensor] = []
+        self._own_second: list[Tensor] = []
         self._optimizer: torch.optim.Adam | None = None
         self._decay_of: dict[Tensor, float] = {}
-        self._sent: tuple[Tensor, Tensor] | None = None
+        # Own moments as they were sent, by where the part starts.
+        self._sent: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attach(self, optimizer: torch.optim.Adam) -> None:
         """Its moments are led back to the shared ones."""
@@ -73,43 +72,38 @@ class OuterAdam(Outer):
 
     def step_made(self) -> None:
         """(1 - beta1) g is what m has now and beta1 m had not: `share` takes the latter off."""
-        torch._foreach_add_(self._sums, self._own("exp_avg"), alpha=1 - self._betas[0])
+        self._find_moments()
+        torch._foreach_add_(self._unsent_parts, self._own_first, alpha=1 / self._num_ranks)
 
-    def share(self, fragment: Fragment, movement: Tensor) -> Tensor:
+    def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
         """This replica's sum of gradients; the next sum begins."""
-        beta1 = self._betas[0]
-        first, second = (fragment.gather(self._own(kind)) for kind in ("exp_avg", "exp_avg_sq"))
-        begun = fragment.of(self._sum)
-        summed = begun.add(first, alpha=beta1).div_((1 - beta1) * self._num_ranks)
-        torch.mul(first, -beta1, out=begun)
-        self._sent = first, second
-        return summed
+        first, second = part.gather(self._own_first), part.gather(self._own_second)
+        unsent = part.of(self._unsent)
+        torch.add(unsent, first, alpha=self._carried, out=out)
+        torch.mul(first, -self._carried, out=unsent)
+        self._sent[part.start] = first, second
 
-    def movement(self, fragment: Fragment, total: Tensor, interval: Interval) -> Tensor:
+    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
         """As above; what set this replica's moments apart when it sent is taken from them."""
-        assert self._sent is not None
-        first, second = fragment.of(self._first), fragment.of(self._second)
-        group = self._adam.param_groups[0]
+        first, second = part.of(self._first), part.of(self._second)
         beta1, beta2 = self._betas
-        chunk = total.numel() if total.is_cuda else _CPU_CHUNK
-        flats = (torch.split(flat, chunk) for flat in (first, second, total))
-        for m, v, g in zip(*flats, strict=True):
-            _take_steps(m, v, g, interval, betas=(beta1, beta2), epsilon=group["eps"])
+        epsilon = self._adam.param_groups[0]["eps"]
+        _take_steps(ahead, first, second, total, interval, betas=(beta1, beta2), epsilon=epsilon)
         since = interval.now - interval.end
-        own_first, own_second = self._sent
-        change = (first / self.rate_factor).sub_(own_first).mul_(beta1**since)
-        fragment.add(change, self._own("exp_avg"))
-        fragment.of(self._sum).sub_(change, alpha=beta1)
-        change = (second - own_second).mul_(beta2**since)
+        own_first, own_second = self._sent.pop(part.start)
+        change = torch.sub(first, own_first, alpha=self.rate_factor, out=own_first)
+        left = beta1**since / self.rate_factor
+        part.add(change, self._own_first, times=left)
+        part.of(self._unsent).sub_(change, alpha=left * self._carried)
+        change = torch.sub(second, own_second, out=own_second)
+        part.add(change, self._own_second, times=beta2**since)
         # Where nothing has come since, its own part leaves no more than a rounding, of either sign.
-        seconds = fragment.gather(self._own("exp_avg_sq")).add_(change).clamp_(min=0.0)
-        fragment.copy(seconds, self._own("exp_avg_sq"))
-        self._sent = None
-        return total.mul_(interval.learning_rate)
+        for own in part.within(self._own_second):
+            own.clamp_(min=0.0)
 
-    def keep(self, fragment: Fragment, lost: Tensor) -> None:
-        """It stays in the sum, in which all ranks of a replica count alike."""
-        fragment.of(self._sum).add_(lost, alpha=(1 - self._betas[0]) * self._num_ranks)
+    def keep(self, part: Fragment, lost: Tensor) -> None:
+        """It stays in the sum."""
+        part.of(self._unsent).add_(lost)
 
     def decays(self, interval: Interval) -> list[float] | None:
         """AdamW's, of as many steps."""
@@ -127,23 +121,27 @@ class OuterAdam(Outer):
 
     def own_state(self) -> dict[str, Tensor]:
         """The sums."""
-        return self._row.named(self._sum, "gradient_sum")
+        return self._row.named(self._unsent, "unsent")
 
     def load_state(self, shared: Tensors, own: Tensors | None) -> None:
         """A checkpoint of another strategy has the moments in its optimizer."""
-        for kind, flat in (("exp_avg", self._first), ("exp_avg_sq", self._second)):
-            for name, moment, mine in zip(
-                self._row.names, self._row.shaped(flat), self._own(kind), strict=True
-            ):
-                moment.copy_(shared.get(f"{name}/{kind}", mine))
+        self._find_moments()
+        for kind, flat, mine in (
+            ("exp_avg", self._first, self._own_first),
+            ("exp_avg_sq", self._second, self._own_second),
+        ):
+            moments = self._row.named(flat, kind)
+            for (name, moment), one in zip(moments.items(), mine, strict=True):
+                moment.copy_(shared.get(name, one))
         if own is not None:
             for name, tensor in self.own_state().items():
                 tensor.copy_(own[name])
             return
         first, second = self._row.shaped(self._first), self._row.shaped(self._second)
-        torch._foreach_copy_(self._own("exp_avg_sq"), second)
-        torch._foreach_copy_(self._own("exp_avg"), torch._foreach_div(first, self.rate_factor))
-        torch._foreach_copy_(self._sums, torch._foreach_mul(self._own("exp_avg"), -self._betas[0]))
+        torch._foreach_copy_(self._own_second, second)
+        torch._foreach_copy_(self._own_first, torch._foreach_div(first, self.rate_factor))
+        carried = torch._foreach_mul(self._own_first, -self._carried)
+        torch._foreach_copy_(self._unsent_parts, carried)
 
     @property
     def _adam(self) -> torch.optim.Adam:
@@ -155,12 +153,21 @@ class OuterAdam(Outer):
         betas: tuple[float, float] = self._adam.param_groups[0]["betas"]
         return betas
 
-    def _own(self, kind: str) -> list[Tensor]:
-        """Moments of this replica's Adam, by weight; the tensors themselves."""
-        return [self._adam.state[weight][kind] for weight in self._row.parameters]
+    @property
+    def _carried(self) -> float:
+        """How many of its m this rank adds to the sum when it sends, and takes off the next."""
+        beta1 = self._betas[0]
+        return beta1 / ((1 - beta1) * self._num_ranks)
+
+    def _find_moments(self) -> None:
+        """Those of this replica's Adam, which are there after its first step."""
+        states = [self._adam.state[weight] for weight in self._row.parameters]
+        self._own_first = [state["exp_avg"] for state in states]
+        self._own_second = [state["exp_avg_sq"] for state in states]
 
 
 def _take_steps(
+    ahead: Tensor,
     first: Tensor,
     second: Tensor,
     gradient_sum: Tensor,
@@ -169,24 +176,23 @@ def _take_steps(
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
-    """Move m and v on; `gradient_sum` becomes what these steps lower the weights by at a rate of 1.
+    """Move m and v on, and lower the global weights; `gradient_sum` is spent.
 
-    first, second: m and v before these steps, flat. gradient_sum: g.
+    ahead: these weights, flat. first, second: m and v before these steps. gradient_sum: g.
     """
     beta1, beta2 = betas
     steps, before = interval.steps, interval.end - interval.steps
     decay1, decay2 = beta1**steps, beta2**steps
-    squared = gradient_sum.square().div_(steps)
+    squared = gradient_sum.square()  # n s
     if before > 0:
-        least = squared / steps
-        lasting = first * gradient_sum
-        squared.sub_(lasting, alpha=(steps - 1) / steps / (1 - beta1**before))
-        torch.maximum(squared, least, out=squared)
-    second.mul_(decay2).add_(squared, alpha=1 - decay2)
+        alpha = (steps - 1) / (1 - beta1**before)
+        fluctuating = gradient_sum.sub(first, alpha=alpha).mul_(gradient_sum)
+        squared = torch.maximum(fluctuating, squared.div_(steps), out=squared)
+    second.mul_(decay2).add_(squared, alpha=(1 - decay2) / steps)
     root = torch.div(second, 1 - beta2**interval.end, out=squared).sqrt_().add_(epsilon)
-    c1 = sum(beta1**k for k in range(1, steps + 1))
-    before_it = first * c1
+    c1 = beta1 * (1 - decay1) / (1 - beta1)
+    numerator = torch.mul(gradient_sum, 1 - c1 / steps).add_(first, alpha=c1)
     first.mul_(decay1).add_(gradient_sum, alpha=(1 - decay1) / steps)
-    gradient_sum.mul_(1 - c1 / steps).add_(before_it).div_(root)
     # In the middle of these steps, which is the last of them where there is one.
-    gradient_sum.div_(1 - beta1 ** (interval.end - (steps - 1) / 2))
+    corrected = 1 - beta1 ** (interval.end - (steps - 1) / 2)
+    ahead.addcdiv_(numerator, root, value=-interval.learning_rate / corrected)
