@@ -76,9 +76,10 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
             found = _ask(answering, hosts, code=code, run=run, measure=True)
             break
         except MachineError as error:  # of one whose Python lacks a package, say
-            if error.place not in {host.name for host in answering}:
+            named = str(error.place).split(", ")
+            if not {host.name for host in answering}.issuperset(named):
                 raise
-            troubles[error.place] = error
+            troubles |= dict.fromkeys(named, error)
     facts = ClusterFacts(
         hosts=tuple(found),
         unreachable={name: error.problem for name, error in troubles.items()},
@@ -180,7 +181,10 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
     found: dict[str, Any] = {}
     unmeasured: dict[str, str] = {}
     with Team(hosts.host, code=code, verb="work") as team:
-        job = Job.gather(team, shares(hosts, facts, job="probe"))
+        try:
+            job = Job.gather(team, shares(hosts, facts, job="probe"))
+        except MachineError as error:
+            return facts.model_copy(update={"unmeasured": {str(error.place): error.problem}})
         if not any(job.closed.values()):
             job.begin()
             limit_s = measuring_limit_s(len(hosts.host))

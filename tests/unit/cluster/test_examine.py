@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import dragoman.cluster.examine
 from dragoman.cluster.checks import Finding, Wanted, examine
 from dragoman.cluster.examine import (
     bring_code,
@@ -137,3 +138,45 @@ def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path
         ("versions", "beta"),
     ]
     assert all("dragoman setup" in one.remedy for one in found)
+
+
+def python_that(tmp_path: Path, shell: str) -> str:
+    """A Python that does something else where it is the agent."""
+    path = tmp_path / "python-of-a-host"
+    agent = f'case " $* " in {shell} esac'
+    path.write_text(f'#!/bin/sh\n{agent}\nexec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def two_hosts(python: str) -> Hosts:
+    named = {"alpha": "127.0.0.1", "beta": "127.0.0.2"}
+    return Hosts(
+        host=tuple(
+            Host(name=name, address=address, slots=1, python=python)
+            for name, address in named.items()
+        )
+    )
+
+
+def test_of_several_hosts_that_say_nothing_each_has_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dragoman.cluster.examine, "_FACTS_S", 2.0)
+    hosts = two_hosts(python_that(tmp_path, '*" facts "*) while read -r _; do :; done; exit;;'))
+    facts = examine_hosts(hosts).facts
+    assert facts.unreachable == dict.fromkeys(("alpha", "beta"), "no answer within 2 s")
+    failed = {one.host for one in examine(facts, Wanted(hosts, 0)) if one.status == "failure"}
+    assert failed == {"alpha", "beta"}
+
+
+def test_a_host_that_leaves_before_the_network_is_measured_is_a_line_in_the_table(
+    tmp_path: Path,
+) -> None:
+    hosts = two_hosts(python_that(tmp_path, '*" work "*) exit 3;;'))
+    facts = examine_hosts(hosts).facts
+    assert len(facts.hosts) == 2
+    found = [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "bandwidth"]
+    assert [one.status for one in found] == ["failure"]
+    assert found[0].host in {"alpha", "beta"}
+    assert "exit code 3" in found[0].found
