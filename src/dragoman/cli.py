@@ -193,7 +193,7 @@ def _add_scheduled(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     generate.add_argument("--name", help="of the job (default: the recipe's)")
     generate.add_argument("--nodes", type=_positive, default=1, help="machines (default: 1)")
     generate.add_argument("--gpus", type=int, default=0, help="of each machine (default: none)")
-    generate.add_argument("--slots", type=_positive, default=1, help="ranks where it has no GPU")
+    generate.add_argument("--slots", type=_positive, help="ranks where it has no GPU (default: 1)")
     generate.add_argument("--gpu", default="V100", help="their kind, in SkyPilot's words")
     generate.add_argument("--hours", type=_positive, default=24, help="at most (default: 24)")
     generate.add_argument("--image", default="", help="of the container, for Kubernetes")

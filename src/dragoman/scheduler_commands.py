@@ -62,13 +62,19 @@ def generate(options: Namespace) -> int:
     from dragoman.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
+    if options.gpus and options.slots:
+        raise ConfigError(
+            "a machine trains on its GPUs or on its processors",
+            place=f"--gpus {options.gpus} --slots {options.slots}",
+            remedy="leave one of the two out",
+        )
     job = ScheduledJob(
         name=options.name or recipe.name.lower().replace("_", "-"),
         recipe=options.recipe,
         folder=PurePosixPath(options.folder),
         nodes=options.nodes,
         gpus=options.gpus,
-        ranks=options.gpus or options.slots,
+        ranks=options.gpus or options.slots or 1,
         hours=options.hours,
         image=options.image,
         overrides=options.overrides,

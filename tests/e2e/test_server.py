@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.cli import main
 from processes import wait_until
-from served import Server, served_bundle, serving
+from served import Answer, Server, served_bundle, serving
 
 TOKEN = "a-token-of-some-length"
 LONG = "A man in a red shirt is standing. " * 300
@@ -375,6 +375,22 @@ def test_a_stream_that_sigterm_leaves_no_time_for_says_so(bundle: Path) -> None:
         assert json.loads(answers[0].splitlines()[-1]) == {"error": "the server is ending"}
         assert server.process.communicate()[1] == ""
         assert server.process.returncode == 0
+
+
+def test_a_stream_that_sigterm_leaves_no_time_to_begin_is_refused(bundle: Path) -> None:
+    with serving(bundle, "--threads", "1", "--timeout", "1") as server:
+        body = {"text": LONG * 9, "beam_size": 10}
+        answers: list[Answer] = []
+        asking = threading.Thread(
+            target=lambda: answers.append(server.ask("/translate/stream", body))
+        )
+        asking.start()
+        while b"dragoman_requests_under_way 2" not in server.ask("/metrics").body:
+            assert asking.is_alive(), "done too soon"
+        server.process.send_signal(signal.SIGTERM)
+        asking.join()
+        (answer,) = answers
+        assert (answer.status, answer.json) == (503, {"error": "the server is ending"})
 
 
 def test_killed_it_starts_again_on_its_port(bundle: Path) -> None:

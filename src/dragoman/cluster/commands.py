@@ -72,4 +72,6 @@ def _torchrun(host: Host, hosts: Hosts, *, number: int, run: str) -> list[str]:
     )
     worker = ["dragoman.worker", "train", run]
     command = torchrun_command(worker, ranks=host.ranks, meeting=Path("MEETING"), share=share)
-    return [host.python, *command[1:]]
+    endpoint = f"{hosts.host[0].address}:"
+    known = [word.replace(f"{endpoint}0", f"{endpoint}PORT") for word in command[1:]]
+    return [host.python, *known]

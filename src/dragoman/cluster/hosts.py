@@ -42,6 +42,10 @@ _LOGIN: Final = r"^([A-Za-z0-9:][A-Za-z0-9:._%-]*)?$"
 _USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
 HOSTS_FILE: Final = "hosts.json"
 """In a run's directory: the hosts it was last trained on."""
+_SUFFIXES: Final = (".toml", ".tml", ".json", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".txt")
+"""No host's name ends in these: one that does is a file's, and may be mistyped."""
+MOST_PRICE: Final = 1e9
+"""What is beyond it is a slip; a plan would be made of infinities."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
 _PATH: Final = r"^[A-Za-z0-9._/][A-Za-z0-9._/+@ -]*$"
 _INLINE: Final = re.compile(
@@ -72,7 +76,7 @@ class HostDefaults(Section):
     """The network interface of the collectives; the one that routes to the peers if not set."""
     gpu: str | None = None
     """Kind of GPU, as `dragoman plan` names them: v100, a100, ..."""
-    price_per_hour: float | None = Field(default=None, ge=0.0)
+    price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
     """Of the whole machine, in the file's currency."""
     python: str = Field(default=".dragoman/venv/bin/python", pattern=_PATH, max_length=1000)
     """A Python there that has torch; relative to the home of `user`. `dragoman setup` makes it."""
@@ -118,12 +122,12 @@ class Hosts(Section):
 
 
 def load_hosts(text: str) -> Hosts:
-    """The hosts of a file (its name ends in .toml, or exists) or of the inline form.
+    """The hosts of a file (it exists, or its name ends like a file's) or of the inline form.
 
     Defaults are filled in: every host says what holds for it. ConfigError names the file and
     line, or the word of the inline form, what is wrong with it and the remedy.
     """
-    if text.endswith(".toml") or _is_file(text):
+    if text.endswith(_SUFFIXES) or _is_file(text):
         return _from_file(Path(text))
     return _from_words(text)
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from dragoman import units
 from dragoman.cluster.checks import measured_link
-from dragoman.cluster.hosts import Hosts, load_hosts
+from dragoman.cluster.hosts import MOST_PRICE, Hosts, load_hosts
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.measured import Measured, recall
 from dragoman.cluster.plan import Plan, make_plan
@@ -23,7 +23,6 @@ from dragoman.recipe import Recipe
 Value = TypeVar("Value")
 _EXAMPLE: Final = "such as --link 100Mbit --ranks 4 --gpu v100"
 _RANGE_STEP_S: Final = (1e-6, 1e6)
-_MOST_PRICE: Final = 1e9
 """What is typed beyond these is a slip; a plan would be made of infinities."""
 
 
@@ -97,7 +96,7 @@ def _prices(
     """Of each host for an hour, and the currency."""
     if price is not None:
         amount, currency = _typed("--price", price, units.parse_money)
-        if not 0 <= amount <= _MOST_PRICE:
+        if not 0 <= amount <= MOST_PRICE:
             raise ConfigError(
                 f"{price!r} is no price of a host",
                 place="--price",

@@ -35,8 +35,8 @@ from dragoman.distributed.outer_adam import OuterAdam
 from dragoman.distributed.strategy import GradientSync, Stopwatch, Tensors
 
 CPU_PART: Final = 2**18
-"""Numbers of which all that is read and written stays in a processor's last cache; of fewer, each
-operation takes longer to begin than to do its work. A GPU does all of a fragment in one."""
+"""Numbers of which all that is read and written stays in a processor's last cache; of far fewer,
+beginning an operation is a large part of it. A GPU does all of a fragment in one."""
 
 
 class DilocoSync(GradientSync):

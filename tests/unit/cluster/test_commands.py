@@ -70,7 +70,9 @@ def test_a_run_that_is_named_from_inside_has_its_name_on_hosts(
     (run / "recipe.toml").write_text(dump_toml(load_recipe("demo")))
     monkeypatch.chdir(run / place)
     assert main(["train", named, "--hosts", "10.0.0.1:1", "--dry-run"]) == 0
-    assert "dragoman.worker train runs/demo-TIME-DIGEST\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "dragoman.worker train runs/demo-TIME-DIGEST\n" in printed
+    assert "10.0.0.1:PORT" in printed
     assert RunDirectory.open(Path(named)).path == run
 
 

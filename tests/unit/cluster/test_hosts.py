@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,10 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
         ('[[host]]\naddress = "a:22"\ngpus = 1\n', "the port of ssh is port = 2222"),
         ('[defaults]\nuser = "$(id)"\n[[host]]\naddress = "a"\n', "write the name of a user"),
         ('[defaults]\ninterface = "e;id"\n[[host]]\naddress = "a"\n', "such as ens5"),
+        (
+            '[[host]]\naddress = "a"\ngpus = 1\nprice_per_hour = 1e308\n',
+            "hosts.toml:4: host[0].price_per_hour = 1e+308",
+        ),
         ('currency = "dollars"\n[[host]]\naddress = "a"\ngpus = 1\n', "hosts.toml:1: currency"),
         ("[[host]\n", "hosts.toml:1: not TOML"),
     ],
@@ -212,9 +217,11 @@ def test_machines_behind_one_login_differ_in_port_or_user(tmp_path: Path, key: s
     assert load_hosts(str(file)).ranks_per_host == (1, 1)
 
 
-def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"missing\.toml: cannot read the hosts"):
-        load_hosts("missing.toml")
+@pytest.mark.parametrize("name", ["missing.toml", "missing.tml", "cluster.json", "hosts.yaml"])
+def test_a_file_that_is_not_there(name: str) -> None:
+    """Its name was taken for a host's, and a plan made of it."""
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)}: cannot read the hosts"):
+        load_hosts(name)
 
 
 @given(st.text(max_size=30))

@@ -65,6 +65,14 @@ def as_a_pod_gets(word: str) -> str:
     )
 
 
+def test_a_machine_has_ranks_on_its_gpus_or_slots(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", "slurm", "demo", "--nodes", "2", "--folder", "/shared"]
+    assert main([*command, "--gpus", "2", "--slots", "2"]) == ConfigError.exit_code
+    assert "--gpus 2 --slots 2: a machine trains on its GPUs or" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "--ranks 1" in capsys.readouterr().out
+
+
 def test_a_slurm_script_gives_every_machine_the_command_as_it_is() -> None:
     script = slurm(job())
     options = dict(
