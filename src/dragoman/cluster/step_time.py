@@ -46,9 +46,9 @@ DILOCO_WEIGHT_S: Final = {"cpu": 18e-9, "gpu": 0.5e-9}
 """Its work on every weight that is sent and what becomes of it, whatever the batch, where nothing
 has measured it (`auto` and doctor do: distributed/diloco_work.py).
 
-Of a processor it lies between what a core of an AMD EPYC (Zen 3) takes alone, 16 ns, and beside a
-neighbour that does the same, 21. Of a GPU it is arithmetic, not measured: some 330 bytes of memory
-a weight, and 40 kernels to start for each half a million.
+Of a processor it is what a core of an AMD EPYC (Zen 3) takes beside a neighbour that does the same.
+Of a GPU it is arithmetic, not measured: some 330 bytes of memory a weight, and 40 kernels to start
+for each half a million.
 """
 POWERSGD_LEAST_GAIN: Final = 2
 """PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""

@@ -1,8 +1,9 @@
 """What `diloco` itself takes for every weight that it sends, measured with weights of its own.
 
 It goes by the weight and not by the batch, and more by a processor's memory than by its arithmetic:
-16 ns on a core of an AMD EPYC (Zen 3) alone, 21 and 27 where one or two of its neighbours do the
-same. Packing is not in it: that goes on while others' numbers travel.
+12 ns on a core of an AMD EPYC (Zen 3) alone, 18 and 26 where one or two others do the same on its
+two cores (benchmarks/diloco_work.py). Packing is not in it: that goes on while others' numbers
+travel.
 """
 
 from __future__ import annotations
