@@ -19,7 +19,6 @@ from pathlib import Path
 from unittest import mock
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from dragoman.distributed import diloco
 from dragoman.distributed.diloco_work import measure_weight_s
@@ -62,7 +61,8 @@ def measure(sizes: list[int], rounds: int) -> None:
     taken_ns: dict[int, list[float]] = {size: [] for size in sizes}
     with join_world() as world:
         if world.world_size == 1:  # what is measured sends to a group, though that be its own
-            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         for _ in range(rounds):
             for size in sizes:
                 with mock.patch.object(diloco, "CPU_PART", size):

@@ -62,7 +62,7 @@ def generate(options: Namespace) -> int:
     from dragoman.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
-    if options.gpus and options.slots:
+    if options.gpus > 0 and options.slots:
         raise ConfigError(
             "a machine trains on its GPUs or on its processors",
             place=f"--gpus {options.gpus} --slots {options.slots}",

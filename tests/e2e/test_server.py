@@ -359,11 +359,10 @@ def test_sigterm_lets_work_end(bundle: Path) -> None:
         assert server.process.wait(timeout=60) == 0
 
 
-@pytest.mark.parametrize("text", [f"{LONG[:35]}\n" * 2700, LONG * 9], ids=["for", "to begin"])
-def test_a_stream_that_sigterm_leaves_no_time_says_so(bundle: Path, text: str) -> None:
+def test_a_stream_that_sigterm_leaves_no_time_for_says_so(bundle: Path) -> None:
     """A client that reads to the end must not take what there is for the whole."""
     with serving(bundle, "--threads", "1", "--timeout", "1") as server:
-        body = {"text": text, "beam_size": 10}
+        body = {"text": f"{LONG[:35]}\n" * 2700, "beam_size": 10}
         answers: list[Answer] = []
         asking = threading.Thread(
             target=lambda: answers.append(server.ask("/translate/stream", body))
@@ -373,9 +372,8 @@ def test_a_stream_that_sigterm_leaves_no_time_says_so(bundle: Path, text: str) -
             assert asking.is_alive(), "done too soon"
         server.process.send_signal(signal.SIGTERM)
         asking.join()
-        lines = answers[0].body.splitlines()
-        assert json.loads(lines[-1]) == {"error": "the server is ending"}
-        assert answers[0].status == (200 if len(lines) > 1 else 503)
+        assert answers[0].status == 200
+        assert json.loads(answers[0].body.splitlines()[-1]) == {"error": "the server is ending"}
         assert server.process.communicate()[1] == ""
         assert server.process.returncode == 0
 

@@ -72,6 +72,6 @@ def _torchrun(host: Host, hosts: Hosts, *, number: int, run: str) -> list[str]:
     )
     worker = ["dragoman.worker", "train", run]
     command = torchrun_command(worker, ranks=host.ranks, meeting=Path("MEETING"), share=share)
-    endpoint = f"{hosts.host[0].address}:"
-    known = [word.replace(f"{endpoint}0", f"{endpoint}PORT") for word in command[1:]]
+    at = hosts.host[0].address
+    known = [word.replace(f"{at}:0", f"{at}:PORT") for word in command[1:]]
     return [host.python, *known]

@@ -76,7 +76,7 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
             found = _ask(answering, hosts, code=code, run=run, measure=True)
             break
         except MachineError as error:  # of one whose Python lacks a package, say
-            named = str(error.place).split(", ")
+            named = _named(error)
             if not {host.name for host in answering}.issuperset(named):
                 raise
             troubles |= dict.fromkeys(named, error)
@@ -184,7 +184,8 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
         try:
             job = Job.gather(team, shares(hosts, facts, job="probe"))
         except MachineError as error:
-            return facts.model_copy(update={"unmeasured": {str(error.place): error.problem}})
+            unmeasured = dict.fromkeys(_named(error), error.problem)
+            return facts.model_copy(update={"unmeasured": unmeasured})
         if not any(job.closed.values()):
             job.begin()
             limit_s = measuring_limit_s(len(hosts.host))
@@ -213,6 +214,11 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
     ]
     update = {"hosts": tuple(told), "unmeasured": unmeasured} | _network(found, hosts)
     return facts.model_copy(update=update)
+
+
+def _named(error: MachineError) -> list[str]:
+    """The hosts that an error of a team is about: as many as kept silent."""
+    return str(error.place).split(", ")
 
 
 def _broke_off(team: Team, message: Message) -> str:

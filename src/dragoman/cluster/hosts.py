@@ -45,7 +45,7 @@ HOSTS_FILE: Final = "hosts.json"
 _SUFFIXES: Final = (".toml", ".tml", ".json", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".txt")
 """No host's name ends in these: one that does is a file's, and may be mistyped."""
 MOST_PRICE: Final = 1e9
-"""What is beyond it is a slip; a plan would be made of infinities."""
+"""Of a host for an hour; what is beyond it is a slip."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
 _PATH: Final = r"^[A-Za-z0-9._/][A-Za-z0-9._/+@ -]*$"
 _INLINE: Final = re.compile(
@@ -127,7 +127,7 @@ def load_hosts(text: str) -> Hosts:
     Defaults are filled in: every host says what holds for it. ConfigError names the file and
     line, or the word of the inline form, what is wrong with it and the remedy.
     """
-    if text.endswith(_SUFFIXES) or _is_file(text):
+    if text.strip().lower().endswith(_SUFFIXES) or _is_file(text):
         return _from_file(Path(text))
     return _from_words(text)
 

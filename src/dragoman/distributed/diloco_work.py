@@ -1,9 +1,8 @@
 """What `diloco` itself takes for every weight that it sends, measured with weights of its own.
 
 It goes by the weight and not by the batch, and more by a processor's memory than by its arithmetic:
-12 ns on a core of an AMD EPYC (Zen 3) alone, 18 and 26 where one or two others do the same on its
-two cores (benchmarks/diloco_work.py). Packing is not in it: that goes on while others' numbers
-travel.
+13 ns on one core of an AMD EPYC (Zen 3), 18 and 26 where two or three ranks share two of them
+(benchmarks/diloco_work.py). Packing is not in it: that goes on while others' numbers travel.
 """
 
 from __future__ import annotations

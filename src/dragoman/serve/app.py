@@ -178,12 +178,10 @@ async def _streamed(
                 yield line.model_dump_json().encode() + b"\n"
                 index += 1
     except (OverloadedError, TimeoutError) as error:
-        too_long = "the server is ending" if ending.has_begun else "not done in time"
-        problem = str(error) or too_long
-        if not index and ending.has_begun:
-            raise HTTPException(503, problem) from error
         if not index:
             raise
+        too_long = "the server is ending" if ending.has_begun else "not done in time"
+        problem = str(error) or too_long
         yield ErrorResponse(error=problem).model_dump_json().encode() + b"\n"
     finally:
         for task in pending:
