@@ -34,7 +34,6 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/check_sizes.py
 	$(BIN)/python tools/write_reference.py --check || { echo "docs/reference/recipe.md is stale: make docs" >&2; exit 1; }
 
 format: $(READY)
