@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dragoman.recipe import dump_toml, load_recipe
 from dragoman.telemetry.events import (
     SCHEMA_VERSION,
     CheckpointWritten,
@@ -34,6 +35,7 @@ class Recorded:
     max_steps: int = 8000
     log_every: int = 100
     validate_every: int = 1000
+    validate_at_start: bool = True
     world_size: int = 2
     dev_loss: Callable[[int], float | None] = lambda step: 1.5 + 6 * math.exp(-step / 500)
     train_slice_loss: Callable[[int], float | None] = lambda step: 1.4 + 6 * math.exp(-step / 500)
@@ -52,12 +54,17 @@ class Recorded:
     extra: list[tuple[int, Payload]] = field(default_factory=list)
     """(rank, payload) of what is sampled, once after each interval of that rank."""
     clock_ahead_s: tuple[float, ...] = (0.0, 0.0)
+    recipe: tuple[str, ...] | None = None
+    """Settings over those of the demo, whose recipe lies beside the events; None: no recipe."""
     resume_at: tuple[int, int] | None = None
     """(step of the kill, step of the checkpoint it goes on from)."""
 
     def write(self, directory: Path) -> Path:
         """Write `events/rank-NNNN.jsonl` of every rank; returns the run directory."""
         (directory / "events").mkdir(parents=True)
+        if self.recipe is not None:
+            text = dump_toml(load_recipe("demo", self.recipe))
+            (directory / "recipe.toml").write_text(text, encoding="utf-8")
         for rank in range(self.world_size):
             writer = _RankWriter(self, rank)
             writer.run()
@@ -100,7 +107,7 @@ class _RankWriter:
 
     def _train(self, first: int, last: int) -> None:
         run = self._run
-        if first == 0:
+        if first == 0 and run.validate_at_start:
             self._validate(0)
         for step in range(first + run.log_every, last + 1, run.log_every):
             self._interval(step)

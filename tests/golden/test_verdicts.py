@@ -58,6 +58,14 @@ def _noise(step: int) -> float:
     return 1.5 + 0.05 * math.sin(step * 1.7) if step else 9.4
 
 
+def _frequencies(step: int) -> float:
+    return 7.4 + 3 * math.exp(-step / 300) + 1e-4 * math.sin(step)
+
+
+_VOCABULARY = ("corpus.subword.vocab_size=32768",)
+"""A uniform prediction has a loss of 10.4."""
+
+
 # name -> (the run, what must be answered)
 RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     "healthy and trained": (
@@ -122,12 +130,97 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         {"trained": "no", "diverged": "yes", "rate_too_high": "yes"},
     ),
     "learning rate too low": (
-        Recorded(dev_loss=lambda step: 9.4 - step / 10_000, train_loss=lambda _s: 9.3),
+        Recorded(
+            dev_loss=lambda step: 10.4 - step / 10_000,
+            train_loss=lambda _s: 10.3,
+            recipe=_VOCABULARY,
+        ),
         {"rate_too_low": "yes", "trained": "no"},
     ),
     "nothing learnt, and flat": (
-        Recorded(dev_loss=lambda _step: 9.4, train_loss=lambda _s: 9.4),
+        Recorded(dev_loss=lambda _step: 10.4, train_loss=lambda _s: 10.4, recipe=_VOCABULARY),
         {"rate_too_low": "yes", "trained": "no", "plateau": "no"},
+    ),
+    "nothing learnt, flat, and not validated at the start": (
+        Recorded(
+            dev_loss=lambda step: 10.4 + 1e-4 * math.sin(step),
+            train_loss=lambda _s: 10.4,
+            validate_at_start=False,
+            recipe=_VOCABULARY,
+        ),
+        {"rate_too_low": "yes", "trained": "no", "plateau": "no"},
+    ),
+    "flat, and nobody knows the vocabulary": (
+        Recorded(dev_loss=lambda step: 10.4 + 1e-4 * math.sin(step), validate_at_start=False),
+        {"rate_too_low": "cannot tell", "trained": "cannot tell", "plateau": "cannot tell"},
+    ),
+    "learnt the frequencies of pieces alone": (
+        Recorded(dev_loss=_frequencies, bleu=lambda _step: 0.2, recipe=_VOCABULARY),
+        {"rate_too_low": "no", "trained": "cannot tell"},
+    ),
+    "weights that never change": (
+        Recorded(dev_loss=lambda _step: 1.5, train_slice_loss=lambda _s: 1.4, recipe=_VOCABULARY),
+        {"trained": "cannot tell"},
+    ),
+    "fine-tuned: step 0 was a trained model": (
+        Recorded(
+            dev_loss=lambda step: 1.95 + 0.05 * math.exp(-step / 500),
+            train_slice_loss=lambda step: 1.8 + 0.05 * math.exp(-step / 500),
+            train_loss=lambda step: 2.1,
+            bleu=lambda _step: 33.0,
+            recipe=_VOCABULARY,
+        ),
+        {"trained": "yes", "rate_too_low": "no", "overfitting": "no"},
+    ),
+    "fine-tuned, its recipe lost": (
+        Recorded(
+            dev_loss=lambda step: 1.95 + 0.05 * math.exp(-step / 500),
+            train_loss=lambda step: 2.1,
+        ),
+        {"trained": "cannot tell", "rate_too_low": "cannot tell"},
+    ),
+    "training and dev loss both rise": (
+        Recorded(dev_loss=_turned, train_slice_loss=_turned, train_loss=_turned),
+        {"trained": "no", "overfitting": "no", "plateau": "no"},
+    ),
+    "both rise, training text only as it is trained on": (
+        Recorded(dev_loss=_turned, train_slice_loss=lambda _step: None, train_loss=_turned),
+        {"trained": "no", "overfitting": "cannot tell"},
+    ),
+    "dev loss rises, and nothing tells of training text": (
+        Recorded(
+            dev_loss=_turned, train_slice_loss=lambda _step: None, train_loss=lambda _step: None
+        ),
+        {"trained": "cannot tell", "overfitting": "cannot tell"},
+    ),
+    "dev loss rises by 3%, training text falls": (
+        Recorded(
+            dev_loss=lambda step: 2.0 + 6 * math.exp(-step / 500) + step * 1e-5,
+            train_slice_loss=lambda step: 2 - step / 50_000,
+        ),
+        {"trained": "yes", "overfitting": "yes"},
+    ),
+    "dev loss creeps up after its best": (
+        Recorded(dev_loss=lambda step: 2.0 + 0.08 * max(step - 6000, 0) / 5000 if step else 9.4),
+        {"trained": "cannot tell", "plateau": "cannot tell"},
+    ),
+    "training text learnt by heart, the dev loss high and flat": (
+        Recorded(
+            dev_loss=lambda step: 3.0 + 6 * math.exp(-step / 300),
+            train_slice_loss=lambda step: 0.05 + 6 * math.exp(-step / 300),
+        ),
+        {"overfitting": "yes"},
+    ),
+    "training text by heart while both rise": (
+        Recorded(dev_loss=_turned, train_slice_loss=lambda step: 0.05 + step * 1e-6),
+        {"overfitting": "yes", "trained": "no"},
+    ),
+    "a gap that may be one of domains": (
+        Recorded(
+            dev_loss=lambda step: 3.0 + 6 * math.exp(-step / 300),
+            train_slice_loss=lambda step: 1.9 + 6 * math.exp(-step / 300),
+        ),
+        {"overfitting": "cannot tell", "trained": "yes"},
     ),
     "loss spikes": (
         Recorded(train_loss=lambda step: 3.0 if step % 1000 == 0 else 2.0),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Literal
 
 from dragoman import units
 from dragoman.report.cost import cost_text
@@ -16,22 +18,51 @@ from dragoman.train.schedule import learning_rate
 STRETCH = 0.1
 """The stretch of training that is looked ahead: 10% more steps."""
 LEAST_FALL = 0.003
-"""A stretch that lowers the dev loss by less than this share of it is not worth waiting for."""
+"""A stretch that lowers the dev loss by less than this share of it is not worth waiting for.
+
+At a loss of 2 that is 0.006 nats, 0.6% of the perplexity, for 10% more time and money.
+"""
 LEAST_BLEU = 0.1
-"""Points of BLEU that are worth a stretch."""
+"""Points of BLEU that are worth a stretch: the last digit that papers print."""
 FEWEST = 4
-"""Validations after the start below which no trend is told."""
+"""Validations after the start below which no trend is told.
+
+A line through three leaves one degree of freedom, whose interval is 12.7 standard errors wide.
+"""
 OVERFIT_RISE = 0.01
-"""A dev loss this share above its best, twice in a row and rising, has turned."""
+"""A dev loss this share above its best, twice in a row and rising, has turned.
+
+1,000 sentences give the loss of one model on one dev set exactly; a rise within 1% (2% of the
+perplexity at a loss of 2) is what validations of a healthy run differ by.
+"""
 NOT_LEARNT = 0.9
-"""A lowest dev loss of at least this share of the untrained model's: next to nothing is learnt."""
+"""A lowest dev loss of at least this share of a uniform prediction's: next to nothing is learnt.
+
+Untrained models of the recorded runs have 106% to 111% of it. The frequencies of the pieces alone
+bring it down to some 75%.
+"""
+BY_HEART = 0.5
+"""A loss on training text below this share of the dev loss: the model knows the text by heart.
+
+Recorded runs that do not overfit have 90% to 104%; 200 sentences learnt by heart have 3%.
+"""
+CLOSE = 0.8
+"""From this share of the dev loss on, the loss on training text is close to it.
+
+Between the two limits the difference may come from overfitting, or from a dev set that is harder
+text of another kind; nothing in a record can tell these apart.
+"""
+NO_TRANSLATION = 1.0
+"""BLEU below which next to no words are right, in their order: noise of scoring alone."""
 _LOOK_AHEAD = 0.25
+_DECAY_LEFT = 2
+"""Times that the learning rate will still fall by: the loss reacts to a halving of it already."""
 _STRETCH_WORDS = "10% more steps "
 _DECAYS = ("cosine", "linear", "wsd")
 
 
 def losses(facts: Facts) -> list[tuple[Validation, float]]:
-    """Validations with their dev loss, the untrained model's left out."""
+    """Validations with their dev loss, the one before the first step left out."""
     return [
         (one, one.dev_loss)
         for one in facts.validations
@@ -77,11 +108,68 @@ def decay_left(facts: Facts) -> float:
     return now / end if end > 0 else 1.0 if now == end else float("inf")
 
 
-def left_of_untrained(facts: Facts) -> float | None:
-    """The lowest dev loss over that of the untrained model."""
-    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
-    seen = [loss for _, loss in losses(facts)]
-    return min(seen) / start if start and seen else None
+def uniform_loss(facts: Facts) -> float | None:
+    """The loss of a model that gives every piece the same chance; None without a recipe.
+
+    It is the logarithm of the size of the vocabulary. An untrained model is a little worse. The
+    validation at step 0 does not tell: a run may start from a trained model.
+    """
+    if facts.recipe is None:
+        return None
+    return math.log(facts.recipe.corpus.subword.vocab_size)
+
+
+def left_of_uniform(facts: Facts) -> float | None:
+    """The lowest dev loss after the start, as a share of a uniform prediction's."""
+    uniform, seen = uniform_loss(facts), [loss for _, loss in losses(facts)]
+    return min(seen) / uniform if uniform and seen else None
+
+
+def left_of_ignorance(facts: Facts) -> float | None:
+    """The lowest dev loss as a share of the loss of a model that knows nothing; None if unclear.
+
+    That is a uniform prediction. If the vocabulary is not known, the run's first dev loss counts
+    when the loss fell far below it: a model that knows nothing is not better.
+    """
+    left = left_of_uniform(facts)
+    if left is not None:
+        return left
+    seen = [one.dev_loss for one in facts.validations if one.dev_loss is not None]
+    fell_to = min(seen) / seen[0] if seen and seen[0] else 1.0
+    return fell_to if fell_to < NOT_LEARNT else None
+
+
+def has_learnt(facts: Facts) -> bool | None:
+    """Whether the dev loss is clearly below that of a model that knows nothing; None if unclear."""
+    left = left_of_ignorance(facts)
+    return None if left is None else left < NOT_LEARNT
+
+
+def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | None:
+    """Where the loss on training text went after a validation at `step`; None if unclear.
+
+    The training slice tells, if it was measured then: by more than 1%, as for the dev set. If not,
+    the trend of the training loss does, with 95% confidence.
+    """
+    sliced = {
+        one.step: one.train_slice_loss
+        for one in facts.validations
+        if one.train_slice_loss is not None
+    }
+    if step in sliced and max(sliced) > step:
+        before, after = sliced[step], sliced[max(sliced)]
+        if abs(after - before) <= OVERFIT_RISE * before:
+            return None
+        return "falls" if after < before else "rises"
+    logged = [
+        (one.step, one.train_loss)
+        for one in facts.intervals
+        if one.train_loss is not None and one.step >= step
+    ]
+    found = trend([at for at, _ in logged], [loss for _, loss in logged], stretch=STRETCH)
+    if found is None or found.low <= 0 <= found.high:
+        return None
+    return "falls" if found.high < 0 else "rises"
 
 
 def has_turned(facts: Facts) -> bool:
@@ -115,10 +203,13 @@ def trained(facts: Facts) -> Verdict:
         thresholds=(
             f"yes: 10% more steps lower the dev loss by less than {units.SHARE.text(LEAST_FALL)} "
             "of it, with 95% confidence, and the learning rate has no decay before it",
-            "no: by more, with 95% confidence",
-            f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of the "
-            "untrained model, or the run diverged",
-            f"cannot tell: under {FEWEST} validations after the start, or the interval holds both",
+            f"yes: the dev loss rises by over {units.SHARE.text(OVERFIT_RISE)} from its best while "
+            "the loss on training text falls",
+            "no: more steps lower it by more, with 95% confidence",
+            f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of a "
+            "uniform prediction, dev loss and loss on training text both rise, or the run diverged",
+            f"cannot tell: under {FEWEST} validations after the start, the interval holds both, or "
+            "nothing shows that the model has learnt to translate",
         ),
         method="A straight line through the dev loss over the logarithm of the step, at the later "
         "half of the validations. The training loss is not looked at: flat, it proves nothing.",
@@ -138,6 +229,10 @@ def overfitting(facts: Facts) -> Verdict:
         thresholds=(
             f"yes: the last two dev losses are over {units.SHARE.text(OVERFIT_RISE)} above the "
             "best and rising, while the loss on the training slice went on falling",
+            f"yes: the loss on the training slice is below {units.SHARE.text(BY_HEART)} of the dev "
+            "loss",
+            f"no: the dev loss has not turned, and the loss on the training slice is at least "
+            f"{units.SHARE.text(CLOSE)} of it; or both rise",
         ),
         method="The same loss, without dropout and label smoothing, on a fixed slice of the "
         "training set and on the dev set.",
@@ -151,61 +246,102 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
     if found is None:
         say = f"{_validations(facts)} too few to tell a trend."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
-    left = left_of_untrained(facts)
-    if left is not None and left >= NOT_LEARNT:
-        say = f"It has learnt next to nothing: the dev loss is {units.SHARE.text(left)} of the "
-        return "no", f"{say}untrained model's.", "Look at the learning rate, and at the text."
+    left, learnt = left_of_uniform(facts), has_learnt(facts)
+    if left is not None and not learnt:
+        say = f"It has learnt next to nothing: the dev loss is {units.SHARE.text(left)} of that "
+        say += "of a uniform prediction over the vocabulary."
+        return "no", say, "Look at the learning rate, and at the text."
     if has_turned(facts):
-        best = min(losses(facts), key=lambda pair: pair[1])[0].step
-        say = f"The dev loss was lowest at step {units.COUNT.text(best)} and has risen since."
-        return "yes", say, f"Use the checkpoint of step {units.COUNT.text(best)}."
+        return _is_trained_if_turned(facts)
     fall = _fall_text(found)
     if -found.high > LEAST_FALL:
         return "no", f"The dev loss still falls: {fall}.", _go_on(facts)
-    if -found.low >= LEAST_FALL:
+    if -found.low >= LEAST_FALL or found.high >= LEAST_FALL:
         say = f"The trend is not clear enough: {fall}."
         return "cannot tell", say, "More validations make it clearer."
+    return _is_trained_if_flat(facts, f"The dev loss is flat ({fall})")
+
+
+def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
+    best = min(losses(facts), key=lambda pair: pair[1])[0].step
+    at = f"step {units.COUNT.text(best)}"
+    say, since = f"The dev loss was lowest at {at} and has risen since", training_text_since
+    match since(facts, best):
+        case "falls":
+            return "yes", f"{say}.", f"Use the checkpoint of {at}."
+        case "rises":
+            say += ", and so has the loss on training text: it gets worse, not better."
+            return "no", say, f"Go on from the checkpoint of {at}, with a lower learning rate."
+        case None:
+            say += "; whether the loss on training text still fell is not clear."
+            return "cannot tell", say, f"Set evaluate.train_slice_pairs; until then, use {at}."
+
+
+def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
+    """A flat dev loss is that of a trained model only if nothing else made it flat."""
+    values = {loss for _, loss in losses(facts)}
+    if len(values) == 1:
+        say += ", to the last digit: the weights do not seem to change."
+        return "cannot tell", say, "Look at the learning rate, and at skipped steps."
+    if has_learnt(facts) is None:
+        say += ", but so it is if nothing is learnt: no recipe tells the size of the vocabulary."
+        return "cannot tell", say, "Bring recipe.toml with the events."
+    scores = [one.bleu for one, _ in losses(facts) if one.bleu is not None]
+    if scores and max(scores) < NO_TRANSLATION:
+        say += f", but its translations are not right at all: BLEU {units.SCORE.text(max(scores))}."
+        return "cannot tell", say, "Read the samples: text, order of pairs, tokenizer of the score?"
     rising = bleu_trend(facts)
     if rising is not None and rising.low > LEAST_BLEU:
-        say = f"The dev loss is flat ({fall}), yet BLEU still rises."
-        return "cannot tell", say, _go_on(facts)
-    if decay_left(facts) > 2:
-        say = f"The dev loss is flat ({fall}), but the learning rate is still to decay."
+        return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
+    if decay_left(facts) > _DECAY_LEFT:
+        say += ", but the learning rate is still to decay."
         return "cannot tell", say, "Let the schedule come to its end: its decay lowers the loss."
-    return "yes", f"The dev loss is flat: {fall}.", ""
+    return "yes", f"{say}.", ""
 
 
 def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
     seen = losses(facts)
-    sliced = [one for one, _ in seen if one.train_slice_loss is not None]
     if len(seen) < FEWEST:
         say = f"{_validations(facts)} too few."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
-    if not sliced:
+    both = [(one, loss) for one, loss in seen if one.train_slice_loss is not None]
+    if not both:
         say = "The loss without dropout on training text was not measured."
         return "cannot tell", say, "Set evaluate.train_slice_pairs."
-    if not has_turned(facts):
-        return "no", "The dev loss has not turned.", ""
-    best = min(seen, key=lambda pair: pair[1])[0]
-    before, after = best.train_slice_loss, sliced[-1].train_slice_loss
-    if before is None or after is None:
-        say = "The dev loss has turned; the training slice was not measured there."
-        return "cannot tell", say, "Set evaluate.train_slice_pairs."
-    if after < before:
-        say = (
-            f"Since step {units.COUNT.text(best.step)} the dev loss rises while the loss on "
-            "training text falls."
-        )
-        return "yes", say, "Use that checkpoint; next time more data, more dropout or fewer steps."
-    say = "The dev loss has risen, and so has the loss on training text: that is not overfitting."
-    return "no", say, "Look at the learning rate."
+    last, loss = both[-1]
+    share = (last.train_slice_loss or 0.0) / loss if loss else 1.0
+    of = f"the loss on training text is {units.SHARE.text(share)} of the dev loss"
+    best = min(seen, key=lambda pair: pair[1])[0].step
+    at = f"step {units.COUNT.text(best)}"
+    remedy = "next time more data, more dropout or fewer steps."
+    if has_turned(facts):
+        text_loss = training_text_since(facts, best) if last.step > best else None
+        if text_loss == "falls":
+            say = f"Since {at} the dev loss rises while the loss on training text falls."
+            return "yes", say, f"Use that checkpoint; {remedy}"
+        if share < BY_HEART:
+            say = f"It knows the training text by heart: {of}, which has risen since {at}."
+            return "yes", say, f"Use that checkpoint; {remedy}"
+        if text_loss == "rises":
+            say = "The dev loss has risen, and so has the loss on training text: "
+            return "no", f"{say}that is not overfitting.", "Look at the learning rate."
+        say = "The dev loss has turned; where the loss on training text went is not clear."
+        return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
+    if share < BY_HEART:
+        say = f"It knows the training text by heart: {of}, which has not risen yet."
+        return "yes", say, remedy.capitalize()
+    if share < CLOSE:
+        say = f"The dev loss has not turned, but {of}: the dev text may be of another kind, too."
+        return "cannot tell", say, "Take dev text from the same source as the training text."
+    return "no", f"The dev loss has not turned, and {of}.", ""
 
 
 def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
     seen = losses(facts)
     yield evidence("validations after the start", units.COUNT, len(seen))
     start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
-    yield evidence("dev loss of the untrained model", units.LOSS, start)
+    yield evidence("dev loss at step 0", units.LOSS, start)
+    yield evidence("loss of a uniform prediction", units.LOSS, uniform_loss(facts))
     if seen:
         yield evidence("last dev loss", units.LOSS, seen[-1][1])
         best, loss = min(seen, key=lambda pair: pair[1])

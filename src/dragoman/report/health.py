@@ -14,8 +14,9 @@ from dragoman.report.convergence import (
     NOT_LEARNT,
     decay_left,
     has_diverged,
+    has_learnt,
     has_turned,
-    left_of_untrained,
+    left_of_ignorance,
     loss_trend,
 )
 from dragoman.report.facts import Facts, total
@@ -70,13 +71,18 @@ def _divergences(facts: Facts) -> float | None:
 
 
 def _flat_share_left(facts: Facts) -> float | None:
-    """What is left of the schedule, where the dev loss is surely flat and no decay is to come."""
+    """What is left of the schedule, if the dev loss is surely flat and no decay is to come.
+
+    0 if the loss surely moves, or nothing was learnt, so that this is no plateau. None if unclear.
+    """
     found = loss_trend(facts)
     if found is None or not facts.max_steps:
         return None
-    left = left_of_untrained(facts)
-    has_not_learnt = left is not None and left >= NOT_LEARNT
-    if -found.low >= LEAST_FALL or has_turned(facts) or has_not_learnt or decay_left(facts) > 1:
+    if -found.high > LEAST_FALL or has_turned(facts) or has_learnt(facts) is False:
+        return 0.0
+    if max(-found.low, found.high) >= LEAST_FALL or has_learnt(facts) is None:
+        return None
+    if decay_left(facts) > 1:
         return 0.0
     return max(facts.max_steps - facts.last_step, 0) / facts.max_steps
 
@@ -104,10 +110,10 @@ def _spikes(facts: Facts) -> float | None:
 
 
 def _not_learnt(facts: Facts) -> float | None:
-    """The lowest dev loss over the untrained one, after a fifth of the schedule or more."""
+    """`left_of_ignorance`, after a fifth of the schedule or more."""
     if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
-    return left_of_untrained(facts)
+    return left_of_ignorance(facts)
 
 
 def _data_wait(facts: Facts) -> float | None:
@@ -197,7 +203,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="rate_too_low",
         question="Is the learning rate too low?",
-        what="lowest dev loss, of that of the untrained model",
+        what="lowest dev loss, of that of a model that knows nothing",
         measure=_not_learnt,
         quantity=units.SHARE,
         limit=NOT_LEARNT,
