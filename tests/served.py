@@ -26,11 +26,11 @@ FAR_NAME = "far.test"
 
 
 @cache
-def served_bundle(shared_data: Path) -> Path:
+def served_bundle() -> Path:
     """The small run for CTranslate2, exported once."""
     output = Path(mkdtemp(prefix="dragoman-bundle-")) / "bundle"
     with join_world() as world:
-        return export(small_run(shared_data), Request(to="ctranslate2", output=output), world).path
+        return export(small_run(), Request(to="ctranslate2", output=output), world).path
 
 
 @dataclass

@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 from dragoman import run as steps
 from dragoman.recipe import load_recipe
 from dragoman.run_directory import RunDirectory
+from real_text import Split, write_real_text
 
 NUM_PAIRS = 2000
 RECIPE = """
@@ -46,13 +47,12 @@ bootstrap_samples = 10
 
 
 @cache
-def small_run(shared_data: Path) -> RunDirectory:
+def small_run() -> RunDirectory:
     """The run, trained once for a whole test session."""
     folder = Path(mkdtemp(prefix="dragoman-small-run-"))
-    for split, count in (("train", NUM_PAIRS), ("valid", 150)):
-        for language in ("en", "de"):
-            lines = (shared_data / f"multi30k/{split}.{language}").read_text("utf-8").split("\n")
-            (folder / f"{split}.{language}").write_text("\n".join(lines[:count]) + "\n")
+    splits: tuple[tuple[Split, int], ...] = (("train", NUM_PAIRS), ("valid", 150))
+    for split, count in splits:
+        write_real_text(folder, split, count)
     (folder / "small.toml").write_text(RECIPE)
     recipe = load_recipe(folder / "small.toml")
     before = Path.cwd()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from dragoman.corpus.subword import Subword, train_subword
 from dragoman.data.batch import Batch, make_batch
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
+from real_text import real_lines
 
 VOCAB_SIZE = 1000
 NUM_PAIRS = 6000
@@ -49,13 +49,12 @@ def small_model() -> Transformer:
 
 
 @cache
-def train_on_multi30k(shared_data: Path) -> TrainedModel:
+def train_on_real_text() -> TrainedModel:
     """English to German, in some seconds."""
     texts = [
-        normalize((shared_data / f"multi30k/train.{language}").read_text("utf-8")).split("\n")
-        for language in ("en", "de")
+        normalize("\n".join(lines[:NUM_PAIRS])).split("\n")
+        for lines in (real_lines("train", "en"), real_lines("train", "de"))
     ]
-    texts = [lines[:NUM_PAIRS] for lines in texts]
     subword_file = train_subword(texts, SubwordConfig(vocab_size=VOCAB_SIZE))
     subword = Subword(SentencePieceProcessor(model_proto=subword_file))
     sources, targets = (subword.encode(text) for text in texts)

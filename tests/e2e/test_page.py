@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 
 
 @pytest.fixture
-def server(shared_data: Path) -> Iterator[Server]:
-    with serving(served_bundle(shared_data)) as server:
+def server() -> Iterator[Server]:
+    with serving(served_bundle()) as server:
         yield server
 
 
@@ -57,10 +56,10 @@ def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", FAR_NAME])
-def test_copy_says_what_it_did(browser: Any, shared_data: Path, host: str) -> None:
+def test_copy_says_what_it_did(browser: Any, host: str) -> None:
     """Over plain http from anywhere but loopback, browsers give a page no clipboard."""
     token = "a-token-of-some-length"
-    with serving(served_bundle(shared_data), token=token) as server:
+    with serving(served_bundle(), token=token) as server:
         page = browser.new_page(http_credentials={"username": "any", "password": token})
         page.goto(f"http://{host}:{server.port}")
         page.fill("#source", "A man.")

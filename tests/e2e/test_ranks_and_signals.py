@@ -127,7 +127,6 @@ def test_a_dead_worker_is_reported_in_one_line(folder: Path) -> None:
     wait_until(lambda: not processes_of(folder), limit_s=20)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_five_kills_of_two_ranks_change_no_bit(folder: Path) -> None:
     short = [

@@ -24,8 +24,8 @@ LONG = "A man in a red shirt is standing. " * 300
 
 
 @pytest.fixture(scope="module")
-def bundle(shared_data: Path) -> Path:
-    return served_bundle(shared_data)
+def bundle() -> Path:
+    return served_bundle()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +20,8 @@ TOKEN = "a-token-of-some-length"
 
 
 @pytest.fixture(scope="module")
-def server(shared_data: Path) -> Iterator[Server]:
-    with serving(served_bundle(shared_data), "--threads", "1") as server:
+def server() -> Iterator[Server]:
+    with serving(served_bundle(), "--threads", "1") as server:
         yield server
 
 
@@ -71,7 +70,7 @@ def test_a_request_without_a_host_is_refused_unless_it_is_too_old_to_have_one(
     assert status(b"1.0", b"") == asked
 
 
-def test_the_head_of_an_answer_can_be_asked_for_alone(server: Server, shared_data: Path) -> None:
+def test_the_head_of_an_answer_can_be_asked_for_alone(server: Server) -> None:
     def head(server: Server, path: bytes) -> tuple[bytes, bytes]:
         request = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         answer, body = (
@@ -87,7 +86,7 @@ def test_the_head_of_an_answer_can_be_asked_for_alone(server: Server, shared_dat
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert b"content-length: %d" % len(content) in answer
     assert head(server, b"/translate")[0].startswith(b"HTTP/1.1 405 ")
-    with serving(served_bundle(shared_data), token=TOKEN) as guarded:
+    with serving(served_bundle(), token=TOKEN) as guarded:
         assert head(guarded, b"/health")[0].startswith(b"HTTP/1.1 200 ")
         assert head(guarded, b"/ready")[0].startswith(b"HTTP/1.1 401 ")
 

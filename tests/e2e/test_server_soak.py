@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from real_text import real_lines
 from served import Server, served_bundle, serving
 
 MINUTES = float(os.environ.get("DRAGOMAN_SOAK_MINUTES", "30"))
@@ -25,9 +26,9 @@ def num_open_files(server: Server) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES + 600)
-def test_it_does_not_grow(shared_data: Path) -> None:
-    lines = (shared_data / "multi30k/train.en").read_text("utf-8").split("\n")[:5000]
-    with serving(served_bundle(shared_data), "--queue", "3000") as server:
+def test_it_does_not_grow() -> None:
+    lines = real_lines("train", "en")[:5000]
+    with serving(served_bundle(), "--queue", "3000") as server:
         expected = server.ask("/translate", {"text": lines[0]}).json["translations"]
         began = time.monotonic()
         statuses: Counter[int] = Counter()

@@ -25,8 +25,8 @@ OTHERWISE += ["schedule.peak_learning_rate=1e-9", "train.validate_at_start=true"
 
 
 @pytest.fixture
-def run(shared_data: Path) -> RunDirectory:
-    return small_run(shared_data)
+def run() -> RunDirectory:
+    return small_run()
 
 
 def exported(run: RunDirectory, to: Kind, output: Path) -> Path:

@@ -21,21 +21,22 @@ from dragoman.distributed.world import join_world
 from dragoman.export.export import Request, export
 from dragoman.serve.engines import open_translator
 from processes import wait_until
+from real_text import real_lines
 from small_run import small_run
 
 GREEDY = ["--set", "search.beam_size=1"]
 
 
 @pytest.fixture
-def bundle(shared_data: Path, tmp_path: Path) -> Path:
+def bundle(tmp_path: Path) -> Path:
     with join_world() as world:
         request = Request(to="ctranslate2", output=tmp_path / "bundle")
-        return export(small_run(shared_data), request, world).path
+        return export(small_run(), request, world).path
 
 
-def some_lines(shared_data: Path, path: Path, count: int) -> list[str]:
+def some_lines(path: Path, count: int) -> list[str]:
     """Numbered, so that each is another; some are blank."""
-    lines = (shared_data / "multi30k/train.en").read_text("utf-8").split("\n")
+    lines = real_lines("train", "en")
     texts = ["" if n % 97 == 0 else f"{lines[n % 29000][:40]} {n}" for n in range(count)]
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return texts
@@ -59,11 +60,11 @@ def start(bundle: Path, source: Path, output: Path, *options: str) -> subprocess
     ],
 )
 def test_killed_it_goes_on_without_repeating_or_losing_a_line(
-    bundle: Path, shared_data: Path, tmp_path: Path, options: list[str]
+    bundle: Path, tmp_path: Path, options: list[str]
 ) -> None:
     source, whole, broken = tmp_path / "in", tmp_path / "whole", tmp_path / "broken"
     count = 6000
-    some_lines(shared_data, source, count)
+    some_lines(source, count)
     assert start(bundle, source, whole, *options).wait() == 0
     draft = tmp_path / ".broken.partial"
     rng = random.Random(1)
@@ -93,11 +94,9 @@ def test_killed_it_goes_on_without_repeating_or_losing_a_line(
 
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
-def test_a_million_lines_in_constant_memory(
-    bundle: Path, shared_data: Path, tmp_path: Path
-) -> None:
+def test_a_million_lines_in_constant_memory(bundle: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
-    some_lines(shared_data, source, 1_000_000)
+    some_lines(source, 1_000_000)
     largest_kb = 0
     for part in range(1, 6):
         process = start(bundle, source, output)
@@ -118,9 +117,9 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def test_other_options_start_anew(bundle: Path, shared_data: Path, tmp_path: Path) -> None:
+def test_other_options_start_anew(bundle: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
-    some_lines(shared_data, source, 40)
+    some_lines(source, 40)
     (tmp_path / ".out.partial").write_text("of another model\n")
     (tmp_path / ".out.partial.json").write_text('{"fingerprint": "another"}')
     assert start(bundle, source, output).wait() == 0
@@ -301,11 +300,11 @@ def test_other_weights_start_anew(bundle: Path) -> None:
 
 
 def test_a_run_translates_in_int8_as_its_int8_export_does(
-    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = small_run(shared_data).path
+    run = small_run().path
     source = tmp_path / "in"
-    some_lines(shared_data, source, 50)
+    some_lines(source, 50)
     exported = tmp_path / "int8"
     to_int8 = ["--to", "ctranslate2", "--quantization", "int8", "--output", str(exported)]
     assert main(["export", str(run), *to_int8]) == 0
@@ -342,12 +341,11 @@ def test_an_export_has_no_other_checkpoints(
 )
 def test_what_cannot_be_int8_is_refused(
     bundle: Path,
-    shared_data: Path,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
     problem: str,
 ) -> None:
-    path = small_run(shared_data).path
+    path = small_run().path
     if options[0] == "bundle":
         path, options = bundle, options[1:]
     assert main(["translate", str(path), *options]) == 2
@@ -356,9 +354,9 @@ def test_what_cannot_be_int8_is_refused(
     assert said.count("\n") == 1, said
 
 
-def test_the_bar_is_for_terminals_alone(bundle: Path, shared_data: Path, tmp_path: Path) -> None:
+def test_the_bar_is_for_terminals_alone(bundle: Path, tmp_path: Path) -> None:
     source, plain, beside = tmp_path / "in", tmp_path / "plain", tmp_path / "beside"
-    some_lines(shared_data, source, 600)
+    some_lines(source, 600)
     without = start(bundle, source, plain)
     assert without.communicate()[1] == ""
     ours, theirs = pty.openpty()

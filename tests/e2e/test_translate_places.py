@@ -20,10 +20,10 @@ LINES = "A man.\nTwo dogs run.\n"
 
 
 @pytest.fixture
-def bundle(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     Path("in").write_text(LINES)
-    return str(served_bundle(shared_data))
+    return str(served_bundle())
 
 
 @pytest.fixture

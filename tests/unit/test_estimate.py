@@ -16,6 +16,7 @@ from dragoman.estimate import activation_bytes, cells_per_micro_batch, estimate,
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe, load_recipe
+from real_text import write_real_text
 
 
 def recipe_of(**sections: dict[str, object]) -> Recipe:
@@ -121,8 +122,9 @@ def test_a_micro_batch_holds_at_least_one_pair() -> None:
     assert estimate(accumulated).target_tokens_per_update == 3000
 
 
-def test_shards_take_the_disk_that_real_text_does(shared_data: Path, tmp_path: Path) -> None:
-    files = [shared_data / "multi30k" / f"train.{language}" for language in ("en", "de")]
+def test_shards_take_the_disk_that_real_text_does(tmp_path: Path) -> None:
+    write_real_text(tmp_path, "train")
+    files = [tmp_path / f"train.{language}" for language in ("en", "de")]
     model = tmp_path / "joint"
     sentencepiece.SentencePieceTrainer.Train(
         input=[str(file) for file in files],

@@ -19,6 +19,7 @@ from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import Subword
 from dragoman.telemetry.events import EventWriter, read_events
 from parallel_text import sentences, small_corpus, write_lines, write_pairs
+from real_text import write_real_text
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -92,11 +93,11 @@ def test_the_seed_sets_the_order_and_the_held_out_pairs(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
-def test_the_result_does_not_depend_on_the_number_of_workers(
-    tmp_path: Path, shared_data: Path
-) -> None:
+def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    write_real_text(tmp_path, "train")
+    write_real_text(tmp_path, "valid")
     config = CorpusConfig(
-        folder=str(shared_data / "multi30k"),
+        folder=str(tmp_path),
         train=(TextFiles(source="train.en", target="train.de"),),
         valid=(TextFiles(source="valid.en", target="valid.de"),),
         test_pairs=100,

@@ -14,12 +14,14 @@ from dragoman.corpus.shards import TokenRows
 from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
 from dragoman.corpus.subword import RowEncoder, Subword, train_subword
 from dragoman.errors import CorpusError
+from real_text import real_lines
 
 
 @pytest.fixture(scope="session")
-def captions(shared_data: Path) -> list[str]:
-    text = "".join((shared_data / f"multi30k/train.{side}").read_text() for side in ("en", "de"))
-    return normalize(text).split("\n")[:-1]
+def captions() -> list[str]:
+    return normalize("\n".join([*real_lines("train", "en"), *real_lines("train", "de")])).split(
+        "\n"
+    )
 
 
 def train(texts: list[str], **settings: object) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from sentencepiece import SentencePieceProcessor
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.subword import Subword, train_subword
 from dragoman.evaluate.long_text import cut_into_chunks
+from real_text import real_lines
 
 TEXT = (
     "A man sleeps in a green room on a couch. He dreams! Does he dream of dogs? Two dogs run: "
@@ -62,9 +61,9 @@ def test_a_text_that_fits_is_one_chunk_and_no_text_is_none(subword: Subword) -> 
 
 
 def test_real_text_joined_into_one_line_is_cut_between_its_sentences(
-    subword: Subword, shared_data: Path
+    subword: Subword,
 ) -> None:
-    lines = (shared_data / "multi30k/test2016.en").read_text("utf-8").split("\n")[:50]
+    lines = real_lines("test", "en")[:50]
     lines = [line for line in lines if line.endswith(".")]
     longest = max(len(ids) for ids in subword.encode(lines))
     chunks = cut_into_chunks(" ".join(lines), subword, max_pieces=longest)

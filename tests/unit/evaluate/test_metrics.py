@@ -12,12 +12,13 @@ import sacrebleu
 
 from dragoman.errors import CorpusError
 from dragoman.evaluate.metrics import METRICS, Score, bleu, chrf
+from real_text import real_lines
 
 
 @pytest.fixture(scope="module")
-def texts(shared_data: Path) -> tuple[list[str], list[str]]:
+def texts() -> tuple[list[str], list[str]]:
     """Real German captions; the hypotheses lack or double some words."""
-    lines = (shared_data / "multi30k/test2016.de").read_text("utf-8").splitlines()[:300]
+    lines = real_lines("test", "de")[:300]
     damaged = []
     for number, line in enumerate(lines):
         words = line.split()

@@ -35,13 +35,14 @@ from dragoman.model.search import translate_batch
 from dragoman.telemetry.events import EventWriter, read_events
 from dragoman.train.stopping import GivenUpError, StopSignals
 from ranks import run_ranks
+from real_text import Language, real_lines
 from trained_model import (
     VOCAB_SIZE,
     TrainedModel,
     batch_of,
     small_model,
     token_rows,
-    train_on_multi30k,
+    train_on_real_text,
 )
 
 DEV_PAIRS = 60
@@ -52,23 +53,21 @@ SEARCH = SearchConfig(beam_size=2, batch_tokens=400, max_length_extra=10)
 
 
 @pytest.fixture(scope="module")
-def trained(shared_data: Path) -> TrainedModel:
-    return train_on_multi30k(shared_data)
+def trained() -> TrainedModel:
+    return train_on_real_text()
 
 
 @pytest.fixture(scope="module")
-def corpus(
-    trained: TrainedModel, shared_data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def corpus(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as `prepare` leaves it, and the weights in model.safetensors."""
     directory = tmp_path_factory.mktemp("corpus")
     for side in ("source", "target"):
         (directory / f"{side}.model").write_bytes(trained.subword_file)
     for split in ("train", "valid"):
         (directory / split).mkdir()
-    for side, language in (("source", "en"), ("target", "de")):
-        text = (shared_data / f"multi30k/valid.{language}").read_text("utf-8")
-        lines = text.split("\n")[:DEV_PAIRS]
+    languages: dict[str, Language] = {"source": "en", "target": "de"}
+    for side, language in languages.items():
+        lines = real_lines("valid", language)[:DEV_PAIRS]
         (directory / f"valid/{side}.txt").write_text("\n".join(lines) + "\n", "utf-8")
         train_rows = trained.sources if side == "source" else trained.targets
         for split, ids in (("valid", trained.subword.encode(lines)), ("train", train_rows)):

@@ -26,7 +26,8 @@ from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe
-from trained_model import train_on_multi30k
+from real_text import real_lines
+from trained_model import train_on_real_text
 
 ARCHITECTURES: list[dict[str, Any]] = [
     {"norm": "pre"},
@@ -60,14 +61,14 @@ def random_model(vocab_size: int, options: dict[str, Any]) -> Transformer:
 
 
 @pytest.fixture
-def subword(shared_data: Path) -> Subword:
-    return train_on_multi30k(shared_data).subword
+def subword() -> Subword:
+    return train_on_real_text().subword
 
 
 @pytest.fixture
-def sources(shared_data: Path) -> list[list[int]]:
+def sources() -> list[list[int]]:
     """Some longer than any table of positions that is made at first."""
-    rows = train_on_multi30k(shared_data).sources[:24]
+    rows = train_on_real_text().sources[:24]
     return [*rows, [piece for row in rows for piece in row] * 2]
 
 
@@ -114,10 +115,10 @@ def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
 
 @pytest.mark.parametrize("penalty", ["gnmt", "power"])
 def test_neighbours_do_not_change_what_a_row_is_translated_to(
-    shared_data: Path, tmp_path: Path, penalty: Literal["gnmt", "power"]
+    tmp_path: Path, penalty: Literal["gnmt", "power"]
 ) -> None:
     """Nor where its search went beyond its own length limit, and its best hypothesis did not."""
-    trained = train_on_multi30k(shared_data)
+    trained = train_on_real_text()
     subwords = (trained.subword, trained.subword)
     write_ctranslate2(trained.model, subwords, tmp_path, quantization="float32")
     engine = CTranslate2Engine(tmp_path, subwords, threads=1, batch_cells=20_000)
@@ -135,12 +136,10 @@ def test_neighbours_do_not_change_what_a_row_is_translated_to(
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_ctranslate2_ranks_by_gnmt_as_our_search_does(
-    shared_data: Path, tmp_path: Path, alpha: float
-) -> None:
+def test_ctranslate2_ranks_by_gnmt_as_our_search_does(tmp_path: Path, alpha: float) -> None:
     """What CTranslate2 drops on its own, knowing another penalty, is none of what we return."""
     beam_size = 4
-    trained = train_on_multi30k(shared_data)
+    trained = train_on_real_text()
     subwords = (trained.subword, trained.subword)
     write_ctranslate2(trained.model, subwords, tmp_path, quantization="float32")
     engine = CTranslate2Engine(tmp_path, subwords, threads=1, batch_cells=8192)
@@ -260,14 +259,12 @@ HOSTILE = [
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("signs", ["", "<", "< / >"])
-def test_the_tokenizer_gives_our_ids(
-    shared_data: Path, kind: Any, lowercase: bool, signs: str
-) -> None:
+def test_the_tokenizer_gives_our_ids(kind: Any, lowercase: bool, signs: str) -> None:
     from sentencepiece import SentencePieceProcessor
 
     from dragoman.corpus.subword import train_subword
 
-    text = normalize((shared_data / "multi30k/valid.de").read_text("utf-8"), lowercase=lowercase)
+    text = normalize("\n".join(real_lines("valid", "de")), lowercase=lowercase)
     lines = [*text.split("\n"), *[signs] * 20]  # of the names of special pieces
     config = SubwordConfig(vocab_size=600, kind=kind)
     own = Subword(SentencePieceProcessor(model_proto=train_subword([lines], config)))

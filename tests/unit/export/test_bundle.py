@@ -31,14 +31,15 @@ from dragoman.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
 from dragoman.train.durable import verify
 from dragoman.translation import TranslationModel
+from real_text import real_lines
 from small_run import small_run
 
 LINES = ["A man in a red shirt.", "Two dogs run through the snow.", "", "A woman is singing."]
 
 
 @pytest.fixture
-def run(shared_data: Path) -> RunDirectory:
-    return small_run(shared_data)
+def run() -> RunDirectory:
+    return small_run()
 
 
 def exported(run: RunDirectory, to: Kind, output: Path, **options: object) -> Exported:
@@ -249,9 +250,9 @@ def test_a_missing_part_is_noticed(every_kind: list[Path]) -> None:
 
 @pytest.mark.parametrize("name", ["source.model", "target.model"])
 def test_a_wrong_vocabulary_is_noticed_though_its_digest_is_right(
-    bundle: Path, for_ctranslate2: Path, name: str, shared_data: Path
+    bundle: Path, for_ctranslate2: Path, name: str
 ) -> None:
-    other = other_vocabulary(shared_data)
+    other = other_vocabulary()
     for directory in (bundle, for_ctranslate2):
         (directory / name).write_bytes(other)
         redo_digests(directory)
@@ -361,12 +362,12 @@ def redo_digests(directory: Path) -> None:
     (directory / "digests.json").write_text(json.dumps(digests))
 
 
-def other_vocabulary(shared_data: Path) -> bytes:
+def other_vocabulary() -> bytes:
     """Another SentencePiece model of the same size."""
     from dragoman.corpus.config import SubwordConfig
     from dragoman.corpus.subword import train_subword
 
-    lines = (shared_data / "multi30k/train.cs").read_text("utf-8").split("\n")[:3000]
+    lines = real_lines("train", "de")[:3000]
     return train_subword([lines], SubwordConfig(vocab_size=500))
 
 

@@ -21,9 +21,9 @@ from dragoman.translation import checkpoint_path
 from small_run import small_run
 
 
-def test_every_language_in_the_header_is_text(shared_data: Path) -> None:
+def test_every_language_in_the_header_is_text() -> None:
     """Norwegian is written as YAML writes false."""
-    run = small_run(shared_data)
+    run = small_run()
     info = BundleInfo(
         kind="bundle",
         name="fjord",
@@ -46,25 +46,21 @@ def test_every_language_in_the_header_is_text(shared_data: Path) -> None:
     assert yaml.safe_load(header)["language"] == ["en", "no"]
 
 
-def test_scores_of_fewer_bits_are_told_to_be_those_of_all(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_scores_of_fewer_bits_are_told_to_be_those_of_all(tmp_path: Path) -> None:
     kinds: tuple[Quantization, ...] = ("float32", "int8")
     for quantization in kinds:
         output = tmp_path / quantization
         request = Request(to="ctranslate2", output=output, quantization=quantization)
         with join_world() as world:
-            export(small_run(shared_data), request, world)
+            export(small_run(), request, world)
         card = (output / "README.md").read_text("utf-8")
         assert "chrF2|" in card
         told = "They were measured before the weights were written in int8." in card
         assert told == (quantization == "int8")
 
 
-def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(
-    shared_data: Path, tmp_path: Path
-) -> None:
-    run = RunDirectory.open(copytree(small_run(shared_data).path, tmp_path / "run"))
+def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(tmp_path: Path) -> None:
+    run = RunDirectory.open(copytree(small_run().path, tmp_path / "run"))
     best, average = checkpoint_path(run, "best", run.recipe()), run.path / "average"
     average_checkpoints([best, best], average)
     with join_world() as world, EventWriter(run.events) as events:

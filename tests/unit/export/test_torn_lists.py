@@ -33,11 +33,9 @@ def test_a_list_of_digests_that_is_none_is_one_line(tmp_path: Path, content: str
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000, "{}"], ids=["empty", "nested", "object"])
-def test_a_torn_list_of_pieces_is_a_wrong_vocabulary(
-    shared_data: Path, tmp_path: Path, content: str
-) -> None:
+def test_a_torn_list_of_pieces_is_a_wrong_vocabulary(tmp_path: Path, content: str) -> None:
     torn = tmp_path / "torn"
-    shutil.copytree(served_bundle(shared_data), torn)
+    shutil.copytree(served_bundle(), torn)
     (torn / "shared_vocabulary.json").write_text(content)
     digests = json.loads((torn / "digests.json").read_bytes())
     sha256 = hashlib.sha256(content.encode()).hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from dragoman.serve.batcher import Batcher, OverloadedError
 from dragoman.serve.engines import translator_of
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import ServedModel
+from real_text import real_lines
 from served import served_bundle
 
 SEARCH = SearchConfig(beam_size=2)
@@ -41,8 +41,8 @@ class HeldEngine(CTranslate2Engine):
 
 
 @pytest.fixture
-def bundle(shared_data: Path) -> Bundle:
-    return Bundle.open(served_bundle(shared_data))
+def bundle() -> Bundle:
+    return Bundle.open(served_bundle())
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def engine(bundle: Bundle) -> HeldEngine:
 
 
 @pytest.fixture
-def rows(bundle: Bundle, shared_data: Path) -> list[list[int]]:
-    lines = (shared_data / "multi30k/valid.en").read_text("utf-8").split("\n")[:40]
+def rows(bundle: Bundle) -> list[list[int]]:
+    lines = real_lines("valid", "en")[:40]
     return bundle.subwords()[0].encode(lines)
 
 
