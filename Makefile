@@ -41,7 +41,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	@sed -n '1,40p' benchmarks/README.md
+	@cat benchmarks/README.md
 
 docs: $(READY)
 	$(BIN)/python tools/write_reference.py
