@@ -50,6 +50,9 @@ class Recorded:
     reason: str | None = "max_steps"
     device: str = "cpu"
     one_host: bool = False
+    """All ranks give the same name of their host."""
+    boots: int = 1
+    """Machines that were started at different times: rank r runs on number r % boots."""
     interval_changes: dict[str, Any] = field(default_factory=dict)
     extra: list[tuple[int, Payload]] = field(default_factory=list)
     """(rank, payload) of what is sampled, once after each interval of that rank."""
@@ -161,7 +164,7 @@ class _RankWriter:
         values = as_values(payload) | changes
         number = 0 if self._run.one_host else self._rank
         host = f"host-{'ab'[number] if number < 2 else number}"
-        mono_s = self._now - _BOOT_S
+        mono_s = self._now - _BOOT_S - 1000 * (self._rank % self._run.boots)
         moment = self._now + self._run.clock_ahead_s[self._rank]
         event = Event(SCHEMA_VERSION, payload.kind, moment, mono_s, host, self._rank, step, values)
         self.lines.append(as_line(event))

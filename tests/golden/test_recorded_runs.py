@@ -28,7 +28,7 @@ RUNS: dict[str, dict[str, str]] = {
         "diverged": "no",
         "trained": "cannot tell",
         "overfitting": "cannot tell",
-        "processors": "yes",
+        "processors": "cannot tell",  # whose work its processors did was not recorded then
         "network": "no",
         "starved": "no",
         "memory_creep": "no",

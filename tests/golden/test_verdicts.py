@@ -62,6 +62,8 @@ def _frequencies(step: int) -> float:
     return 7.4 + 3 * math.exp(-step / 300) + 1e-4 * math.sin(step)
 
 
+_BUSY = replace(HOST_SAMPLED, cpu_share=0.97, others_cpu_share=0.02)
+_BUSY_HOSTS: list[tuple[int, Payload]] = [(0, _BUSY), (1, _BUSY)]
 _VOCABULARY = ("corpus.subword.vocab_size=32768",)
 """A uniform prediction has a loss of 10.4."""
 
@@ -69,7 +71,7 @@ _VOCABULARY = ("corpus.subword.vocab_size=32768",)
 # name -> (the run, what must be answered)
 RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     "healthy and trained": (
-        Recorded(),
+        Recorded(extra=_BUSY_HOSTS),
         {
             "trained": "yes",
             "overfitting": "no",
@@ -242,12 +244,36 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         Recorded(sync_s=(_wire_s(1.2e6),) * 2, extra=[(0, _link(1.2e6))]),
         {"network": "yes", "network_fit": "measured", "processors": "no"},
     ),
-    "network-bound, capacity unknown": (
+    "ranks wait for each other or for the network: the link was not measured": (
         Recorded(sync_s=(0.3, 0.3)),
+        {"network": "cannot tell", "network_fit": "cannot tell"},
+    ),
+    "network-bound, capacity unknown, and no rank can have been that late": (
+        Recorded(sync_s=(1.1, 1.1)),
         {"network": "yes", "network_fit": "cannot tell"},
     ),
+    "ranks late in turn, within each interval, on a link of 10 GB/s": (
+        Recorded(sync_s=(0.3, 0.3), extra=[(0, _link(10e9))]),
+        {"network": "cannot tell", "network_fit": "measured", "straggler": "no"},
+    ),
+    "one interval alone": (
+        Recorded(steps=100, sync_s=(1.1, 1.1), extra=[(0, _link(12e6))]),
+        {"network": "cannot tell"},
+    ),
+    "two hosts of one name": (
+        Recorded(one_host=True, boots=2, sync_s=(_wire_s(12e6),) * 2, extra=[(0, _link(12e6))]),
+        {"network": "yes", "network_fit": "measured"},
+    ),
+    "two hosts of one name, cloned with their clocks": (
+        Recorded(
+            one_host=True,
+            sync_s=(_wire_s(12e6),) * 2,
+            extra=[(0, _link(12e6)), (0, HOST_SAMPLED), (1, HOST_SAMPLED)],
+        ),
+        {"network": "yes", "network_fit": "measured"},
+    ),
     "network hidden behind compute": (
-        Recorded(sync_s=(0.002, 0.002), extra=[(0, _link(1e9))]),
+        Recorded(sync_s=(0.002, 0.002), extra=[(0, _link(1e9)), *_BUSY_HOSTS]),
         {"network": "no", "processors": "yes", "network_fit": "measured"},
     ),
     "one process": (
@@ -289,7 +315,37 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     ),
     "others use processors that are left over": (
         Recorded(extra=[(0, replace(HOST_SAMPLED, cpu_share=0.6, others_cpu_share=0.5))]),
-        {"processors": "yes"},
+        {"processors": "no"},
+    ),
+    "in the middle of compute, and 7% of the processors busy": (
+        Recorded(
+            extra=[(0, _BUSY), (1, replace(HOST_SAMPLED, cpu_share=0.07, others_cpu_share=0.01))]
+        ),
+        {"processors": "no"},
+    ),
+    "processors of one host not sampled": (
+        Recorded(extra=[(0, _BUSY)]),
+        {"processors": "cannot tell"},
+    ),
+    "processors busy, nobody knows for whom": (
+        Recorded(extra=[(rank, replace(_BUSY, others_cpu_share=None)) for rank in (0, 1)]),
+        {"processors": "cannot tell"},
+    ),
+    "one rank of two waits for the other": (
+        Recorded(compute_s=(0.4, 0.36), sync_s=(0.0, 0.04), extra=_BUSY_HOSTS),
+        {"processors": "no"},
+    ),
+    "GPU at half of its power": (
+        Recorded(device="cuda", extra=[(0, _gpu(128)), (1, _gpu(128))]),
+        {"processors": "cannot tell", "network": "no"},
+    ),
+    "one GPU at full power, the other idle": (
+        Recorded(device="cuda", extra=[(0, _gpu(245)), (1, _gpu(40))]),
+        {"processors": "no"},
+    ),
+    "one GPU at full power, the other not sampled": (
+        Recorded(device="cuda", extra=[(0, _gpu(245))]),
+        {"processors": "cannot tell"},
     ),
     "GPU busy-waiting at 100% and 43 W": (
         Recorded(sync_s=(1.1, 1.1), device="cuda", extra=[(0, _gpu(43)), (1, _gpu(43))]),

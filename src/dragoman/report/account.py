@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dragoman import units
 from dragoman.corpus.manifest import SplitFacts
 from dragoman.report import measures
-from dragoman.report.cost import HOUR_S, cost_text, machine_hours
+from dragoman.report.cost import HOUR_S, machine_hours, machines_now, spent_text
 from dragoman.report.facts import Facts, summed
 from dragoman.report.verdict import Evidence, Verdict, evidence, in_words
 
@@ -183,18 +183,21 @@ def _no_checkpoint(facts: Facts) -> str:
 
 def cost(facts: Facts) -> Verdict:
     """Question 12."""
-    hours, wall_s = machine_hours(facts), facts.wall_s
-    rows = [evidence("machines", units.COUNT, len(facts.hosts))]
+    hours, machines = machine_hours(facts), machines_now(facts)
+    rows = [evidence("machines", units.COUNT, machines)]
     says, remedy = "Nothing was timed.", ""
-    if hours is not None and wall_s is not None:
-        text = _machine_time(hours * HOUR_S)
+    if hours is None and facts.segments:
+        seen = units.COUNT.text(len(facts.hosts))
+        says = "How many machines took part is not known: the events of a rank, or of a start, are "
+        says += f"missing. The events that are there come from {seen}."
+        remedy = "Bring the events of all ranks, or hosts.json of the run."
+    elif hours is not None:
+        text, price = _machine_time(hours * HOUR_S), spent_text(facts)
         rows.append(Evidence("machine time", hours, text))
-        price = cost_text(facts, wall_s)
-        says = f"{text} of machine time; no price given."
-        if price:
-            says = f"{text} of machine time, {price}."
+        says = f"{text} of machine time, {price}." if price else f"{text} of machine time; no price"
+        says += "" if price else " given."
         if price and (left_s := measures.left_s(facts)) is not None:
-            whole = cost_text(facts, wall_s + left_s)
+            whole = spent_text(facts, more_s=left_s)
             says = f"{text} of machine time, {price} so far; {whole} when it is done."
         how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
         remedy = "" if price else how

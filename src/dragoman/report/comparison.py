@@ -15,7 +15,7 @@ from typing import Final
 from dragoman import units
 from dragoman.report import measures
 from dragoman.report.convergence import LEAST_FALL
-from dragoman.report.cost import HOUR_S
+from dragoman.report.cost import HOUR_S, machine_hours
 from dragoman.report.facts import Facts, Segment, Validation, summed
 from dragoman.report.verdict import Answer
 
@@ -167,10 +167,13 @@ def _readings(facts: Facts) -> Iterator[Reading]:
 
 
 def _time_and_money(facts: Facts, wall_s: float) -> dict[str, float]:
-    machine_s = wall_s * max(len(facts.hosts), 1)
-    used = {"wall_s": wall_s, "machine_s": machine_s}
+    hours = machine_hours(facts)
+    if hours is None or not facts.wall_s:
+        return {"wall_s": wall_s}
+    hours *= wall_s / facts.wall_s
+    used = {"wall_s": wall_s, "machine_s": hours * HOUR_S}
     if facts.price is not None:
-        used["money"] = machine_s / HOUR_S * facts.price.amount
+        used["money"] = hours * facts.price.amount
     return used
 
 

@@ -9,18 +9,42 @@ HOUR_S = 3600.0
 
 
 def machine_hours(facts: Facts) -> float | None:
-    """Hours of all machines together, from each start to each end; None without a time."""
-    if facts.wall_s is None or not facts.hosts:
+    """Hours of all machines together, from each start to each end; None without a time.
+
+    None also if it is not known how many machines took part: see `Facts.machines_of`.
+    """
+    if not facts.segments:
         return None
-    return facts.wall_s * len(facts.hosts) / HOUR_S
+    spent_s = 0.0
+    for segment in facts.segments:
+        machines = facts.machines_of(segment)
+        if machines is None:
+            return None
+        spent_s += (segment.ended - segment.started) * machines
+    return spent_s / HOUR_S
+
+
+def spent_text(facts: Facts, *, more_s: float = 0.0) -> str:
+    """What the run has cost so far, and what it will in `more_s` more; "" if that is not known."""
+    hours, machines = machine_hours(facts), machines_now(facts)
+    if facts.price is None or hours is None or machines is None:
+        return ""
+    amount = (hours + more_s / HOUR_S * machines) * facts.price.amount
+    return units.money(amount, currency=facts.price.currency)
 
 
 def cost_text(facts: Facts, seconds_s: float) -> str:
-    """What some seconds of this run's machines cost; "" where no price is known."""
-    if facts.price is None or not facts.hosts:
+    """What some seconds of the machines of now cost; "" if machines or price are not known."""
+    machines = machines_now(facts)
+    if facts.price is None or not machines:
         return ""
-    amount = seconds_s / HOUR_S * len(facts.hosts) * facts.price.amount
+    amount = seconds_s / HOUR_S * machines * facts.price.amount
     return units.money(amount, currency=facts.price.currency)
+
+
+def machines_now(facts: Facts) -> int | None:
+    """Machines of the run's last life; None if that is not known."""
+    return facts.machines_of(facts.segments[-1]) if facts.segments else None
 
 
 def parse_price(text: str) -> Price:

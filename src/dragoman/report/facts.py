@@ -31,6 +31,8 @@ class Segment:
     """Why it ended; None where it does not say (it runs, crashed or was killed)."""
     accounted: float
     """Up to when its events say what it did; samples of the host come on after that."""
+    world_size: int | None = None
+    """Ranks that trained together then; None if its start is not in the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ class Rank:
     intervals: tuple[Interval, ...]
     clock_offset_s: float
     """How far its own clock is ahead of rank 0's."""
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +304,8 @@ class Facts:
     imported_scores: tuple[tuple[int, float], ...] = ()
     """(step, what the other tool called its BLEU)."""
     price: Price | None = None
+    recorded_hosts: int | None = None
+    """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
     problems: tuple[str, ...] = ()
     """What is wrong with the evidence itself: torn lines, missing ranks, clocks that differ."""
 
@@ -321,6 +326,28 @@ class Facts:
         if self.imported is not None:
             return tuple(self.imported.hosts.split(","))
         return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+
+    def machines_of(self, segment: Segment) -> int | None:
+        """How many machines took part in one life; None if a rank of it has left no events.
+
+        segment: one of `segments`. A restart may go on with fewer machines, or with others.
+        """
+        if self.imported is not None:
+            return len(self.hosts)
+        there = [
+            rank
+            for rank in self.ranks
+            if any(
+                life.started <= segment.ended and segment.started <= life.ended
+                for life in rank.segments
+            )
+        ]
+        seen = len({rank.host for rank in there})
+        if segment.world_size is not None and len(there) >= segment.world_size:
+            return seen
+        if segment.world_size == self.world_size and (self.recorded_hosts or 0) >= max(seen, 1):
+            return self.recorded_hosts
+        return None
 
     @property
     def is_one_host(self) -> bool:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from dragoman.estimate import training_flop
-from dragoman.report.facts import Facts, Interval, Rank, summed, total
+from dragoman.report.facts import Facts, Interval, summed, total
 from dragoman.report.trend import ratio_interval
 
 FP32_BYTES = 4
@@ -25,14 +25,6 @@ def share(intervals: Sequence[Interval], name: str) -> float | None:
     timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
     seconds_s = sum(one.interval_s or 0.0 for one in timed)
     return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
-
-
-def share_interval(intervals: Sequence[Interval], name: str) -> tuple[float, float, float] | None:
-    """The same with its 95% confidence interval."""
-    timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
-    parts = [float(getattr(one, name)) for one in timed]
-    found = ratio_interval(parts, [one.interval_s or 0.0 for one in timed])
-    return None if found is None else (found[0], max(found[1], 0.0), min(found[2], 1.0))
 
 
 def per_step(intervals: Sequence[Interval], name: str) -> float | None:
@@ -114,21 +106,54 @@ def left_s(facts: Facts) -> float | None:
     return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / made)
 
 
-def exposed_share(facts: Facts) -> float | None:
-    """Of the time of steps, what was spent waiting for the network alone.
+def exposed(facts: Facts) -> list[Interval]:
+    """Of each interval, what the rank wrote that waited least in communication.
 
-    A rank that is early also waits for the others; the rank that waits least waits for nobody.
+    A rank that is early also waits for the others; the one that waits least waits for the network
+    alone, unless ranks are late in turn within the interval. It need not be the same rank always.
     """
-    known = [
-        found for rank in facts.ranks if (found := share(rank.intervals, "sync_s")) is not None
-    ]
-    return min(known) if known else None
+    least: dict[int, Interval] = {}
+    for rank in facts.ranks:
+        for one in steady(rank.intervals):
+            if one.interval_s and one.sync_s is not None:
+                known = least.get(one.step)
+                if known is None or one.sync_s < (known.sync_s or 0.0):
+                    least[one.step] = one
+    return [least[step] for step in sorted(least)]
 
 
-def patient_rank(facts: Facts) -> Rank | None:
-    """The rank that waits least in communication."""
-    known = [rank for rank in facts.ranks if share(rank.intervals, "sync_s") is not None]
-    return min(known, key=lambda rank: share(rank.intervals, "sync_s") or 0.0) if known else None
+def exposed_share(facts: Facts) -> float | None:
+    """Of the time of steps, what was spent waiting for the network: see `exposed`."""
+    found = exposed_interval(facts)
+    return None if found is None else found[0]
+
+
+def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
+    """The same with its 95% confidence interval."""
+    timed = exposed(facts)
+    waits = [one.sync_s or 0.0 for one in timed]
+    found = ratio_interval(waits, [one.interval_s or 0.0 for one in timed])
+    return None if found is None else (found[0], max(found[1], 0.0), min(found[2], 1.0))
+
+
+def exposed_s(facts: Facts) -> float | None:
+    """Seconds of a step that waited for the network: see `exposed`."""
+    timed = exposed(facts)
+    steps = sum(one.steps for one in timed)
+    return sum(one.sync_s or 0.0 for one in timed) / steps if steps else None
+
+
+def least_network_share(facts: Facts) -> float:
+    """Of a step, what surely was the network, however late ranks were in turn.
+
+    In every step one rank waits for nobody. So a step without the network lasts at most as long as
+    what all ranks do beside waiting, one after the other.
+    """
+    waits = [share(rank.intervals, "sync_s") for rank in facts.ranks]
+    own = [1 - wait for wait in waits if wait is not None]
+    if len(own) < max(len(waits), facts.world_size or 2):
+        return 0.0
+    return max(1 - sum(own), 0.0)
 
 
 def wire_bytes_per_step(facts: Facts) -> float | None:

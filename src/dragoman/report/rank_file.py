@@ -57,6 +57,8 @@ class RankFile:
     unreadable: str = ""
     """Why the file could not be read to its end."""
     damaged: list[int] = field(default_factory=list)
+    boot: float | None = None
+    """When its machine was started, by its own clock."""
     versions: set[int] = field(default_factory=set)
     incomplete: int = 0
     clock_jumps_s: list[float] = field(default_factory=list)
@@ -112,6 +114,7 @@ class RankFile:
         fresh = event.kind == events.RunStarted.kind or not self._alive
         if self._base is None or fresh or event.mono_s < self._base[1]:
             self._base, self._ahead_s = (event.time, event.mono_s), 0.0
+            self.boot = event.time - event.mono_s
         moment = self._base[0] + event.mono_s - self._base[1]
         jump_s = event.time - moment - self._ahead_s
         if abs(jump_s) > _CLOCK_JUMP_S:
@@ -119,10 +122,11 @@ class RankFile:
             self._ahead_s += jump_s
         return moment
 
-    def _begin(self, moment: float, first_step: int) -> None:
+    def _begin(self, moment: float, first_step: int, world_size: int | None = None) -> None:
         self._alive = True
         self.segments.append(
             facts.Segment(
+                world_size=world_size,
                 started=moment,
                 ended=moment,
                 first_step=first_step,
@@ -148,7 +152,8 @@ class RankFile:
         self.repeated += [interval for interval in self.intervals if interval.step > last_kept]
         self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
-        self._begin(moment, max(last_kept, 0))
+        ranks = number(event.payload.get("world_size"))
+        self._begin(moment, max(last_kept, 0), None if ranks is None else int(ranks))
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:
@@ -158,8 +163,9 @@ class RankFile:
             self._alive = False
 
     def _train_interval(self, event: Event, moment: float) -> None:
-        if not self._alive:
-            self._begin(moment, 0)
+        if not self._alive:  # its start is not in the record, but was before the interval
+            took_s = number(event.payload.get("interval_s"))
+            self._begin(moment - max(took_s or 0.0, 0.0), 0)
         self._keep(facts.Interval, self.intervals, event, moment)
 
     def _environment(self, event: Event, _moment: float) -> None:

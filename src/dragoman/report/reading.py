@@ -84,8 +84,12 @@ def combine(
     """The facts of a run whose files were read, by rank, up to the moment `now`."""
     problems = [problem for file in files for problem in file.problems()]
     problems += records.problems
+    names = _names_of_machines(files, problems)
     recipe = records.recipe
-    ranks = [_on_main_clock(file, files[0], problems) for file in files]
+    ranks = [
+        replace(_on_main_clock(file, files[0], problems), host=name)
+        for file, name in zip(files, names, strict=True)
+    ]
     known = _of_main_rank(files[0]) if files else Facts(name="", read_at=0.0)
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
     return replace(
@@ -95,15 +99,28 @@ def combine(
         max_steps=known.max_steps or (recipe.train.max_steps if recipe else None),
         prepare_s=records.prepare_s if known.prepare_s is None else known.prepare_s,
         ranks=tuple(ranks),
-        gpus=tuple(gpu for file in files for gpu in file.samples.gpus()),
-        traffic=tuple(traffic for file in files for traffic in file.samples.traffic()),
-        machines=tuple(machine for file in files for machine in file.samples.machines()),
+        gpus=tuple(
+            replace(gpu, host=name)
+            for file, name in zip(files, names, strict=True)
+            for gpu in file.samples.gpus()
+        ),
+        traffic=tuple(
+            replace(traffic, host=name)
+            for file, name in zip(files, names, strict=True)
+            for traffic in file.samples.traffic()
+        ),
+        machines=tuple(
+            replace(machine, host=name)
+            for file, name in zip(files, names, strict=True)
+            for machine in file.samples.machines()
+        ),
         links=tuple(link for file in files for link in file.links),
         devices=tuple(device for file in files for device in file.devices),
         exit=_exit(directory, known.segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
         recipe=recipe,
+        recorded_hosts=_recorded_hosts(records.hosts, known.world_size),
         price=price or _price(records.hosts, known_hosts={rank.host for rank in ranks}),
         problems=tuple(problems),
     )
@@ -160,7 +177,52 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
             f"{'ahead of' if offset_s > 0 else 'behind'} that of {main.host}; times are corrected"
         )
     moved = tuple(replace(one, time=one.time - offset_s) for one in file.intervals)
-    return Rank(rank=file.rank, host=file.host, intervals=moved, clock_offset_s=offset_s)
+    lives = tuple(
+        replace(one, started=one.started - offset_s, ended=one.ended - offset_s)
+        for one in file.segments
+    )
+    return Rank(
+        rank=file.rank,
+        host=file.host,
+        intervals=moved,
+        clock_offset_s=offset_s,
+        segments=lives,
+    )
+
+
+def _names_of_machines(files: Sequence[RankFile], problems: list[str]) -> list[str]:
+    """The name of each file's machine; two machines of one name are told apart by a number.
+
+    They are two if they were started at different times, or if both have a rank that samples its
+    host: one rank of each host does. Clones that are sampled by nobody cannot be told apart.
+    """
+    names: list[str] = []
+    machines: dict[str, list[list[RankFile]]] = {}
+    for file in files:
+        known = machines.setdefault(file.host, [])
+        same = next((some for some in known if all(_may_share(file, one) for one in some)), None)
+        if same is None:
+            known.append(same := [])
+            if len(known) == 2:
+                problems.append(f"more than one machine has the name {file.host}")
+        same.append(file)
+        number = known.index(same) + 1
+        names.append(file.host if number == 1 else f"{file.host} ({number})")
+    return names
+
+
+def _may_share(one: RankFile, other: RankFile) -> bool:
+    if one.samples.has_host and other.samples.has_host:
+        return False
+    if one.boot is None or other.boot is None or one.clock_jumps_s or other.clock_jumps_s:
+        return True
+    return abs(one.boot - other.boot) < _CLOCKS_DIFFER_S
+
+
+def _recorded_hosts(hosts: Hosts | None, world_size: int | None) -> int | None:
+    if hosts is None or sum(host.ranks for host in hosts.host) != world_size:
+        return None
+    return len(hosts.host)
 
 
 def _missing_ranks(files: Sequence[RankFile], world_size: int | None) -> list[str]:

@@ -83,6 +83,11 @@ class Samples:
         elif event.kind == HostSampled.kind:
             self._machines[event.host].add(seen)
 
+    @property
+    def has_host(self) -> bool:
+        """Whether the rank that wrote them sampled its host, which one rank of each host does."""
+        return bool(self._machines)
+
     def gpus(self) -> list[Gpu]:
         """Each GPU's means."""
         return [_gpu(host, gpu, sums) for (host, gpu), sums in self._gpus.items() if sums.samples]

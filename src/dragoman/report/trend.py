@@ -89,14 +89,14 @@ def ratio_interval(
     """All parts over all wholes with the 95% confidence interval; None where there is no whole.
 
     A long interval counts as much as it lasts (ratio estimator; Cochran 1977, section 2.11). One
-    interval alone has no doubt that could be told.
+    interval alone says nothing of how much others differ: its confidence interval has no bounds.
     """
     count, whole = len(parts), sum(wholes)
     if not whole:
         return None
     ratio = sum(parts) / whole
     if count == 1:
-        return ratio, ratio, ratio
+        return ratio, -math.inf, math.inf
     residuals = (part - ratio * one for part, one in zip(parts, wholes, strict=True))
     variance = sum(one**2 for one in residuals) / (count - 1)
     doubt = student_95(count - 1) * math.sqrt(variance / count) / (whole / count)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from dragoman import units
 from dragoman.report import measures
-from dragoman.report.cost import cost_text
+from dragoman.report.cost import spent_text
 from dragoman.report.facts import Facts
 from dragoman.report.page import state_text
 from dragoman.report.payloads import number
@@ -83,10 +83,9 @@ def times(now: Now, state: str) -> Iterator[str]:
         yield f"{units.DURATION.text(round(facts.wall_s or 0))}, last heard of at {ended}"
     else:
         yield "no events yet"
-    if facts.price is not None and facts.wall_s is not None:
-        spent = cost_text(facts, facts.wall_s)
+    if spent := spent_text(facts):
         if state == "running" and left_s is not None:
-            yield f"{spent} of {cost_text(facts, facts.wall_s + left_s)} spent"
+            yield f"{spent} of {spent_text(facts, more_s=left_s)} spent"
         else:
             yield f"{spent} spent"
 

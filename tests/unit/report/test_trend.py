@@ -75,7 +75,7 @@ def test_no_curve_through_a_rising_loss_or_three_points() -> None:
 
 def test_the_interval_of_a_share() -> None:
     assert ratio_interval([], []) is None
-    assert ratio_interval([1.0], [4.0]) == (0.25, 0.25, 0.25)
+    assert ratio_interval([1.0], [4.0]) == (0.25, -math.inf, math.inf)
     found = ratio_interval([1.0, 2.0, 3.0, 4.0], [10.0] * 4)
     assert found is not None
     assert found[0] == 0.25

@@ -107,9 +107,11 @@ def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
         "50.0%",  # of the link that was measured from host-a
         "43 W",
         "87.0%",
-        "! Was the network the bottleneck?",
     ):
         assert part in text
+    starved = _recorded(sync_s=(2.3, 2.3), extra=[(0, replace(LINK, bytes_per_s=12e6))])
+    slow = _now(starved.write(tmp_path / "starved"))
+    assert "! Was the network the bottleneck?" in _plain(screen(slow, width=80, height=24))
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 8])
@@ -141,7 +143,8 @@ def test_waiting_for_ranks_is_not_called_the_network(tmp_path: Path) -> None:
     assert phases["network"] == pytest.approx(0.05 / 0.651)
     assert phases["ranks"] == pytest.approx(0.10 / 0.651)
     assert sum(phases.values()) == pytest.approx(1.0)
-    one_host = _now(_recorded(one_host=True).write(tmp_path / "one_host"))
+    shared = _recorded(one_host=True, extra=[(0, HOST)])  # which its first rank samples
+    one_host = _now(shared.write(tmp_path / "one_host"))
     assert "network" not in one_host.phases
     assert "ranks 33.3%" in _plain(screen(one_host, width=80, height=24))
     alone = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,))
@@ -315,7 +318,7 @@ def test_no_name_in_a_file_steers_the_terminal(tmp_path: Path) -> None:
 def test_hosts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     many = _now(_recorded(8).write(tmp_path / "many"))
     assert "sent, MB/s, first 6 of 8 hosts" in live(many)
-    shown = _plain(screen(many, width=80, height=16))
+    shown = _plain(screen(many, width=80, height=14))
     hidden = 8 - shown.count("host-")
     assert f"and {hidden} more hosts" in shown
     one = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,))
