@@ -64,7 +64,7 @@ def test_the_same_command_on_every_machine_trains_one_run(
         "--prepared",
         tmp_path / "text",
     ]
-    token = {"DRAGOMAN_TOKEN": secrets.token_hex(16)}
+    token = {"DRAGOMAN_JOB_TOKEN": secrets.token_hex(16)}
     (tmp_path / "runs").mkdir()
     machines = []
     # The second one comes first, and waits.

@@ -22,8 +22,11 @@ from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.errors import ConfigError, MachineError
 from dragoman.launch import Share
 
-TOKEN_VARIABLE: Final = "DRAGOMAN_TOKEN"  # noqa: S105  # its name, not the token
-"""Names the environment variable that keeps one run's processes apart from all others."""
+TOKEN_VARIABLE: Final = "DRAGOMAN_JOB_TOKEN"  # noqa: S105  # its name, not the token
+"""Names the environment variable that keeps one run's processes apart from all others.
+
+That of the server is another one: whoever may ask for translations must not be
+able to join a training."""
 _NODE_VARIABLES: Final = ("SLURM_NODEID", "PET_NODE_RANK", "SKYPILOT_NODE_RANK")
 _NODES_VARIABLES: Final = ("SLURM_NNODES", "PET_NNODES", "SKYPILOT_NUM_NODES")
 _ENDPOINT: Final = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*):(?P<port>\d{1,5})")

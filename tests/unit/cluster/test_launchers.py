@@ -161,6 +161,17 @@ def test_a_skypilot_task_is_one_by_its_own_schema() -> None:
     validator(schemas.get_task_schema()).validate(task)
 
 
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
+def test_a_generated_file_carries_the_token_of_the_job_alone(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the server asks of its clients has another name."""
+    assert main(["generate", kind, "demo", "--folder", "/shared", "--image", "team/image:1"]) == 0
+    written = capsys.readouterr().out
+    assert "DRAGOMAN_JOB_TOKEN" in written
+    assert "DRAGOMAN_TOKEN" not in written
+
+
 def test_a_job_may_have_a_name_that_yaml_takes_for_something_else() -> None:
     manifest = yaml.safe_load(kubernetes(job(name="no")))
     assert manifest["metadata"]["name"] == "no"

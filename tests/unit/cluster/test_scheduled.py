@@ -11,7 +11,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.cluster.scheduled import TOKEN_VARIABLE, Place, met
 from dragoman.corpus.workplace import sole_use
-from dragoman.errors import MachineError
+from dragoman.errors import ConfigError, MachineError
 from dragoman.recipe import load_recipe
 from dragoman.run import default_place
 from dragoman.run_directory import RunDirectory
@@ -68,3 +68,11 @@ def test_the_text_is_prepared_where_all_machines_find_it(
     assert main(["join", "my.toml", *place, "--runs", str(shared / "runs"), "--workers", "1"]) == 1
     (run,) = (shared / "runs").iterdir()
     assert RunDirectory.open(run).prepared().parent == shared / "prepared"
+
+
+def test_the_token_of_a_run_is_not_that_of_the_server() -> None:
+    token = "0123456789abcdef"
+    with pytest.raises(ConfigError, match=r"^DRAGOMAN_JOB_TOKEN: it must hold 16 or more"):
+        Place.read("10.0.0.1:29400", node=0, nodes=2, environment={"DRAGOMAN_TOKEN": token})
+    known = {"DRAGOMAN_JOB_TOKEN": token}
+    assert Place.read("10.0.0.1:29400", node=0, nodes=2, environment=known).token == token

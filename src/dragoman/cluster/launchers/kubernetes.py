@@ -40,7 +40,7 @@ spec:
     numProcPerNode: {job.ranks}
     command: {command}
     env:
-      - name: DRAGOMAN_TOKEN
+      - name: DRAGOMAN_JOB_TOKEN
         valueFrom: {{secretKeyRef: {{name: {name}, key: token}}}}
     resourcesPerNode:{gpus}
   runtimePatches:

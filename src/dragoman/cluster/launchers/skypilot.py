@@ -30,7 +30,8 @@ def skypilot(job: ScheduledJob, *, accelerator: str) -> str:
     return f"""\
 # Launch it from a checkout of dragoman, which is copied to the machines and installed there.
 # The volume {job.name} must be one that all machines can mount: sky volumes apply ...
-# Start: sky launch -c {job.name} --secret DRAGOMAN_TOKEN="$(openssl rand -hex 16)" {job.name}.yaml
+# Start: export DRAGOMAN_JOB_TOKEN="$(openssl rand -hex 16)"
+#        sky launch -c {job.name} --secret DRAGOMAN_JOB_TOKEN {job.name}.yaml
 # End:   sky down {job.name}
 name: {name}
 workdir: .
@@ -42,7 +43,7 @@ resources:
 volumes:
   {quoted(str(job.folder))}: {name}
 secrets:
-  DRAGOMAN_TOKEN: null
+  DRAGOMAN_JOB_TOKEN: null
 setup: |
   uv="$HOME/.local/bin/uv"
   "$uv" venv --allow-existing --python {_PYTHON} --python-preference only-managed "$HOME/dragoman"

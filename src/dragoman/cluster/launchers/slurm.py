@@ -36,8 +36,8 @@ def slurm(job: ScheduledJob) -> str:
 set -euo pipefail
 
 # Keeps the processes of this job apart from all others.
-DRAGOMAN_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')
-export DRAGOMAN_TOKEN
+DRAGOMAN_JOB_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')
+export DRAGOMAN_JOB_TOKEN
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
