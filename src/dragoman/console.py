@@ -19,6 +19,7 @@ from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
 from dragoman.estimate import Estimate, Memory, estimate
 from dragoman.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
+from dragoman.terminal import Terminal
 from dragoman.train.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
 
 _UNBROKEN = 10_000
@@ -26,16 +27,10 @@ _STAGES = {"clean": "read and clean", "learn": "learn the pieces", "encode": "en
 _TELL_EVERY_S = 10.0
 
 
-class _Output(Console):
-    def on_broken_pipe(self) -> None:
-        """`dragoman.cli.main` knows what to do; the one of rich calls it a failure of ours."""
-        raise BrokenPipeError
-
-
 def open_console() -> Console:
     """The console of this process's output. Where that is no terminal, no line is ever broken."""
     width = None if sys.stdout.isatty() else _UNBROKEN
-    return _Output(highlight=False, markup=False, emoji=False, width=width)
+    return Terminal(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:

@@ -9,13 +9,16 @@ DragomanError              one line: place, problem, remedy
 └── MachineError           disk, memory, devices, network, a missing package
 
 A message names the place (file, line, key), what is wrong there, and what to do about it.
-`assert` is for our own bugs only.
+`assert` is for our own bugs only. What a message quotes, of a file or of another machine, cannot
+steer the terminal it is shown on.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import ClassVar
+
+from dragoman.printable import printable_line
 
 
 class DragomanError(Exception):
@@ -29,11 +32,11 @@ class DragomanError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problem: str, *, place: str | Path = "", remedy: str = "") -> None:
-        self.problem = problem
-        self.place = str(place)
-        self.remedy = remedy
-        text = f"{self.place}: {problem}" if self.place else problem
-        super().__init__(f"{text}; {remedy}" if remedy else text)
+        self.problem = printable_line(problem)
+        self.place = printable_line(str(place))
+        self.remedy = printable_line(remedy)
+        text = f"{self.place}: {self.problem}" if self.place else self.problem
+        super().__init__(f"{text}; {self.remedy}" if self.remedy else text)
 
 
 class ConfigError(DragomanError):

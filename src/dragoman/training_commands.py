@@ -98,7 +98,7 @@ def stop(options: Namespace) -> int:
 
     directory = RunDirectory.open(options.run)
     session = stop_session(directory.path, wait_s=_STOP_S)
-    print(session.problem or f"{directory.path}: {session.state}")
+    open_console().print(session.problem or f"{directory.path}: {session.state}", soft_wrap=True)
     return 0
 
 

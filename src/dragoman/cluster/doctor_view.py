@@ -12,6 +12,7 @@ from rich.table import Table
 from dragoman import units
 from dragoman.cluster.checks import Finding, is_fit, measured_link
 from dragoman.cluster.facts import ClusterFacts, HostFacts
+from dragoman.printable import printable
 
 _COLORS = {"ok": "green", "unknown": "dim", "warning": "yellow", "failure": "red"}
 
@@ -54,7 +55,7 @@ def findings_as_json(findings: list[Finding], facts: ClusterFacts) -> str:
         "findings": [asdict(finding) for finding in findings],
         "facts": facts.model_dump(mode="json"),
     }
-    return json.dumps(values, indent=2, ensure_ascii=False)
+    return printable(json.dumps(values, indent=2, ensure_ascii=False))
 
 
 def _network(facts: ClusterFacts) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from dragoman import units
 from dragoman.errors import MachineError
+from dragoman.printable import printable
 from dragoman.report.facts import Facts
 from dragoman.report.health import examine
 from dragoman.report.page import page
@@ -18,7 +17,6 @@ from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
 
 REPORT_VERSION = 1
-_NO_TEXT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (directory / name).write_text(_NO_TEXT.sub("�", text), encoding="utf-8")
+            (directory / name).write_text(printable(text), encoding="utf-8")
     except OSError as error:
         raise MachineError(
             f"cannot write the report: {error.strerror}",

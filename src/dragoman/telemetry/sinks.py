@@ -25,6 +25,7 @@ from dragoman.telemetry.events import Event, EventListener
 from dragoman.telemetry.lines import event_lines, learning, progress_line, speed, time_left
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.scored import MetricScored, TestScored
+from dragoman.terminal import Terminal
 
 _LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
 _TENSORBOARD_FLUSH_S = 10
@@ -38,7 +39,7 @@ class ConsoleSink(EventListener):
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or Terminal(highlight=False)
         self._quiet = quiet
         self._progress = Progress()
         self._live: Live | None = None

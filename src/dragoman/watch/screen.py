@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from dragoman import units
+from dragoman.printable import printable_line
 from dragoman.report import measures
 from dragoman.report.cost import spent_text
 from dragoman.report.facts import Facts
@@ -51,7 +52,7 @@ def screen(now: Now, *, width: int, height: int) -> list[Text]:
     charts = _charts(now.facts, width, min(left, most)) if left >= _LEAST_CHART else []
     lines = [*head, *charts, *phases, *hosts, *alerts][:height]
     for line in lines:
-        line.plain = "".join(one if one.isprintable() else "�" for one in line.plain)
+        line.plain = printable_line(line.plain)
         line.truncate(width, overflow="ellipsis")
     return lines
 

@@ -1,0 +1,27 @@
+"""Text of others on its way to a terminal: nothing in it steers what shows it.
+
+A host's name, its messages, a file that came from it: an escape sequence there could clear the
+screen, set the title, hide what follows, or write to the clipboard.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+INSTEAD: Final = "\N{REPLACEMENT CHARACTER}"
+# Control characters (C0, DEL, C1), line separators, the marks that turn the direction of what
+# follows, and halves of surrogate pairs. Joiners stay: Persian and emoji are written with them.
+_STEERING: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_LINE: Final = re.compile(f"[{_STEERING}]")
+_IN_TEXT: Final = re.compile(f"(?![\n\t])[{_STEERING}]")
+
+
+def printable_line(text: str) -> str:
+    """The text as one line: each character that would steer a terminal is shown as U+FFFD."""
+    return _IN_LINE.sub(INSTEAD, text)
+
+
+def printable(text: str) -> str:
+    """The same, but line breaks and tabs stay."""
+    return _IN_TEXT.sub(INSTEAD, text)
