@@ -3,11 +3,14 @@
 The first host writes what all ranks share (step-0004000), every host what its ranks have of their
 own (rank-0002/step-0004000). Here all of it comes together; a resume brings each host
 what it lacks.
+
+Names of checkpoints and of their files come from the hosts. Each is checked here as a whole before
+it becomes a path: nothing that a host sends is written outside of the run.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import subprocess
 import threading
@@ -19,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import directory_parcel
 from dragoman.cluster.hosts import Host, Hosts
@@ -26,10 +31,14 @@ from dragoman.cluster.team import agent_command
 from dragoman.cluster.unpack import unpack
 from dragoman.errors import CheckpointError, DragomanError, MachineError
 from dragoman.files import disk_errors_named, file_sha256
-from dragoman.train.durable import DIGESTS_FILE, discard, remove_drafts, verify
+from dragoman.train.durable import DIGESTS_FILE, discard, read_digests, remove_drafts, verify
 from dragoman.train.steps import step_directories, step_number
 
 CHECKPOINTS: Final = "checkpoints"
+_LOGS: Final = "logs"
+_NAME: Final = re.compile(r"(?:(rank-[0-9]{4,6})/)?step-[0-9]{7,12}")
+"""Of a checkpoint: what all ranks share, or what one rank has of its own."""
+_NAMES: Final = TypeAdapter(list[str])
 _HUNG_UP_S: Final = 0.1
 """How long after it was hung up on, who brings something may begin with the next."""
 
@@ -61,29 +70,45 @@ class RunOnHosts:
         return range(first, first + host.ranks)
 
     def on_host(self, host: Host) -> list[str]:
-        """Names of the checkpoints on a host that it has written itself."""
+        """Names of the checkpoints on a host that it has written itself; others are passed over.
+
+        Raises MachineError where the host fails or its answer is no list of names.
+        """
         command = agent_command(host, code=self.code, verb="list", more=[self.place])
-        names: list[str] = json.loads(ssh.run(host, command))
+        try:
+            names = _NAMES.validate_json(ssh.run(host, command), strict=True)
+        except ValidationError as error:
+            raise MachineError(
+                "its list of checkpoints is not understood",
+                place=host.name,
+                remedy="see what its login shell prints, and whether the host can be trusted",
+            ) from error
         own = {f"rank-{rank:04d}" for rank in self.ranks_of(host)}
-        is_first = host == self.hosts.host[0]
-        return [
-            name for name in names if name.split("/")[0] in own or (is_first and "/" not in name)
-        ]
+        if host == self.hosts.host[0]:
+            own.add("")
+        matches = map(_NAME.fullmatch, names)
+        return [match[0] for match in matches if match and (match[1] or "") in own]
 
     def fetch(self, host: Host, name: str) -> None:
         """Bring one checkpoint here, whole. Raises MachineError or CheckpointError."""
-        self.fetch_directory(host, f"{CHECKPOINTS}/{name}", self.path / CHECKPOINTS / name)
+        assert _NAME.fullmatch(name)
+        self._fetch(host, f"{CHECKPOINTS}/{name}", self.path / CHECKPOINTS / name)
 
-    def fetch_directory(self, host: Host, place: str, target: Path) -> None:
-        """Bring a directory of the run here; one that has digests is checked against them."""
+    def fetch_logs(self, host: Host) -> None:
+        """Bring what a host's launcher and workers have written. Raises MachineError."""
+        self._fetch(host, _LOGS, self.path / _LOGS / host.name)
+
+    def _fetch(self, host: Host, place: str, target: Path) -> None:
+        """Bring a directory of the run here; a checkpoint is checked against its digests."""
         draft = target.with_name(f".{target.name}.draft")
         with disk_errors_named(target.parent):
             try:
                 shutil.rmtree(draft, ignore_errors=True)
                 draft.mkdir(parents=True)
                 self._receive(host, place, draft)
-                if place.startswith(CHECKPOINTS):
+                if place != _LOGS:
                     verify(draft)
+                _check_names(host, place, draft)
                 if target.exists():
                     discard(target)
                 draft.rename(target)
@@ -128,7 +153,7 @@ class RunOnHosts:
                 if trained:
                     if host == self.hosts.host[0]:
                         self._forget_what_lacks_in(names)
-                    self.fetch_directory(host, "logs", self.path / "logs" / host.name)
+                    self.fetch_logs(host)
             except DragomanError as error:
                 failures.append(error)
         if failures:
@@ -191,7 +216,9 @@ class Courier:
     _work: Future[None] = field(default_factory=Future)
 
     def want(self, name: str) -> None:
-        """A checkpoint of this name is complete on the first host."""
+        """A checkpoint of this name is complete on the first host; other names are passed over."""
+        if step_number(name) < 0 or not _NAME.fullmatch(name):
+            return
         with self._changed:
             self._wanted = self.newest = name
             self._changed.notify()
@@ -242,6 +269,21 @@ class Courier:
             self._changed.wait_for(lambda: self._over or self._wanted)
             name, self._wanted = self._wanted, ""
             return "" if self._over else name
+
+
+def _check_names(host: Host, place: str, draft: Path) -> None:
+    """Raises MachineError where the host sent what the directory does not have by our own rules:
+    folders, names that would steer a terminal, or files that the digests do not name.
+    """
+    names = {path.name for path in draft.iterdir()}
+    expected = names if place == _LOGS else {*read_digests(draft), DIGESTS_FILE}
+    for path in draft.iterdir():
+        if path.name not in expected or not path.name.isprintable() or not path.is_file():
+            raise MachineError(
+                f"{place} holds {path.name!r}, which is no file of ours",
+                place=host.name,
+                remedy="remove it there, and see whether the host can be trusted",
+            )
 
 
 def _is_intact(path: Path) -> bool:

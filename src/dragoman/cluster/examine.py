@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import ValidationError
 
 from dragoman import units
 from dragoman.cluster import ssh
@@ -20,6 +21,7 @@ from dragoman.cluster.copying import code_digest, code_parcel, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
+from dragoman.cluster.messages import ProbeResult
 from dragoman.cluster.team import DONE, GONE, Message, Team, in_order
 from dragoman.errors import MachineError
 from dragoman.files import disk_errors_named
@@ -143,7 +145,11 @@ def _ask(
             )
             team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
         said = team.each("facts", timeout_s=_FACTS_S)
-        found = [HostFacts.model_validate(values["facts"]) for values in in_order(asked, said)]
+        # Whatever name a host gives itself, it goes by the one that the user gave it.
+        found = [
+            values["facts"].model_copy(update={"host": host.name})
+            for host, values in zip(asked, in_order(asked, said), strict=True)
+        ]
         ahead = {host.name: _ahead_s(team, host) for host in asked}
     # Of two hosts that disagree this machine's own clock tells which is wrong; it may itself be.
     usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
@@ -178,7 +184,7 @@ def measuring_limit_s(num_hosts: int) -> float:
 def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
     """Facts with what the hosts can reach of each other and how fast."""
     exposed: dict[str, tuple[str, ...]] = {}
-    found: dict[str, Any] = {}
+    found = ProbeResult()
     unmeasured: dict[str, str] = {}
     with Team(hosts.host, code=code, verb="work") as team:
         try:
@@ -198,8 +204,14 @@ def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
                 if message is None:
                     continue
                 if message.what == "measured":
-                    exposed[message.host] = tuple(message.values["exposed"])
-                    found |= json.loads(message.values["line"])
+                    exposed[message.host] = message.values["exposed"]
+                    if message.host != hosts.host[0].name:
+                        continue
+                    try:
+                        found = ProbeResult.model_validate_json(message.values["line"])
+                    except ValidationError:
+                        unmeasured[message.host] = "its measurement is not understood"
+                        break
                 elif said := _broke_off(team, message):
                     unmeasured[message.host] = said
                     break  # the others wait for it, for long
@@ -229,23 +241,22 @@ def _broke_off(team: Team, message: Message) -> str:
     return str(message.values["problem"]) if failed else ""
 
 
-def _network(found: Mapping[str, Any], hosts: Hosts) -> dict[str, Any]:
+def _network(found: ProbeResult, hosts: Hosts) -> dict[str, Any]:
     """What the probe found, in the names of the hosts; nothing where it came to no end."""
-    if not found:
-        return {}
-    names = [host.name for host in hosts.host]
+    names = dict(enumerate(host.name for host in hosts.host))
     pairs = tuple(
         PairFacts(
-            hosts=(names[pair["ranks"][0]], names[pair["ranks"][1]]),
-            forth_bytes_per_s=pair["forth"],
-            back_bytes_per_s=pair["back"],
-            both_bytes_per_s=pair["both"],
-            latency_s=pair["latency_s"],
+            hosts=(names[pair.ranks[0]], names[pair.ranks[1]]),
+            forth_bytes_per_s=pair.forth,
+            back_bytes_per_s=pair.back,
+            both_bytes_per_s=pair.both,
+            latency_s=pair.latency_s,
         )
-        for pair in found["pairs"]
+        for pair in found.pairs
+        if set(pair.ranks) <= names.keys()
     )
     return {
         "pairs": pairs,
-        "all_reduce_bytes_per_s": found["all_reduce"],
-        "diloco_weight_s": found["diloco_weight_s"],
+        "all_reduce_bytes_per_s": found.all_reduce,
+        "diloco_weight_s": found.diloco_weight_s,
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from ipaddress import IPv4Address
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from dragoman.settings import Section
 
@@ -12,11 +13,15 @@ PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
 """What training needs on every host, all in one version."""
 
 
+def _ipv4(text: str) -> str:
+    return str(IPv4Address(text))
+
+
 class InterfaceFacts(Section):
     """The interface over which a host reaches its peers."""
 
     name: str
-    address: str
+    address: Annotated[str, AfterValidator(_ipv4)]
     speed_bits_per_s: float | None = None
     """What the card says; virtual ones say anything."""
     full_duplex: bool | None = None
@@ -49,9 +54,9 @@ class HostFacts(Section):
     shared_memory_bytes: int
     disk_free_bytes: int
     disk_write_bytes_per_s: float | None = None
-    step_s: float | None = None
+    step_s: float | None = Field(default=None, gt=0.0)
     """Median of real training steps without any network."""
-    flop_per_s: float | None = None
+    flop_per_s: float | None = Field(default=None, gt=0.0)
     """Useful arithmetic in them."""
     closed_ports: tuple[str, ...] | None = None
     """address:port of peers that it could not reach."""

@@ -38,6 +38,7 @@ from dragoman.settings import Section
 # No leading dash: a name is an argument of ssh, which would take it for an option.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _ADDRESS: Final = _NAME
+_FOLDER_NAME: Final = r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$"
 _LOGIN: Final = r"^([A-Za-z0-9:][A-Za-z0-9:._%-]*)?$"
 _USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
 HOSTS_FILE: Final = "hosts.json"
@@ -47,7 +48,7 @@ _SUFFIXES: Final = (".toml", ".tml", ".json", ".yaml", ".yml", ".ini", ".cfg", "
 MOST_PRICE: Final = 1e9
 """Of a host for an hour; what is beyond it is a slip."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
-_PATH: Final = r"^[A-Za-z0-9._/][A-Za-z0-9._/+@ -]*$"
+_PATH: Final = r"^[\w./][\w./+@ -]*$"
 _INLINE: Final = re.compile(
     r"(?:(?P<user>[A-Za-z_][A-Za-z0-9._-]*)@)?"
     r"(?P<address>[A-Za-z0-9][A-Za-z0-9._-]{0,254})(?::(?P<gpus>[0-9]{1,4}))?"
@@ -57,6 +58,7 @@ _LOOKS: Final = {
     "address": "an IPv4 address or a name, such as 10.0.0.1; the port of ssh is port = 2222",
     "login": "what ssh takes as a host: a name or an address, without user and port",
     "user": "the name of a user, such as ubuntu",
+    "name": "letters, digits, dots, dashes and underscores, as in the name of a file",
     "interface": "the name of a network interface, such as ens5",
     "python": "a path, absolute or below the home of the user",
     "folder": "a path, absolute or below the home of the user",
@@ -91,7 +93,7 @@ class Host(HostDefaults):
     """What the peers reach it by: an IPv4 address or a name of the private network."""
     login: str = Field(default="", pattern=_LOGIN, max_length=255)
     """What ssh reaches it by from here, or a name of ssh's own configuration; else the address."""
-    name: str = Field(default="", max_length=255)
+    name: str = Field(default="", pattern=_FOLDER_NAME, max_length=255)
     """What tables and logs call it; the address where it is not set."""
     gpus: int = Field(default=0, ge=0, le=64)
     slots: int = Field(default=0, ge=0, le=1024)
@@ -237,12 +239,6 @@ def _check_ranks(host: Host, *, place: str) -> None:
             f"host {host.name}: {problem}",
             place=place,
             remedy="write gpus = 2 (a rank on each GPU) or slots = 2 (ranks on the CPU)",
-        )
-    if not re.fullmatch(_NAME, host.name):
-        raise ConfigError(
-            f"host name {host.name!r} is not usable in file names",
-            place=place,
-            remedy="use letters, digits, dots, dashes and underscores",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Hosts
 from dragoman.cluster.team import Team
+from dragoman.errors import MachineError
 
 _MEET_S: Final = 120.0
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 def shares(hosts: Hosts, facts: ClusterFacts, **values: Any) -> dict[str, WorkRequest]:
@@ -51,7 +54,8 @@ class Job:
     def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
         """Send every host its share and let it knock at the others' doors.
 
-        Raises MachineError where a host is not there, or slower than two minutes.
+        Raises MachineError where a host is not there, or slower than two minutes, or where the
+        store is not on the first host as this machine knows it.
         """
         for name, request in requests.items():
             team.agents[name].tell("work", request=request.model_dump(mode="json"))
@@ -64,8 +68,17 @@ class Job:
             ]
             team.agents[name].tell("reach", doors=doors)
         reached = team.each("reached", timeout_s=_MEET_S)
-        store = next(values["store"] for values in ready.values() if values["store"])
-        closed = {name: tuple(values["closed"]) for name, values in reached.items()}
+        first, request = next(iter(requests.items()))
+        store = ready[first]["store"]
+        place = f"{request.address}:"
+        port, _, token = store.removeprefix(place).partition("/")
+        if not store.startswith(place) or not _PORT.fullmatch(port) or token != request.token:
+            raise MachineError(
+                "it names a store that is not its own",
+                place=first,
+                remedy="see whether the host can be trusted",
+            )
+        closed = {name: values["closed"] for name, values in reached.items()}
         return cls(team, store, closed)
 
     def begin(self) -> None:

@@ -14,10 +14,13 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from pydantic import ValidationError
+
 from dragoman import units
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
 from dragoman.cluster.hosts import Host
+from dragoman.cluster.messages import MESSAGES
 from dragoman.errors import MachineError
 
 _STAY_EVERY_S: Final = 1.0
@@ -26,7 +29,7 @@ _END_S: Final = 10.0
 
 
 class Message(NamedTuple):
-    """What an agent said; `gone` where its connection ended."""
+    """What an agent said, of a kind in messages.py; `gone` where its connection ended."""
 
     host: str
     what: str
@@ -56,6 +59,7 @@ class Agent:
         self.host = host
         self._inbox = inbox
         self._has_spoken = False
+        self._is_understood = True
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `close`
         self._process = ssh.start(host, arguments, stderr=self._errors.fileno())
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -75,6 +79,12 @@ class Agent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             exit_code = self._process.wait()
+        if not self._is_understood:
+            return MachineError(
+                "its answer is not understood",
+                place=self.host.name,
+                remedy="see what its login shell prints, and whether the host can be trusted",
+            )
         if exit_code == ssh.NO_LOGIN and self._has_spoken:
             return MachineError(
                 "the connection was lost: no answer for "
@@ -99,15 +109,18 @@ class Agent:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        # What runs there may print what is no word of ours, and be it a number.
-        nonsense = (ValueError, KeyError, AttributeError, TypeError)
-        with self._process.stdout as lines, contextlib.suppress(*nonsense):
+        with self._process.stdout as lines, contextlib.suppress(ValueError):  # closed meanwhile
             ssh.skip_greeting(lines)
             for line in lines:
-                values = json.loads(line)
-                what = values.pop("say")
+                try:
+                    said = MESSAGES.validate_json(line, strict=True)
+                except ValidationError:
+                    self._is_understood = False
+                    self._process.kill()
+                    break
                 self._has_spoken = True
-                self._inbox.put(Message(self.host.name, what, values))
+                values = {name: value for name, value in said if name != "say"}
+                self._inbox.put(Message(self.host.name, said.say, values))
         self._inbox.put(Message(self.host.name, GONE, {}))
 
 

@@ -18,19 +18,23 @@ from typing import IO
 def unpack(stream: IO[bytes], directory: Path) -> int:
     """Write the plain files of a tar stream below the directory; returns how many there were.
 
-    Links, devices and names that lead out of the directory are refused with a ValueError. Raises
-    EOFError where the stream ends early, or is no archive.
+    Links, devices, names that lead out of the directory and files inside of files are refused with
+    a ValueError. Raises EOFError where the stream ends early, or is no archive.
     """
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             return sum(_write(archive, member, directory) for member in archive)
     except tarfile.TarError as error:
         raise EOFError(f"the archive is not whole: {error}") from error
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise ValueError("a file and a folder of one name") from error
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: Path) -> int:
     name = Path(member.name)
-    content = archive.extractfile(member) if member.isreg() else None
+    # A sparse file of some bytes would fill the disk with what it claims to be.
+    plain = member.isreg() and not member.issparse()
+    content = archive.extractfile(member) if plain else None
     if content is None or name.is_absolute() or ".." in name.parts:
         raise ValueError(f"not a plain file: {member.name}")
     path = directory / name

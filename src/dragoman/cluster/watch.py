@@ -23,6 +23,7 @@ from dragoman.telemetry.events import (
     Environment,
     Event,
     EventListener,
+    is_complete,
     read_line,
 )
 
@@ -44,7 +45,11 @@ class HostsReturnedError(MachineError):
 
 
 class Record:
-    """Events as they come: into the run's own files; rank 0's and all alerts to who listens."""
+    """Events as they come: into the run's own files; rank 0's and all alerts to who listens.
+
+    A host may write the files of its own ranks. What it says there is shown where it is an event
+    of that rank with all that its kind has.
+    """
 
     def __init__(
         self, directory: Path, listeners: Sequence[EventListener], courier: Courier
@@ -53,11 +58,27 @@ class Record:
         self._directory = directory
         self._listeners = listeners
         self._courier = courier
+        run = courier.run
+        self._ranks = {
+            (host.name, f"rank-{rank:04d}.jsonl"): rank
+            for host in run.hosts.host
+            for rank in run.ranks_of(host)
+        }
 
-    def append(self, name: str, text: str) -> None:
-        """Take over whole lines of one file."""
-        lines = text.encode()
-        path = self._directory / Path(name).name
+    def append(self, host: str, name: str, text: str) -> None:
+        """Take over whole lines of one file.
+
+        Raises MachineError where the host has no rank of this file, and where the disk is full.
+        """
+        rank = self._ranks.get((host, name))
+        if rank is None:
+            raise MachineError(
+                f"sends {name!r}, which is no event file of its ranks",
+                place=host,
+                remedy="see whether the host can be trusted",
+            )
+        lines = text.encode(errors="replace")
+        path = self._directory / name
         try:
             with path.open("ab") as file:
                 file.write(lines)
@@ -66,7 +87,8 @@ class Record:
                 f"cannot be written: {error.strerror}", place=path, remedy="free disk space here"
             ) from error
         for event in filter(None, map(read_line, lines.splitlines())):
-            if event.rank == 0 or event.kind == Alert.kind:
+            shown = rank == 0 or event.kind == Alert.kind
+            if shown and event.rank == rank and is_complete(event):
                 self._see(event)
 
     def _see(self, event: Event) -> None:
@@ -126,7 +148,7 @@ class Watch:
 
     def _see(self, message: Message) -> None:
         if message.what == "events":
-            self.record.append(message.values["file"], message.values["text"])
+            self.record.append(message.host, message.values["file"], message.values["text"])
         elif message.what == GONE:
             self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
         elif message.what == DONE and message.values["exit_code"] == _INTERRUPTED:

@@ -24,11 +24,18 @@ from dragoman.errors import MachineError
 SCHEMA_VERSION = 1
 
 
+_KINDS: dict[str, type[Payload]] = {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
     """What one kind of event says. Values are str, int, float, bool or None (not measured)."""
 
     kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Every kind is known by its name."""
+        _KINDS[cls.kind] = cls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +233,8 @@ _ENVELOPE: dict[str, type | UnionType] = {
 }
 _LARGEST = 1e11
 """No clock says more seconds, and no run has more steps."""
+_LARGEST_VALUE = 1e24
+"""Beyond all FLOP of a run."""
 
 
 class EventWriter:
@@ -363,6 +372,31 @@ def read_line(line: bytes) -> Event | None:
     if not all(0 <= (envelope[name] or 0) < _LARGEST for name in ("time", "mono_s", "step")):
         return None
     return Event(**envelope, payload=values)
+
+
+def is_complete(event: Event) -> bool:
+    """Whether an event has all that its kind says, each of the right type, as its writer makes it.
+
+    What another machine sends need not be so. A kind that is not known here asks for nothing.
+    """
+    kind = _KINDS.get(event.kind)
+    wanted = fields(kind) if kind is not None else ()
+    return all(
+        one.name in event.payload and _fits(event.payload[one.name], str(one.type))
+        for one in wanted
+    )
+
+
+def _fits(value: object, annotation: str) -> bool:
+    """Annotations are str, int, float or bool, each perhaps `| None`. NaN is written as null."""
+    kind = annotation.removesuffix(" | None")
+    if value is None:
+        return kind == "float" or kind != annotation
+    if isinstance(value, bool) or kind == "bool":
+        return isinstance(value, bool) and kind == "bool"
+    if isinstance(value, int | float):
+        return abs(value) <= _LARGEST_VALUE and (kind == "float" or kind == type(value).__name__)
+    return isinstance(value, str) and kind == "str"
 
 
 def _is_torn(path: Path) -> bool:

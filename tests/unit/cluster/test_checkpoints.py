@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
+import json
 import os
 import resource
 import signal
 import sys
+import tarfile
 import threading
 import time
 from dataclasses import replace
@@ -17,10 +22,12 @@ from dragoman.cluster.agent.work import forget_newer
 from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
 from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
 from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.training import bring_back
-from dragoman.cluster.watch import stop_requests
+from dragoman.cluster.watch import Record, stop_requests
 from dragoman.errors import MachineError
 from dragoman.launch import InterruptedRunError
+from dragoman.telemetry.events import Alert, CheckpointWritten, Event, EventListener, EventWriter
 from dragoman.train.durable import publish, verify
 from dragoman.train.steps import step_directories, step_name
 from processes import processes_in, wait_until
@@ -208,3 +215,192 @@ def test_a_login_shell_that_runs_something_else_is_named(home: Path, remote: Run
     for act in (Parcel("data/2", {"a": b"one"}).send, remote.on_host):
         with pytest.raises(MachineError, match=r"alpha: its login shell does not run .*\.bashrc"):
             act(host)
+
+
+def archive(names: dict[str, bytes], *, link: str = "") -> bytes:
+    """A tar stream as no agent of ours makes it."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w|") as made:
+        if link:
+            entry = tarfile.TarInfo("link")
+            entry.type, entry.linkname = tarfile.SYMTYPE, link
+            made.addfile(entry)
+        for name, content in names.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            made.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def whole(**files: bytes) -> dict[str, bytes]:
+    """A checkpoint's files with digests that fit them."""
+    digests = {
+        name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        for name, content in files.items()
+    }
+    return {**files, "digests.json": json.dumps(digests).encode()}
+
+
+def lie(remote: RunOnHosts, *, listed: object, sent: bytes) -> None:
+    """The host is another's from now on: it lists and sends what that one likes."""
+    there = remote.path.parent / "lies"
+    there.mkdir()
+    (there / "list").write_text(json.dumps(listed))
+    (there / "send").write_bytes(sent)
+    (remote.path.parent / "bin" / "ssh").write_text(
+        f"#!/bin/sh\necho {BEGIN}\n"
+        f"case $* in *' list '*) cat {there}/list;; *' send '*) cat {there}/send;; esac\n"
+    )
+
+
+def everything_below(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+OUTSIDE = (
+    "rank-0000/../../../../victim",
+    "rank-0000/../../../victim",
+    "rank-0000/step-0000180/../../../../victim",
+    "step-0000180/../../../victim",
+    "../../victim",
+    "/tmp/victim",
+    "..",
+    ".",
+    "",
+    "step-../../victim",
+    "step-0000180\n",
+    "step-" + "9" * 5000,
+    "step-\u0661\u0662\u0663\u0664\u0665\u0666\u0667",
+    "rank-0000",
+    "rank-0000/average",
+    "average",
+)
+
+
+def test_no_name_that_a_host_lists_leads_out_of_the_run(home: Path, remote: RunOnHosts) -> None:
+    victim = remote.path.parent / "victim"
+    victim.mkdir()
+    write(victim / "thesis.txt", b"years of work")
+    write(remote.path / CHECKPOINTS / "average", b"the user's own")
+    lie(remote, listed=[*OUTSIDE, NAME], sent=archive(whole(payload=b"mine now")))
+    before = everything_below(remote.path.parent)
+    assert remote.on_host(remote.hosts.host[0]) == [NAME]
+    with contextlib.suppress(MachineError):
+        remote.collect(trained=True)
+    after = everything_below(remote.path.parent)
+    assert {name: after.get(name) for name in before} == before
+    arrived = f"demo/{CHECKPOINTS}/{NAME}/"
+    assert all(name.startswith((arrived, "demo/logs/alpha/")) for name in after.keys() - before)
+
+
+@pytest.mark.parametrize("listed", [{"a": 1}, "step-0000180", [1], None])
+def test_a_list_that_is_none_is_named(listed: object, home: Path, remote: RunOnHosts) -> None:
+    lie(remote, listed=listed, sent=b"")
+    with pytest.raises(MachineError, match=r"^alpha: its list of checkpoints is not understood; "):
+        remote.collect()
+
+
+HOSTILE = {
+    "out of it": archive({**whole(a=b"1"), "../../victim": b"x"}),
+    "absolute": archive({**whole(a=b"1"), "/tmp/dragoman-victim": b"x"}),
+    "a link": archive(whole(a=b"1"), link="/tmp"),
+    "through a link": archive({"link/victim": b"x", **whole(a=b"1")}, link="/tmp"),
+    "a folder": archive({**whole(a=b"1"), "more/a": b"x"}),
+    "a file inside a file": archive({**whole(a=b"1"), "a/b": b"x"}),
+    "a file without digest": archive({**whole(a=b"1"), ".bashrc": b"x"}),
+    "a name that steers": archive({**whole(a=b"1"), "\x1b[2J": b"x"}),
+}
+
+
+@pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE)
+def test_a_checkpoint_that_is_none_of_ours_is_not_taken(
+    sent: bytes, home: Path, remote: RunOnHosts
+) -> None:
+    lie(remote, listed=[NAME], sent=sent)
+    before = everything_below(remote.path.parent)
+    with pytest.raises(MachineError, match=r"^alpha: ") as caught:
+        remote.fetch(remote.hosts.host[0], NAME)
+    assert str(caught.value).isprintable()
+    assert everything_below(remote.path.parent) == before
+    assert list((remote.path / CHECKPOINTS).iterdir()) == []
+    assert not Path("/tmp/dragoman-victim").exists()
+
+
+def test_logs_are_files_of_one_folder(home: Path, remote: RunOnHosts) -> None:
+    host = remote.hosts.host[0]
+    lie(remote, listed=[], sent=archive({"launch-0.log": b"well", "alpha/launch.log": b"x"}))
+    with pytest.raises(MachineError, match="alpha: logs holds 'alpha', which is no file of ours"):
+        remote.fetch_logs(host)
+    assert not (remote.path / "logs" / "alpha").exists()
+
+
+@pytest.mark.parametrize("path", ["..", "x/..", "/", "", "checkpoints/average", "step-../x"])
+def test_no_event_of_a_host_names_a_folder_to_replace(
+    path: str, home: Path, remote: RunOnHosts
+) -> None:
+    courier = Courier(remote)
+    record = Record(remote.path / "events", [], courier)
+    saved_it = CheckpointWritten(path=path, reason="interval", size_bytes=1, seconds_s=1.0)
+    with EventWriter(home / "events") as events:
+        events.write(saved_it, step=1)
+    record.append("alpha", "rank-0000.jsonl", events.path.read_text())
+    assert courier.newest == ""
+    events.path.write_text(
+        events.path.read_text().replace(f'"path": "{path}"', f'"path": "{NAME}"')
+    )
+    record.append("alpha", "rank-0000.jsonl", events.path.read_text())
+    assert courier.newest == NAME
+
+
+@pytest.mark.parametrize(
+    ("host", "file"),
+    [
+        ("alpha", "rank-0001.jsonl"),
+        ("alpha", "prepare.jsonl"),
+        ("alpha", "../session.json"),
+        ("alpha", ".."),
+        ("alpha", ""),
+        ("beta", "rank-0000.jsonl"),
+    ],
+)
+def test_a_host_writes_the_events_of_its_own_ranks(
+    host: str, file: str, home: Path, remote: RunOnHosts
+) -> None:
+    beta = Host(address="10.0.0.2", name="beta", slots=1)
+    both = replace(remote, hosts=Hosts(host=(*remote.hosts.host, beta)))
+    record = Record(both.path / "events", [], Courier(both))
+    with pytest.raises(MachineError, match=f"^{host}: sends .* no event file of its ranks"):
+        record.append(host, file, "{}\n")
+    assert list((both.path / "events").iterdir()) == []
+
+
+def test_an_event_that_lacks_something_or_is_another_rank_s_is_kept_and_not_shown(
+    home: Path, remote: RunOnHosts
+) -> None:
+    seen: list[Event] = []
+
+    class Listener(EventListener):
+        def __call__(self, event: Event) -> None:
+            seen.append(event)
+
+    beta = Host(address="10.0.0.2", name="beta", slots=1)
+    both = replace(remote, hosts=Hosts(host=(*remote.hosts.host, beta)))
+    record = Record(both.path / "events", [Listener()], Courier(both))
+    with EventWriter(home / "events") as events:
+        events.write(Alert(severity="error", cause="smoke", remedy="water"))
+    whole_line = events.path.read_text()
+    broken = [
+        whole_line.replace('"cause": "smoke"', '"cause": 7'),
+        whole_line.replace(', "remedy": "water"', ""),
+        whole_line.replace('"kind": "alert"', '"kind": "run_started"'),
+        "[]\n",
+        "\x00\n",
+    ]
+    assert whole_line not in broken
+    record.append("alpha", "rank-0000.jsonl", "".join(broken))
+    record.append("beta", "rank-0001.jsonl", whole_line)  # it says that it is rank 0
+    assert seen == []
+    record.append("alpha", "rank-0000.jsonl", whole_line)
+    assert [event.payload["cause"] for event in seen] == ["smoke"]
+    assert (both.path / "events" / "rank-0000.jsonl").read_text() == "".join([*broken, whole_line])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dragoman.cluster import hosts as hosts_module
-from dragoman.cluster.hosts import HOSTS_FILE, Host, load_hosts, record_hosts, recorded_hosts
+from dragoman.cluster.hosts import (
+    HOSTS_FILE,
+    Host,
+    Hosts,
+    load_hosts,
+    record_hosts,
+    recorded_hosts,
+)
 from dragoman.errors import CheckpointError, ConfigError, MachineError
 
 GOOD = """\
@@ -191,7 +199,7 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
         ('[[host]]\naddress = "a"\ngpus = 65\n', "hosts.toml:3: host[0].gpus = 65"),
         ('[[host]]\naddress = "a"\ngpus = 1\nport = 0\n', "hosts.toml:4: host[0].port = 0"),
         ('[[host]]\naddress = "-oX"\ngpus = 1\n', "hosts.toml:2: host[0].address = '-oX'"),
-        ('[[host]]\naddress = "a"\nname = "a/b"\ngpus = 1\n', "host name 'a/b'"),
+        ('[[host]]\naddress = "a"\nname = "a/b"\ngpus = 1\n', "name = 'a/b' is not usable"),
         ('[[host]]\naddress = "a"\nname = "a\\n"\ngpus = 1\n', r"host name 'a\n'"),
         ('[[host]]\naddress = "fe80::1"\ngpus = 1\n', "'fe80::1' is not usable; write an IPv4"),
         ('[[host]]\naddress = "a:22"\ngpus = 1\n', "the port of ssh is port = 2222"),
@@ -263,3 +271,37 @@ def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"hosts\.json.*; check the disk"):
         record_hosts(tmp_path, load_hosts("10.0.0.1:1"))
     assert [path.name for path in tmp_path.iterdir()] == [HOSTS_FILE]
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc", "..", "a/b", "a\n", "\x1b[2J", "-x"])
+def test_a_host_s_name_names_no_other_folder(name: str, tmp_path: Path) -> None:
+    """Its logs lie below it. The record of a run may have come from somebody else."""
+    file = tmp_path / "hosts.toml"
+    entry = f'[[host]]\naddress = "a"\ngpus = 1\nname = {json.dumps(name)}\n'
+    file.write_text(entry)
+    with pytest.raises(
+        ConfigError, match=r"hosts\.toml:4: .*name .* write letters, digits"
+    ) as caught:
+        load_hosts(str(file))
+    assert str(caught.value).isprintable()
+    good = Hosts(host=(Host(address="a", name="good", gpus=1),)).model_dump_json()
+    (tmp_path / "hosts.json").write_text(good.replace('"good"', json.dumps(name)))
+    with pytest.raises(CheckpointError, match="does not say which hosts"):
+        recorded_hosts(tmp_path)
+
+
+def test_a_path_may_have_spaces_and_any_letters_but_nothing_that_a_shell_or_terminal_reads(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "hosts.toml"
+    entry = '[[host]]\naddress = "a"\ngpus = 1\n'
+    for path in ("/tmp/xü y/.venv/bin/python", "/home/用户/bin/python", "x+1/a-b_c@d"):
+        file.write_text(f'{entry}python = "{path}"\n')
+        (host,) = load_hosts(str(file)).host
+        assert host.python == path
+    for character in "$`;&|<>(){}[]*?!#~\\'%\"\n\x1b\u202e\u2028":
+        quoted = json.dumps(f"/home/a{character}b")
+        for key in ("python", "folder"):
+            file.write_text(f"{entry}{key} = {quoted}\n")
+            with pytest.raises(ConfigError, match=key):
+                load_hosts(str(file))

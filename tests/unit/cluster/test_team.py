@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.hosts import Host
+from dragoman.cluster.job import Job
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.team import GONE, Team
 from dragoman.errors import MachineError
@@ -32,7 +35,8 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for(
     answers: Path,
 ) -> None:
-    (answers / "10.0.0.1").write_text('echo \'{"say": "ready"}\'; echo bad luck >&2; exit 3\n')
+    ready = '{"say": "ready", "store": "", "door": 7}'
+    (answers / "10.0.0.1").write_text(f"echo '{ready}'; echo bad luck >&2; exit 3\n")
     (answers / "b").write_text("cat > /dev/null\n")  # says nothing that is asked for
     with Team(HOSTS, code="0" * 64, verb="work") as team:
         with pytest.raises(MachineError) as caught:
@@ -42,9 +46,10 @@ def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for
 
 
 def test_what_a_login_shell_says_first_is_passed_over(answers: Path) -> None:
-    (answers / "b").write_text('echo \'{"say": "ready", "number": 7}\'; cat > /dev/null\n')
+    ready = '{"say": "ready", "store": "", "door": 7}'
+    (answers / "b").write_text(f"echo '{ready}'; cat > /dev/null\n")
     with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
-        assert team.each("ready", timeout_s=60) == {"beta": {"number": 7}}
+        assert team.each("ready", timeout_s=60) == {"beta": {"store": "", "door": 7}}
 
 
 def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path) -> None:
@@ -55,10 +60,60 @@ def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path
         wait_until(lambda: (answers / "heard").read_text().count('"stay"') >= 2, limit_s=20)
 
 
-@pytest.mark.parametrize("said", ["Welcome to beta!", "42", "[]", "{}", "null"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Welcome to beta!",
+        "42",
+        "[]",
+        "{}",
+        "null",
+        '{"say": "done"}',
+        '{"say": "done", "exit_code": "1", "problem": [], "weight": "much"}',
+        '{"say": "ready", "store": 3, "door": -1}',
+        '{"say": "facts", "facts": {"host": "beta"}}',
+        '{"say": "events", "file": ["rank-0000.jsonl"], "text": null}',
+        "[" * 5000,
+    ],
+)
 def test_a_host_that_talks_nonsense_is_gone(answers: Path, said: str) -> None:
     (answers / "b").write_text(f"echo '{said}'; cat > /dev/null\n")
     with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
         message = team.next(30)
         assert message is not None
         assert (message.host, message.what) == ("beta", GONE)
+        assert "its answer is not understood" in str(team.agents["beta"].failure())
+
+
+@pytest.mark.parametrize(
+    "store", ["10.9.9.9:80/TOKEN", "10.0.0.1:80/other", "10.0.0.1:/TOKEN", "", "10.0.0.1.evil:1/x"]
+)
+def test_the_first_host_cannot_send_the_others_to_a_store_elsewhere(
+    answers: Path, store: str
+) -> None:
+    requests = {
+        host.name: WorkRequest(
+            job="train", number=number, num_hosts=2, ranks=1, interface="eth0",
+            address=("10.0.0.1", "10.0.0.2")[number], token="TOKEN",
+        )
+        for number, host in enumerate(HOSTS)
+    }  # fmt: skip
+
+    def answer(name: str, own: str) -> None:
+        ready = json.dumps({"say": "ready", "store": own, "door": 7})
+        reached = json.dumps({"say": "reached", "closed": []})
+        (answers / name).write_text(
+            f"echo '{ready}'\nwhile read line; do\n"
+            f"case $line in *reach*) echo '{reached}';; esac\ndone\n"
+        )
+
+    answer("10.0.0.1", store)
+    answer("b", "")
+    with (
+        Team(HOSTS, code="0" * 64, verb="work") as team,
+        pytest.raises(MachineError, match="alpha: it names a store that is not its own"),
+    ):
+        Job.gather(team, requests)
+    answer("10.0.0.1", "10.0.0.1:80/TOKEN")
+    with Team(HOSTS, code="0" * 64, verb="work") as team:
+        assert Job.gather(team, requests).store == "10.0.0.1:80/TOKEN"

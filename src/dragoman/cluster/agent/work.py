@@ -27,6 +27,7 @@ from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool
+from dragoman.cluster.messages import Weight
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.errors import DragomanError, MachineError
 from dragoman.launch import (
@@ -45,8 +46,6 @@ _FORWARD_EVERY_S: Final = 0.2
 _SAVE_S: Final = 60.0
 """How long workers may save once the desk is gone."""
 _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
-Weight = Literal["own", "hung", "signal", "other"]
-"""How likely a failure is the cause of those of the other hosts."""
 
 
 class WorkRequest(Section):
