@@ -115,8 +115,8 @@ def test_a_dead_worker_is_reported_in_one_line(folder: Path) -> None:
     workers = [
         pid
         for pid in processes_of(folder)
-        if b"dragoman.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        and b"dragoman.launch" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"dragoman.worker" in (words := Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+        and b"dragoman.launch" not in words
     ]
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)

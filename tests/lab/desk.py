@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -104,9 +105,16 @@ def set_up_desk(lab: Lab, *, slots: Sequence[int] = (2, 1)) -> Desk:
 
 
 def programs(host: LabHost) -> list[str]:
-    """What runs of ours on a host."""
-    listing = host.run(["ps", "axo", "args"]).stdout.splitlines()
-    return [line for line in listing if "dragoman" in line]
+    """What runs on a host beside its first process and sshd: all of it is ours.
+
+    No word is looked for: the folder of this checkout has a part in many command lines.
+    """
+    running = host.processes().items()
+    return [
+        shlex.join(words)
+        for pid, words in running
+        if pid != 1 and not Path(words[0].split(":")[0]).name.startswith("sshd")
+    ]
 
 
 def nothing_left(desk: Desk, hosts: list[LabHost] | None = None) -> None:
@@ -119,11 +127,10 @@ def nothing_left(desk: Desk, hosts: list[LabHost] | None = None) -> None:
 
 def workers(host: LabHost) -> list[int]:
     """Process ids of a host's workers, as it counts them."""
-    listing = host.run(["ps", "axo", "pid,args"]).stdout.splitlines()
     return [
-        int(line.split()[0])
-        for line in listing
-        if "dragoman.worker" in line and "dragoman.launch" not in line
+        pid
+        for pid, words in host.processes().items()
+        if "dragoman.worker" in words and "dragoman.launch" not in words
     ]
 
 

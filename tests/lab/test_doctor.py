@@ -82,7 +82,7 @@ def a_clock_ahead(lab: Lab, _hosts_file: Path) -> None:
         "import time\nreal = time.time\ntime.time = lambda: real() + 5\n"
     )
     wrapper = beta.home / "python"
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{folder} exec {sys.executable} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{folder} exec "{sys.executable}" "$@"\n')
     wrapper.chmod(0o755)
     _set_of_beta(_hosts_file, f'python = "{wrapper}"')
 

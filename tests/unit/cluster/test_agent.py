@@ -184,9 +184,8 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
         "    print(child.pid, flush=True)\n"
         "    child.wait()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE
-    ) as left_behind:
+    command = [sys.executable, "-c", program, "dragoman.cluster.agent"]  # the word of an agent
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as left_behind:
         assert left_behind.stdout is not None
         child = int(left_behind.stdout.readline())
         with sole_agent(tmp_path):
@@ -194,12 +193,14 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
             wait_until(lambda: state_of(child) in ("Z", ""))
 
 
+@pytest.mark.parametrize("words", [[], ["notes on dragoman.cluster.agent.md"]])
 def test_a_program_that_has_the_number_of_a_dead_agent_is_let_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sole, "_GONE_S", 0.3)
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)", *words]
     with (
-        subprocess.Popen(["sleep", "600"]) as bystander,
+        subprocess.Popen(sleeper) as bystander,
         (tmp_path / f"agent-{socket.gethostname()}.pid").open("a+") as record,
     ):
         # An agent has the lock and has not written yet who it is.

@@ -33,8 +33,11 @@ from dragoman.train.steps import step_directories, step_name
 from processes import processes_in, wait_until
 
 NAME = "step-0000180"
+# Lines for a shell that are a string to Python: no path with a space can follow #!.
 SSH = """\
-#!{python}
+#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import os, subprocess, sys, time
 GONE = "10.0.0.9"
 os.chdir({home!r})

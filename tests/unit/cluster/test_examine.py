@@ -91,7 +91,7 @@ def test_of_two_clocks_that_disagree_the_wrong_one_is_named(wrong: str, tmp_path
         "import time\nreal = time.time\ntime.time = lambda: real() + 5\n"
     )
     ahead = tmp_path / "python"
-    ahead.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{tmp_path} exec {sys.executable} "$@"\n')
+    ahead.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{tmp_path} exec "{sys.executable}" "$@"\n')
     ahead.chmod(0o755)
     hosts = Hosts(
         host=tuple(
@@ -144,7 +144,7 @@ def python_that(tmp_path: Path, shell: str) -> str:
     """A Python that does something else where it is the agent."""
     path = tmp_path / "python-of-a-host"
     agent = f'case " $* " in {shell} esac'
-    path.write_text(f'#!/bin/sh\n{agent}\nexec {sys.executable} "$@"\n')
+    path.write_text(f'#!/bin/sh\n{agent}\nexec "{sys.executable}" "$@"\n')
     path.chmod(0o755)
     return str(path)
 

@@ -200,7 +200,7 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
         ('[[host]]\naddress = "a"\ngpus = 1\nport = 0\n', "hosts.toml:4: host[0].port = 0"),
         ('[[host]]\naddress = "-oX"\ngpus = 1\n', "hosts.toml:2: host[0].address = '-oX'"),
         ('[[host]]\naddress = "a"\nname = "a/b"\ngpus = 1\n', "name = 'a/b' is not usable"),
-        ('[[host]]\naddress = "a"\nname = "a\\n"\ngpus = 1\n', r"host name 'a\n'"),
+        ('[[host]]\naddress = "a"\nname = "a\\n"\ngpus = 1\n', "is not usable; write letters"),
         ('[[host]]\naddress = "fe80::1"\ngpus = 1\n', "'fe80::1' is not usable; write an IPv4"),
         ('[[host]]\naddress = "a:22"\ngpus = 1\n', "the port of ssh is port = 2222"),
         ('[defaults]\nuser = "$(id)"\n[[host]]\naddress = "a"\n', "write the name of a user"),

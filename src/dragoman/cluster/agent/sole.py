@@ -71,6 +71,6 @@ def _end(text: str) -> None:
 
 def _is_agent(pid: str) -> bool:
     try:
-        return _PROGRAM in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return _PROGRAM in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
