@@ -7,6 +7,12 @@ stripped, and the text is in Unicode NFC. Nothing that a reader could see is cha
 from __future__ import annotations
 
 import unicodedata
+from functools import cache
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 _BYTE_ORDER_MARK = "\ufeff"
 _ASCII_SPACES = "\t\r"
@@ -15,21 +21,63 @@ UNICODE_SPACES = (
     "\u200b\u2028\u2029\u202f\u205f\u3000"
     "\u2581"  # how SentencePiece writes a space: it would come back as one
 )
+_LONGEST_RUN: Final = 30
+"""Combining marks in a row. Unicode's Stream-Safe Text Format (UAX #15, section 13) has this
+limit: the longest run in a real language has 18."""
+_LONGEST_SORTED: Final = 10 * _LONGEST_RUN
+"""Python sorts a run in quadratic time when it normalises; up to here that costs nothing."""
+_NUM_CODES: Final = 0x20000
+"""No combining mark stands after these two planes: ideographs and tags do."""
+_JOINER: Final = "\u034f"
+"""COMBINING GRAPHEME JOINER, which that format puts into longer runs. It is invisible."""
 
 
 def normalize(text: str, *, lowercase: bool = False) -> str:
     """The normalised form of text of any number of lines; the number of lines stays.
 
     Only the newline separates lines. Control characters stay, for a filter to judge.
+    The time is linear in the length of the text, whatever the text is.
     """
     if lowercase:
         text = text.lower()
     spaces = _ASCII_SPACES
     if not text.isascii():
-        text = unicodedata.normalize("NFC", text).replace(_BYTE_ORDER_MARK, "")
+        text = text.replace(_BYTE_ORDER_MARK, "")
+        # The first cut keeps NFC fast. A run may grow in NFC, by marks that were part of a letter.
+        text = _cut_runs(text, longest=_LONGEST_SORTED)
+        text = _cut_runs(unicodedata.normalize("NFC", text), longest=_LONGEST_RUN)
         spaces += UNICODE_SPACES
     for space in spaces:
         text = text.replace(space, " ")
     while "  " in text:
         text = text.replace("  ", " ")
     return text.replace(" \n", "\n").replace("\n ", "\n").strip(" ")
+
+
+def _cut_runs(text: str, *, longest: int) -> str:
+    """The text with a joiner after every 30 marks of each run of more marks than `longest`."""
+    # Two neighbours of such a sample lie in each run that is too long: that is quick to look for.
+    sample = _are_marks(text[:: longest // 2])
+    if not (sample[1:] & sample[:-1]).any():
+        return text
+    marks = _are_marks(text)
+    bounds = np.flatnonzero(np.diff(marks, prepend=False, append=False)).tolist()
+    cuts = [0]
+    for start, end in zip(bounds[::2], bounds[1::2], strict=True):
+        if end - start > longest:
+            cuts += range(start + _LONGEST_RUN, end, _LONGEST_RUN)
+    return _JOINER.join(text[start:end] for start, end in pairwise([*cuts, len(text)]))
+
+
+def _are_marks(text: str) -> NDArray[np.bool_]:
+    """Whether each character is a combining mark."""
+    if text.isascii():
+        return np.zeros(len(text), dtype=np.bool_)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return _mark_table()[np.minimum(codes, _NUM_CODES)]
+
+
+@cache
+def _mark_table() -> NDArray[np.bool_]:
+    classes = map(unicodedata.combining, map(chr, range(_NUM_CODES)))
+    return np.array([*map(bool, classes), False])

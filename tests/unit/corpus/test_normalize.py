@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import time
 import unicodedata
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +41,39 @@ def test_lines_stay_lines_and_once_is_enough(text: str, lowercase: bool) -> None
 @given(st.lists(st.text(st.characters(blacklist_characters="\n"))))
 def test_a_line_is_normalised_the_same_alone_and_among_others(lines: list[str]) -> None:
     assert normalize("\n".join(lines)).split("\n") == ([normalize(line) for line in lines] or [""])
+
+
+MARKS = st.text(
+    st.sampled_from("\u0301\u0327\u0344\u0f71\u0f72\U0001d165"), min_size=25, max_size=70
+)
+
+
+@given(st.lists(st.one_of(MARKS, st.sampled_from(["a", "ế", "\ufeff", " ", "\n", "\u3099"]))))
+def test_long_runs_of_marks_are_cut_once_and_for_all(parts: list[str]) -> None:
+    normal = normalize("".join(parts))
+    assert normalize(normal) == normal
+    assert unicodedata.is_normalized("NFC", normal)
+    assert normal.split("\n") == [normalize(line) for line in "".join(parts).split("\n")]
+    starters = [n for n, c in enumerate(f"a{normal}a") if not unicodedata.combining(c)]
+    assert max(end - start for start, end in pairwise(starters)) <= 31
+
+
+@given(st.text(st.sampled_from("\u0301\u0327\u0344\u05b4\u05bc"), max_size=15))
+def test_runs_as_languages_have_them_are_plain_nfc(marks: str) -> None:
+    assert normalize(f"שa{marks}b\n") == unicodedata.normalize("NFC", f"שa{marks}b\n")
+
+
+def test_a_letter_and_its_marks_come_together_across_a_byte_order_mark() -> None:
+    assert normalize("gro\ufeff\u0308ßer") == "größer"
+
+
+@pytest.mark.parametrize(
+    "marks", ["\u0301\u0327", "\u0f71\u0f72", "\u0344", "\U0001e944\U0001d165"]
+)
+def test_a_line_of_nothing_but_marks_takes_no_longer_than_others(marks: str) -> None:
+    """Sorted in one go these 200,000 marks take minutes."""
+    normalize("ä")  # the table of marks is made once
+    began = time.process_time()
+    normal = normalize(f"a{marks * 100_000}")
+    assert time.process_time() - began < 10
+    assert normal.count("\u034f") > 3_000
