@@ -1,27 +1,23 @@
 """A text file, packed or not -> runs of whole lines, as bytes.
 
-gzip, zstd and xz are told by a file's first bytes, not by its name.
+gzip, bzip2, zstd and xz are known by a file's first bytes, not by its name.
 """
 
 from __future__ import annotations
 
 import hashlib
-import lzma
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-import zstandard
 
+from dragoman.corpus.unpack import PIECE_BYTES, DamagedError, unpacked
 from dragoman.errors import CorpusError
 
 RUN_BYTES = 16 << 20
 MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
 """Traces of other systems that are not the text's, and that no pair is dropped for."""
-_READ_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class LineReader:
         """The next lines, at most max_lines, and how many they are; (b"", 0) at the end.
 
         Every line ends with a newline, the last of the file too. Stops early at about max_bytes.
-        Raises: CorpusError where a line alone is longer, or the file cannot be read or unpacked.
+        Raises: CorpusError if a line alone is longer, or the file cannot be read or unpacked.
         """
         pieces: list[bytes] = []
         num_lines = size = 0
@@ -97,19 +93,19 @@ class LineReader:
         return text[:end]
 
     def _unpacked(self) -> Iterator[bytes]:
-        raw = self._raw()
-        head = next(raw, b"")
-        for magic, make_decoder in _DECODERS.items():
-            if head.startswith(magic):
-                yield from self._decoded(head, raw, make_decoder)
-                return
-        yield head
-        yield from raw
+        try:
+            yield from unpacked(self._raw())
+        except DamagedError as error:
+            raise CorpusError(
+                f"the compressed file is damaged: {error}",
+                place=self.path,
+                remedy="fetch or pack it again",
+            ) from error
 
     def _raw(self) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file:
-                while piece := file.read(_READ_BYTES):
+                while piece := file.read(PIECE_BYTES):
                     self._sha256.update(piece)
                     yield piece
         except OSError as error:
@@ -118,47 +114,6 @@ class LineReader:
                 place=self.path,
                 remedy="check the name; relative names start at the recipe's folder",
             ) from error
-
-    def _decoded(
-        self, head: bytes, raw: Iterator[bytes], make_decoder: Callable[[], _Decoder]
-    ) -> Iterator[bytes]:
-        decoder = make_decoder()
-        packed = head
-        try:
-            while packed:
-                if decoder.eof:  # members of one file follow each other
-                    decoder = make_decoder()
-                if text := decoder.decompress(packed):
-                    yield text
-                packed = decoder.unused_data or next(raw, b"")
-        except (zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-            raise self._damaged(str(error)) from error
-        if not decoder.eof:
-            raise self._damaged("it ends too early")
-
-    def _damaged(self, how: str) -> CorpusError:
-        return CorpusError(
-            f"the compressed file is damaged: {how}",
-            place=self.path,
-            remedy="fetch or pack it again",
-        )
-
-
-class _Decoder(Protocol):
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-_DECODERS: dict[bytes, Callable[[], _Decoder]] = {
-    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
-    b"\xfd7zXZ\x00": lzma.LZMADecompressor,
-    b"\x28\xb5\x2f\xfd": lambda: zstandard.ZstdDecompressor().decompressobj(),
-}
 
 
 def _line_end(piece: bytes, count: int) -> int:

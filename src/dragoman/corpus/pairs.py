@@ -19,6 +19,8 @@ from dragoman.errors import CorpusError
 
 BLOCK_LINES = 32_768
 _TARGET_RUN_BYTES = 8 * RUN_BYTES
+_MOST_COMPARED = 20_000_000
+"""Lines of which the lengths are held at once, to find where two files stop being parallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +102,23 @@ class BlockReader:
         for reader in readers[1:]:
             texts.append(reader.take(num_lines or 1, max_bytes=_TARGET_RUN_BYTES))
         if any(count != num_lines for _, count in texts):
+            if num_lines and readers[1].take(1)[1]:
+                raise CorpusError(
+                    f"its lines are far longer than those of {readers[0].path.name}: "
+                    f"{num_lines} have more than {_TARGET_RUN_BYTES >> 20} MiB",
+                    place=readers[1].path,
+                    remedy="give files in which line N of one belongs to line N of the other",
+                )
             raise _misaligned(readers[0].path, readers[1].path)
         return texts if num_lines else []
 
 
 def _misaligned(source: Path, target: Path) -> CorpusError:
-    source_lengths, target_lengths = _line_lengths(source), _line_lengths(target)
-    num_source, num_target = len(source_lengths), len(target_lengths)
+    (num_source, source_lengths), (num_target, target_lengths) = map(_lines, (source, target))
     suspicious = first_suspicious_line(source_lengths, target_lengths)
-    if suspicious > min(num_source, num_target):
+    if max(num_source, num_target) > _MOST_COMPARED:
+        how = f"with more than {_MOST_COMPARED} lines nobody looks for the first wrong one"
+    elif suspicious > min(num_source, num_target):
         how = "the shorter one seems to be cut off at its end"
     else:
         how = f"from about line {suspicious} on their lengths do not fit each other"
@@ -119,11 +129,15 @@ def _misaligned(source: Path, target: Path) -> CorpusError:
     )
 
 
-def _line_lengths(path: Path) -> NDArray[np.int64]:
-    """Bytes in each line of a file."""
+def _lines(path: Path) -> tuple[int, NDArray[np.int64]]:
+    """How many lines a file has, and the bytes in each of the first _MOST_COMPARED."""
     reader = LineReader(path)
     lengths = [np.zeros(0, dtype=np.int64)]
-    while run := reader.take(BLOCK_LINES)[0]:
-        newlines = np.flatnonzero(np.frombuffer(run, dtype=np.uint8) == ord("\n"))
-        lengths.append(np.diff(newlines, prepend=-1) - 1)
-    return np.concatenate(lengths)
+    num_lines = 0
+    while (run := reader.take(BLOCK_LINES))[1]:
+        text, count = run
+        if num_lines < _MOST_COMPARED:
+            newlines = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
+            lengths.append(np.diff(newlines, prepend=-1) - 1)
+        num_lines += count
+    return num_lines, np.concatenate(lengths)

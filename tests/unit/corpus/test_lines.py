@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import lzma
+import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +19,7 @@ TEXT = "".join(f"Zeile {number} – größer\n" for number in range(50_000)).enc
 PACKINGS: list[Callable[[bytes], bytes]] = [
     bytes,
     gzip.compress,
+    bz2.compress,
     lzma.compress,
     zstandard.compress,
 ]
@@ -121,3 +125,47 @@ def test_a_file_without_lines_is_an_error_that_says_so(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"absent\.en: cannot be read"):
         LineReader(tmp_path / "absent.en").take(1)
+
+
+@pytest.mark.parametrize("pack", PACKINGS[1:])
+def test_a_line_that_unpacks_to_gigabytes_is_refused_in_little_memory(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "bomb.en"
+    path.write_bytes(b"".join([pack(b"short\n"), *[pack(b"x" * (64 << 20))] * 16]))
+    assert path.stat().st_size < 2_000_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CorpusError, match=r"bomb\.en: line 2 is longer than 16 MiB"):
+        read_all(path, 10)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+@pytest.mark.parametrize("pack", PACKINGS)
+def test_many_empty_lines_are_read_in_linear_time(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "bomb").write_bytes(pack(b"\n" * 20_000_000))
+    reader = LineReader(tmp_path / "bomb")
+    began = time.process_time()
+    counts = []
+    while count := reader.take(32_768)[1]:
+        counts.append(count)
+    assert sum(counts) == 20_000_000
+    assert time.process_time() - began < 5  # 0.2 s; quadratic, zstd takes 16
+
+
+@pytest.mark.parametrize("pack", PACKINGS[1:])
+def test_thousands_of_packed_files_in_a_row_are_one_text(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "text").write_bytes(pack(b"a\n") * 20_000 + pack(b"") + pack(b"b"))
+    assert read_all(tmp_path / "text", 100_000)[0] == b"a\n" * 20_000 + b"b\n"
+
+
+@pytest.mark.parametrize("pack", PACKINGS[1:])
+def test_what_follows_a_packed_file_and_is_none_is_an_error(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "text").write_bytes(pack(TEXT) + b"and something else")
+    with pytest.raises(CorpusError, match="damaged"):
+        read_all(tmp_path / "text", 1000)
