@@ -1,8 +1,9 @@
 """mtdata's catalogue of named corpora: where they lie, what is in them, how they are read.
 
-Of mtdata we take the index, the archive members and the parsers of formats. Its own downloads are
-not used: they restart from nothing, keep a page of HTML for an archive, and go on without a valid
-certificate. Its logging is kept off the screen.
+From mtdata we take the index and the parsers of formats. Its own downloads are not used: they
+restart from nothing, keep a page of HTML for an archive, and go on without a valid certificate. Its
+unpacking is not used: links in an archive take it out of its folder, and it has no limits. Its
+logging is kept off the screen.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dragoman.corpus.archives import unpack_file, unpack_members
 from dragoman.corpus.download import download
 from dragoman.errors import ConfigError, MachineError
 from dragoman.files import remove_tree
@@ -42,8 +44,15 @@ class Downloads:
         self.files[url] = path
         return path
 
+    def unpack_folder(self, path: Path) -> Path:
+        """An empty folder beside a download, for the texts in it."""
+        folder = path.with_name(f"{path.name}.unpacked")
+        remove_tree(folder)
+        folder.mkdir()
+        return folder
+
     def remove_unpacked(self) -> None:
-        """mtdata unpacks whole archives beside them; only the archives are kept."""
+        """Only the downloads are kept."""
         for path in self.files.values():
             for other in path.parent.iterdir():
                 if other.is_dir():
@@ -100,15 +109,29 @@ class Catalogue:
         cache = self._cache(downloads.root)
         cache.download = downloads.get
         try:
-            paths = cache.get_entry(corpus.entry)
-            if corpus.entry.is_archive and isinstance(paths, Path):
-                raise ValueError("it is neither a zip nor a tar archive")
+            paths = self._texts(corpus.entry, cache, downloads)
             parser = self._parser(paths, ext=corpus.entry.in_ext or None, ent=corpus.entry)
             for segments in parser.read_segs(show_pbar=False):
                 first, second, *_ = (str(segment or "") for segment in segments)
                 yield (second, first) if corpus.swapped else (first, second)
         finally:
             downloads.remove_unpacked()
+
+    def _texts(self, entry: Any, cache: Any, downloads: Downloads) -> Any:
+        """Plain files for mtdata's parsers, one for each text; else what mtdata itself has."""
+        urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
+        kind = entry.in_ext or ("txt" if len(urls) > 1 else entry.ext)
+        texts: list[Path] = []
+        for url in urls:
+            local = cache.get_local_path(url, filename=_file_name(entry), entry=entry)
+            if not isinstance(local, Path):  # from Hugging Face, by its own library
+                return local
+            folder = downloads.unpack_folder(local)
+            if entry.is_archive:
+                texts += unpack_members(local, entry.in_paths, folder, kind=kind)
+            else:
+                texts.append(unpack_file(local, folder, kind=kind))
+        return texts
 
     def _tag(self, code: str) -> Any:
         try:
@@ -136,6 +159,11 @@ class Catalogue:
         return (
             f"did you mean {near[0]}?" if near else f"list the known ones: mtdata list -l {known}"
         )
+
+
+def _file_name(entry: Any) -> str | None:
+    """What its one download is called; the addresses of several tell their names."""
+    return entry.filename if isinstance(entry.url, str) else None
 
 
 @contextmanager

@@ -254,6 +254,39 @@ def test_an_sgm_test_set_is_read_by_mtdata(tmp_path: Path, mirror: Mirror, add_e
     assert Path(files.target).read_text(encoding="utf-8") == "Gut & gern.\nNein.\n"
 
 
+def test_an_archive_writes_nothing_outside_its_folder(
+    europarl: str, tmp_path: Path, mirror: Mirror
+) -> None:
+    outside = tmp_path / "home"
+    outside.mkdir()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        link = tarfile.TarInfo("d")
+        link.type, link.linkname = tarfile.SYMTYPE, str(outside)
+        archive.addfile(link)
+        archive.addfile(tarfile.TarInfo("d/.bashrc"))
+        for name, lines in (("europarl.de", GERMAN), ("europarl.en", ENGLISH)):
+            info = tarfile.TarInfo(f"training/{name}")
+            info.size = len(text(lines))
+            archive.addfile(info, io.BytesIO(text(lines)))
+    mirror.pages["/europarl.tgz"] = Page(packed.getvalue())
+    assert Path(get(europarl, tmp_path / "downloads").source).read_bytes() == text(ENGLISH)
+    assert not files_in(outside)
+
+
+def test_an_archive_that_unpacks_to_one_endless_line_is_refused(
+    europarl: str, tmp_path: Path, mirror: Mirror
+) -> None:
+    bomb = tarball(training_europarlDOTde=b"x" * (50 << 20), training_europarlDOTen=text(ENGLISH))
+    mirror.pages["/europarl.tgz"] = Page(bomb)
+    with pytest.raises(
+        CorpusError, match=r"line of .*europarl\.de.* is longer than 16 MiB"
+    ) as error:
+        get(europarl, tmp_path)
+    assert "\n" not in str(error.value)
+    assert not files_in(tmp_path)
+
+
 def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path, mirror: Mirror) -> None:
     mirror.pages["/x"] = Page(CORPUS, cuts=[1000, 50_000])
     pauses: list[float] = []

@@ -1,0 +1,191 @@
+"""Downloaded files -> plain text files of our own, whatever a file says of itself.
+
+Nothing is ever written under a name that an archive gives: a member's name is compared with the
+name that is wanted, and its bytes go into a file that is named here. So links, devices, absolute
+names and `..` lead nowhere. Sizes are limited, for a small file may unpack to any number of bytes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from dragoman.corpus.lines import RUN_BYTES
+from dragoman.corpus.unpack import PIECE_BYTES, unpacked
+
+LONGEST_LINE_BYTES: Final = RUN_BYTES
+MOST_TIMES: Final = 250
+"""What a file may unpack to, in times its size; text has 3 to 10."""
+ALWAYS_ALLOWED_BYTES: Final = 1 << 30
+MOST_MEMBERS: Final = 200_000
+_LONGEST_HEADER_BYTES: Final = 1 << 13
+"""Of a tar member. Python reads such a header at once, and parses it in quadratic time."""
+_PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
+_SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
+
+
+def unpack_file(file: Path, folder: Path, *, kind: str) -> Path:
+    """A file in `folder` with the text of a file that may be packed.
+
+    kind: of the text, as mtdata calls it ("txt", "tsv", "tmx" ...).
+    Raises: ValueError or DamagedError if it cannot be unpacked or breaks a limit.
+    """
+    return _write(unpacked(_pieces(file)), folder / "0", file.name, _Limits(file, kind))
+
+
+def unpack_members(
+    archive: Path, patterns: Sequence[str], folder: Path, *, kind: str
+) -> list[Path]:
+    """Files in `folder` with the text of those members whose names match a pattern each.
+
+    Raises: what `unpack_file` does; ValueError if a pattern matches no member or several, or a
+    member that is no file; what zipfile and tarfile raise for damaged archives.
+    """
+    limits = _Limits(archive, kind)
+    if zipfile.is_zipfile(archive):
+        return _unzip(archive, patterns, folder, limits)
+    return _untar(archive, patterns, folder, limits)
+
+
+class _Limits:
+    """Counts what comes out of one archive or packed file."""
+
+    def __init__(self, file: Path, kind: str) -> None:
+        self._file = file.name
+        self._left = max(ALWAYS_ALLOWED_BYTES, MOST_TIMES * file.stat().st_size)
+        # In XML a text may have no lines, but it ends where a tag does.
+        self._end_of_line = b">" if kind in ("tmx", "sgm", "wmt21xml") else b"\n"
+        self._has_lines = kind != "xlsx"
+
+    def counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """The same pieces; ValueError once they are too many bytes."""
+        for piece in pieces:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise ValueError(
+                    f"{self._file} unpacks to more than {MOST_TIMES} times its size "
+                    f"and {ALWAYS_ALLOWED_BYTES >> 20} MiB"
+                )
+            yield piece
+
+    def with_lines(self, pieces: Iterator[bytes], member: str) -> Iterator[bytes]:
+        """The same pieces; ValueError where a line is too long."""
+        length = 0
+        for piece in pieces:
+            end = piece.rfind(self._end_of_line)
+            length = length + len(piece) if end < 0 else len(piece) - end - 1
+            if self._has_lines and length > LONGEST_LINE_BYTES:
+                raise ValueError(
+                    f"a line of {member} in {self._file} is longer than "
+                    f"{LONGEST_LINE_BYTES >> 20} MiB"
+                )
+            yield piece
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while piece := opened.read(PIECE_BYTES):
+            yield piece
+
+
+def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Limits) -> Path:
+    """Write a text beside other texts; its name ends as the name that it had."""
+    known = PurePosixPath(name)
+    if known.suffix in _PACKED_SUFFIXES:
+        known = known.with_suffix("")
+    if _SUFFIX.fullmatch(known.suffix):
+        path = path.with_suffix(known.suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for piece in limits.with_lines(limits.counted(pieces), repr(name[-80:])):
+            file.write(piece)
+    return path
+
+
+def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:
+    paths = []
+    with zipfile.ZipFile(archive) as opened:
+        for number, pattern in enumerate(patterns):
+            names = fnmatch.filter(opened.namelist(), pattern)
+            if len(names) != 1:
+                raise _no_single_member(pattern, len(names))
+            with opened.open(names[0]) as member:
+                pieces = unpacked(iter(lambda: member.read(PIECE_BYTES), b""))
+                paths.append(_write(pieces, folder / f"{number}", names[0], limits))
+    return paths
+
+
+def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:
+    stream = _ForwardStream(limits.counted(unpacked(_pieces(archive))))
+    found: list[dict[str, Path]] = [{} for _ in patterns]
+    num_members = 0
+    with tarfile.open(fileobj=stream, mode="r:") as opened:  # type: ignore[call-overload]
+        while (member := opened.next()) is not None:
+            opened.members.clear()  # else it keeps them all
+            num_members += 1
+            if num_members > MOST_MEMBERS:
+                raise ValueError(f"it has more than {MOST_MEMBERS} members")
+            # Of two members of one name the later one counts, as it does for tar.
+            name = PurePosixPath("/", member.name.lstrip("/"))
+            for number, pattern in enumerate(patterns):
+                if member.isdir() or not name.match(f"/{pattern}"):
+                    continue
+                if not member.isreg() or member.issparse():
+                    raise ValueError(f"{member.name[-80:]!r} in it is a link or no plain file")
+                stream.seek(member.offset_data)
+                pieces = unpacked(stream.pieces(member.size))
+                unlimited = folder / f"{number}"
+                found[number][str(name)] = _write(pieces, unlimited, member.name, limits)
+                break
+    for pattern, members in zip(patterns, found, strict=True):
+        if len(members) != 1:
+            raise _no_single_member(pattern, len(members))
+    return [path for members in found for path in members.values()]
+
+
+def _no_single_member(pattern: str, count: int) -> ValueError:
+    return ValueError(f"{count} files in it are called {pattern}, which must be one")
+
+
+class _ForwardStream:
+    """Enough of a file for tarfile to read headers from: it goes forward only."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._piece = memoryview(b"")
+        self._position = 0
+
+    def tell(self) -> int:
+        """Bytes that were read or passed over."""
+        return self._position
+
+    def seek(self, position: int) -> int:
+        """Pass over what lies before a position; ValueError if it was passed already."""
+        if position < self._position:
+            raise ValueError("its headers contradict each other")
+        for _ in self.pieces(position - self._position):
+            pass
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, fewer at the end; ValueError for more than a header may have."""
+        if not 0 <= size <= _LONGEST_HEADER_BYTES:
+            raise ValueError(f"a header in it is longer than {_LONGEST_HEADER_BYTES >> 10} KiB")
+        return b"".join(self.pieces(size))
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """As many of the next bytes, in pieces; fewer at the end."""
+        while size > 0:
+            if not self._piece:
+                self._piece = memoryview(next(self._pieces, b""))
+            taken, self._piece = self._piece[:size], self._piece[size:]
+            if not taken:
+                return
+            self._position += len(taken)
+            size -= len(taken)
+            yield bytes(taken)
