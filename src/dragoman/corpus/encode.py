@@ -18,7 +18,7 @@ from dragoman.corpus.filters import Rejection
 from dragoman.corpus.rejected import RejectedPair, pack_rejected
 from dragoman.corpus.runs import KeyRange, SortedPairs, SortedRuns
 from dragoman.corpus.selection import Selector
-from dragoman.corpus.shards import SIDES, TokenRows
+from dragoman.corpus.shards import SIDES, TokenRows, save_array
 from dragoman.corpus.special_ids import UNK
 from dragoman.corpus.subword import RowEncoder
 from dragoman.files import whole_file, write_whole
@@ -104,7 +104,7 @@ class RangeEncoder:
         for side, rows in zip(SIDES, (encoded.source, encoded.target), strict=True):
             for name, array in (("ids", rows.ids), ("lengths", rows.lengths)):
                 with whole_file(path.with_suffix(f".{side}_{name}.npy")) as file:
-                    np.save(file, array)
+                    save_array(file, array)
         write_whole(path.with_suffix(".rejected"), pack_rejected(encoded.rejected))
         write_whole(path, json.dumps(asdict(encoded.report)))
         return encoded.report

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.dedup import Keys
+from dragoman.corpus.shards import save_array
 from dragoman.files import whole_file
 
 KEY_SPACE = 1 << 64
@@ -57,7 +58,7 @@ def write_run(path: Path, keys: Keys, lines: NDArray[np.int64], pairs: Sequence[
     with whole_file(path) as file:
         file.write(b"".join(encoded))
     with whole_file(path.with_suffix(".npy")) as file:
-        np.save(file, index)
+        save_array(file, index)
 
 
 class SortedRuns:

@@ -128,6 +128,13 @@ def write_side(directory: Path, side: str, parts: Iterable[TokenRows], *, size: 
     assert end == size.num_ids
 
 
+def save_array(file: BinaryIO, array: NDArray[Any]) -> None:
+    """Write an array as numpy.save does, which does not say so when the disk is full."""
+    array = np.ascontiguousarray(array)
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    file.write(array.data)
+
+
 def _write_header(file: BinaryIO, dtype: np.dtype[np.generic], size: int) -> None:
     header = {"descr": dtype.str, "fortran_order": False, "shape": (size,)}
     np.lib.format.write_array_header_1_0(file, header)

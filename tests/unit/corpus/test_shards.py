@@ -5,8 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.corpus.shards import SideSize, TokenRows, TokenShards, id_dtype, write_side
-from dragoman.errors import CorpusError
+from dragoman.corpus.shards import (
+    SideSize,
+    TokenRows,
+    TokenShards,
+    id_dtype,
+    save_array,
+    write_side,
+)
+from dragoman.errors import CorpusError, MachineError
+from dragoman.files import disk_errors_named
 
 
 def rows_of(rows: list[list[int]], dtype: type[np.integer] = np.uint16) -> TokenRows:
@@ -79,3 +87,23 @@ def test_a_damaged_split_names_the_file(tmp_path: Path, damage: str) -> None:
         path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CorpusError, match=r"target_ids\.npy.*run dragoman prepare again"):
         TokenShards.open(tmp_path)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_an_array_on_a_full_disk_is_one_line(size: int) -> None:
+    with (
+        pytest.raises(MachineError, match=r"/data: the disk is full"),
+        disk_errors_named(Path("/data")),
+        Path("/dev/full").open("wb") as file,
+    ):
+        save_array(file, np.arange(size))
+
+
+def test_an_array_is_written_as_numpy_does(tmp_path: Path) -> None:
+    arrays = (np.arange(12, dtype=np.uint64).reshape(3, 4), np.zeros(0, np.int32))
+    for array in (*arrays, arrays[0].T):
+        with (tmp_path / "a.npy").open("wb") as file:
+            save_array(file, array)
+        loaded = np.load(tmp_path / "a.npy")
+        assert loaded.dtype == array.dtype
+        np.testing.assert_array_equal(loaded, array)
