@@ -5,7 +5,9 @@ special_ids  ids that every subword model shares
 sources      the files behind a recipe's entries, and whether they have changed
 fetch        named corpora as two text files, fetched once
 catalogue    mtdata: where named corpora lie and how they are read
+archives     downloaded files -> plain text files, within limits and never by their own names
 download     one file over HTTP, whole or not at all
+unpack       packed bytes -> bytes, a bounded piece at a time
 lines        a text file, packed or not -> runs of whole lines
 pairs        files of parallel text -> blocks of pairs, or an error naming the line
 alignment    where two files that should be parallel stop being so

@@ -187,7 +187,7 @@ def _decode(block: Block) -> tuple[str, str, list[Rejection]]:
     else:
         target, bad_rows = _decode_lines(block.target, block.entry.target.name)
     first_of_row = {rejection.row: rejection for rejection in reversed(malformed + bad_rows)}
-    return source, target, list(first_of_row.values())
+    return source, target, [first_of_row[row] for row in sorted(first_of_row)]
 
 
 def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:

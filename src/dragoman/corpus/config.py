@@ -41,7 +41,7 @@ class CorpusConfig(Section):
     """Parallel text and what is made of it.
 
     A source of text is a list of entries. An entry is one of
-    `{source = "a.en", target = "a.de"}` (plain, .gz, .zst or .xz),
+    `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
     `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`.
     """
 
@@ -51,7 +51,7 @@ class CorpusConfig(Section):
     target_language: str = "de"
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}` or
-    `{mtdata = "ID"}`; files may be packed with gzip, zstd or xz."""
+    `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or xz."""
     valid: tuple[TextFiles, ...] = ()
     """The dev set, in such entries."""
     test: tuple[TextFiles, ...] = ()

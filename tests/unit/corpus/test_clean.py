@@ -94,3 +94,11 @@ def test_duplicates_stay_where_they_are_wanted_and_do_not_lie_together(tmp_path:
     pairs = SortedRuns([tmp_path / "000000.txt"]).read(KeyRange(0, 0, KEY_SPACE)).pairs
     together = np.mean([left == right for left, right in pairwise(pairs)])
     assert together < 0.02
+
+
+def test_the_first_malformed_line_is_named() -> None:
+    lines = [b"good", b"b\xe4d", b"good", b"b\xe4\xe4d", b"\xff"]
+    text = b"".join(line + b"\n" for line in lines)
+    cleaned = clean_block(block(text, b"eins\n\xe4\nzwei\n\xe4\ndrei\n"), CorpusConfig())
+    assert cleaned.report().malformed[1] == "line 2 has 1 byte(s) that are not UTF-8"
+    assert [pair.line for pair in cleaned.rejected] == [2, 4, 5]

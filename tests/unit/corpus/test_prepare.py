@@ -313,3 +313,19 @@ def test_what_has_changed_is_made_again(tmp_path: Path, change: str) -> None:
     assert Manifest.load(tmp_path / "out") == second
     assert prepare(config, tmp_path / "fresh", workers=1).digest == second.digest
     assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+
+
+def test_a_pair_that_two_files_have_is_kept_once(tmp_path: Path) -> None:
+    """Each file is a block of its own, so only the whole corpus shows such duplicates."""
+    pairs = sentences(300)
+    files = tuple(write_pairs(tmp_path, name, pairs) for name in ("first", "second"))
+    config = small_corpus(tmp_path, train=files, valid_pairs=0, test_pairs=0)
+    manifest = prepare(config, tmp_path / "once", workers=1)
+    assert manifest.train.pairs == 300
+    assert manifest.train.dropped == {"duplicate": 300}
+    rejected = list(read_rejected(tmp_path / "once", "train"))
+    assert {(pair.filter, pair.file) for pair in rejected} == {("duplicate", "second.en")}
+    assert sorted(pair.line for pair in rejected) == list(range(1, 301))
+    kept = FilterConfig(drop_duplicates=False)
+    manifest = prepare(config.model_copy(update={"filters": kept}), tmp_path / "twice", workers=1)
+    assert manifest.train.pairs == 600

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from dragoman.corpus.config import SubwordConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
@@ -66,6 +67,26 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     "latin-1": (
         plain(LINES.decode().replace("tü", "tü ").encode("latin-1")),
         r"a\.en: line \d+ has \d+ byte\(s\) that are not UTF-8; convert the text to UTF-8",
+    ),
+    "the first of several bad lines": (
+        plain(b"good\n" + b"b\xe4d\n" * 299),
+        r"a\.en: line 2 has 1 byte\(s\) that are not UTF-8",
+    ),
+    "an endless line": (
+        plain(LINES + gzip.compress(b"") + b"x" * (17 << 20)),
+        r"a\.en: line 301 is longer than 16 MiB; give text with one sentence a line",
+    ),
+    "an endless line, packed": (
+        plain(zstandard.compress(b"x" * (1 << 28))),
+        r"a\.en: line 1 is longer than 16 MiB; give text with one sentence a line",
+    ),
+    "lines of very different lengths": (
+        plain(b"short\n" * 9, (b"long" * (1 << 20) + b"\n" * 1) * 33),
+        r"a\.en, .*a\.de: 9 lines against 33",
+    ),
+    "lines far longer than the other side's": (
+        plain(b"short\n" * 40, (b"long" * (1 << 20) + b"\n") * 40),
+        r"a\.de: its lines are far longer than those of a\.en: 40 have more than 128 MiB",
     ),
     "utf-16": (plain("a\nb\n".encode("utf-16"), b"1\n2\n3\n"), r"a\.en: line 1 has 2 byte\(s\)"),
     "a missing column": (
