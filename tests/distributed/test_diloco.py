@@ -372,3 +372,39 @@ def test_outer_adam_computes_its_formulas(
             gap = settings["every"] // settings["fragments"]
             assert settled == list(range(gap + settings["delay"], STEPS + 1, gap))
             assert ends == [True]
+
+
+def _small_beside_large(world: World, wire: Wire) -> list[float]:
+    """The global weights after steps in which one gradient is 1 and all others 0.003."""
+    model = nn.Linear(16, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    settings = DilocoConfig(wire=wire, every=2, fragments=1, delay=0)
+    config = DistributedConfig(strategy="diloco", diloco=settings)
+    slopes = torch.full((1, 16), 0.003)
+    slopes[0, 0] = 1.0
+    with gradient_sync(config, model, world) as sync:
+        sync.attach(optimizer)
+        for step in range(1, 25):
+            _set_rate(optimizer, RATE * sync.rate_factor)
+            optimizer.zero_grad()
+            with sync.micro_step(last=True):
+                loss = sync.module(slopes).sum() * sync.loss_factor / world.world_size
+                loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            sync.after_update(step, learning_rate=RATE)
+        return torch.cat([weight.flatten() for weight in sync.weights()]).tolist()
+
+
+def test_what_four_bits_lose_is_sent_later() -> None:
+    """Beside a gradient of 1 one of 0.003 is sent as 0: only the sum of what was lost gets there.
+
+    Were it thrown away, these weights would never move.
+    """
+    exact, rounded = (
+        run_ranks(_small_beside_large, wire, world_size=2, hosts=[1, 1])[0]
+        for wire in ("fp32", "fp4")
+    )
+    assert rounded[0] == pytest.approx(exact[0], rel=0.2)
+    for weight, exact_weight in zip(rounded[1:], exact[1:], strict=True):
+        assert 0.1 < weight / exact_weight < 3
