@@ -390,7 +390,7 @@ def _small_beside_large(world: World, wire: Wire) -> list[float]:
             optimizer.zero_grad()
             with sync.micro_step(last=True):
                 loss = sync.module(slopes).sum() * sync.loss_factor / world.world_size
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             optimizer.step()
             sync.after_update(step, learning_rate=RATE)
         return torch.cat([weight.flatten() for weight in sync.weights()]).tolist()
