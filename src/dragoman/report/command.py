@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,15 @@ def add_options(parser: ArgumentParser) -> None:
         default=[],
         help='of one machine for an hour, such as "3 USD"; once for all runs, or once for each',
     )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON; files are written with --output alone"
+    )
 
 
 def report(options: Namespace) -> int:
     """Answer the twelve questions about a run or an old log, or compare runs."""
     from dragoman.errors import ConfigError
+    from dragoman.printable import printable
 
     runs: list[Path] = options.runs
     if bool(runs) == bool(options.openseq2seq):
@@ -41,30 +46,43 @@ def report(options: Namespace) -> int:
             remedy="name one run, several to compare them, or give --openseq2seq",
         )
     prices = _prices(options.price, count=max(len(runs), 1))
-    written = _compare(runs, prices, options) if len(runs) > 1 else _answer(prices[0], options)
-    for path in written:
-        print(path)
+    found = _compare(runs, prices) if len(runs) > 1 else _answer(prices[0], options)
+    written = []
+    if options.output or not options.json:
+        written = found.write(options.output or found.place)
+    if options.json:
+        print(printable(found.json), end="")
+    else:
+        print(*(printable(str(path)) for path in written), sep="\n")
     return 0
 
 
-def _answer(price: Price | None, options: Namespace) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is to be written, where if nobody says where, and the same as JSON."""
+
+    write: Callable[[Path], list[Path]]
+    place: Path
+    json: str
+
+
+def _answer(price: Price | None, options: Namespace) -> _Found:
     from dragoman.report.openseq2seq import import_log
     from dragoman.report.reading import read_facts
-    from dragoman.report.render import Report
+    from dragoman.report.render import Report, as_json
 
     with tempfile.TemporaryDirectory() as scratch:
         log = options.openseq2seq
         run = import_log(log, Path(scratch) / "run") if log else options.runs[0]
         answers = Report.of(read_facts(run, price=price))
-    return answers.write(options.output or (Path("report") if log else run / "report"))
+    place = Path("report") if log else run / "report"
+    return _Found(answers.write, place, as_json(answers))
 
 
-def _compare(
-    runs: Sequence[Path], prices: Sequence[Price | None], options: Namespace
-) -> list[Path]:
+def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Found:
     from dragoman.errors import ConfigError
     from dragoman.report.comparison import NAMES, compare
-    from dragoman.report.comparison_page import ComparisonReport
+    from dragoman.report.comparison_page import ComparisonReport, as_json
     from dragoman.report.reading import read_facts
 
     if len(runs) > len(NAMES):
@@ -72,7 +90,8 @@ def _compare(
             f"{len(runs)} runs are too many", place="report", remedy=f"name at most {len(NAMES)}"
         )
     facts = [read_facts(run, price=price) for run, price in zip(runs, prices, strict=True)]
-    return ComparisonReport(compare(facts)).write(options.output or Path("comparison"))
+    found = compare(facts)
+    return _Found(ComparisonReport(found).write, Path("comparison"), as_json(found))
 
 
 def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:

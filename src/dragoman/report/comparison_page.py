@@ -40,7 +40,7 @@ class ComparisonReport:
         texts = {
             "comparison.html": _html(self.comparison),
             "comparison.md": "\n".join(_markdown(self.comparison)) + "\n",
-            "comparison.json": _json(self.comparison),
+            "comparison.json": as_json(self.comparison),
         }
         return write_files(directory, texts)
 
@@ -154,21 +154,22 @@ def _plots(found: Comparison, width: int) -> Iterator[str]:
 def _markdown(found: Comparison) -> Iterator[str]:
     yield "# Comparison"
     yield ""
-    yield from (f"- {course.letter}: {course.facts.name}" for course in found.courses)
+    yield from (f"- {course.letter}: {cell(course.facts.name)}" for course in found.courses)
     if found.notes:
         yield ""
-        yield from (f"- {note}" for note in found.notes)
+        yield from (f"- {cell(note)}" for note in found.notes)
     for heading, says, rows in _sections(found):
-        yield from ("", f"## {heading}", "")
+        yield from ("", f"## {cell(heading)}", "")
         if says:
-            yield from (says, "")
+            yield from (cell(says), "")
         for number, row in enumerate(rows):
             yield "| " + " | ".join(map(cell, row)) + " |"
             if number == 0:
                 yield "|---" * len(row) + "|"
 
 
-def _json(found: Comparison) -> str:
+def as_json(found: Comparison) -> str:
+    """The comparison for programs: amounts in base units."""
     values = {
         "runs": [
             {

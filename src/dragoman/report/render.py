@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from dragoman import units
 from dragoman.errors import MachineError
 from dragoman.printable import printable
 from dragoman.report.facts import Facts
 from dragoman.report.health import examine
-from dragoman.report.page import page
+from dragoman.report.page import page, state_text
 from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
 
 REPORT_VERSION = 1
+_MARKS: Final = re.compile(r"[\\`*\[\]|]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,14 @@ def as_json(report: Report) -> str:
             "num_parameters": facts.num_parameters,
             "max_steps": facts.max_steps,
             "last_step": facts.last_step,
+            "state": state_text(facts),
             "finished": facts.is_finished,
             "read_at": facts.read_at,
         },
         "answers": [asdict(verdict) for verdict in report.answers],
         "ailments": [asdict(verdict) for verdict in report.ailments],
         "problems": list(facts.problems),
+        "alerts": [asdict(alert) for alert in facts.alerts],
         "environment": dict(facts.environment),
     }
     return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
@@ -97,9 +103,9 @@ def as_markdown(report: Report) -> str:
 
 def _markdown(report: Report) -> Iterator[str]:
     facts = report.facts
-    yield f"# {facts.name}"
+    yield f"# {cell(facts.name)}"
     yield ""
-    yield summary(facts)
+    yield cell(summary(facts))
     yield ""
     yield "| | question | answer | |"
     yield "|---:|---|---|---|"
@@ -108,9 +114,10 @@ def _markdown(report: Report) -> Iterator[str]:
     yield from _ailments(report.ailments)
     if facts.problems:
         yield from ("", "## About the evidence", "")
-        yield from (f"- {problem}" for problem in facts.problems)
+        yield from (f"- {cell(problem)}" for problem in facts.problems)
     for number, one in enumerate(report.answers, 1):
-        yield from ("", f"## {number}. {one.question}", "", f"**{one.answer}**: {one.says}")
+        yield from ("", f"## {number}. {cell(one.question)}", "")
+        yield f"**{one.answer}**: {cell(one.says)}"
         yield from _details(one)
 
 
@@ -118,7 +125,7 @@ def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
     yield from ("", "## Ailments", "")
     for one in ailments:
         remedy = f" {one.remedy}" if one.remedy else ""
-        yield f"- {one.question} **{one.answer}**: {one.says}{remedy}"
+        yield f"- {cell(one.question)} **{one.answer}**: {cell(one.says + remedy)}"
 
 
 def _details(verdict: Verdict) -> Iterator[str]:
@@ -132,7 +139,7 @@ def _details(verdict: Verdict) -> Iterator[str]:
         ("Remedy", verdict.remedy),
     ):
         if text:
-            yield from ("", f"{label}: {text}")
+            yield from ("", f"{label}: {cell(text)}")
 
 
 def summary(facts: Facts) -> str:
@@ -152,5 +159,5 @@ def summary(facts: Facts) -> str:
 
 
 def cell(text: str) -> str:
-    """Text for a cell of a markdown table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Text for markdown, in one line: no tag, no link, no code and no end of a table's cell."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))

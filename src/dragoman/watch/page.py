@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib import resources
 
 from dragoman import units
+from dragoman.printable import printable
 from dragoman.report import plots
 from dragoman.report.page import NARROW, WIDE, escape, state_text
 from dragoman.report.svg import Axis, Part, Series, bar_plot, line_plot
@@ -24,7 +25,7 @@ def shell(now: Now, *, nonce: str) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<title>{html.escape(now.facts.name)}</title><style>{style}</style>"
+        f"<title>{html.escape(printable(now.facts.name))}</title><style>{style}</style>"
         '<noscript><meta http-equiv="refresh" content="5"></noscript></head>'
         f"<body><p id='lost' hidden>dragoman watch does not answer any more</p>"
         f"<main id='live'>{live(now)}</main>"
@@ -34,7 +35,8 @@ def shell(now: Now, *, nonce: str) -> str:
 
 def live(now: Now) -> str:
     """What changes: all of the page's body."""
-    return "".join([*_head(now), *_alerts(now), *_curves(now), *_step(now), *_hosts(now)])
+    parts = [*_head(now), *_alerts(now), *_curves(now), *_step(now), *_hosts(now)]
+    return printable("".join(parts))
 
 
 def _head(now: Now) -> Iterator[str]:

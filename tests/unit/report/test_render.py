@@ -113,7 +113,7 @@ def test_what_no_text_can_hold_is_no_part_of_the_report(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace('"run_name": "', r'"run_name": "\u001b[2J\ud800'))
     for path in Report.of(read_facts(run)).write(tmp_path / "report"):
         assert "\x1b" not in path.read_text(encoding="utf-8")
-    assert "�[2J�" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "�\\[2J�" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
 def test_json_has_values_beside_texts(report: Report) -> None:
