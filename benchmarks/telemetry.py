@@ -284,6 +284,7 @@ _INTERVAL = events.TrainInterval(
     learning_rate=0.0003952847075210474, gradient_norm=0.41231056256176607, pairs=102_400,
     source_tokens=3_101_234, target_tokens=3_139_876, padding_share=0.0312345678901234,
     interval_s=170.12345678901234, step_median_s=1.7012345678901234, step_p95_s=1.8012345678901,
+    compute_median_s=0.612345678901234,
     data_wait_s=0.12345678901234567, forward_s=20.123456789012345, backward_s=40.1234567890123,
     sync_s=108.12345678901234, optimizer_s=1.7012345678901234, sync_bytes=36_528_537_600,
     skipped_steps=0, loss_scale=65536.0, peak_memory_bytes=14_123_456_789,

@@ -43,6 +43,7 @@ TRAIN_INTERVAL = TrainInterval(
     interval_s=40.0,
     step_median_s=0.4,
     step_p95_s=0.5,
+    compute_median_s=0.35,
     data_wait_s=0.08,
     forward_s=12.0,
     backward_s=25.0,

@@ -131,6 +131,7 @@ class _RankWriter:
             "interval_s": step_s * steps,
             "step_median_s": step_s,
             "step_p95_s": step_s * 1.1,
+            "compute_median_s": compute_s,
             "data_wait_s": run.data_wait_s * steps,
             "forward_s": compute_s * steps * 0.3,
             "backward_s": compute_s * steps * 0.65,

@@ -90,6 +90,7 @@ class ToyRun:
     model: ModelConfig = TOY_MODEL
     pairs: ToyPairs = TRAIN_PAIRS
     distributed: DistributedConfig = SYNC
+    link_bytes_per_s: float | None = None
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
     validate: Callable[[int, Transformer], ToyValidation] = field(
         default=lambda _step, model: ToyValidation(dev_loss(model))
@@ -102,6 +103,7 @@ class ToyRun:
             world_size=world.world_size,
             recipe_digest="recipe",
             corpus_digest="corpus",
+            link_bytes_per_s=self.link_bytes_per_s,
         )
 
     def fit(self, world: World = ONE_RANK) -> FitResult:

@@ -42,6 +42,8 @@ class Chosen(NamedTuple):
 
     config: DistributedConfig
     planned_step_s: float | None
+    link_bytes_per_s: float | None = None
+    """What was measured before the choice, where there are several hosts."""
 
 
 def choose_strategy(
@@ -83,7 +85,8 @@ def choose_strategy(
         if best.layout != cluster.layout:
             events.write(_better_with_fewer(best), step=0)
         events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
-    return Chosen(resolved(recipe.distributed, choice), choice.prediction.step_s)
+    link_bytes_per_s = rate.bytes_per_s if topology.num_hosts > 1 else None
+    return Chosen(resolved(recipe.distributed, choice), choice.prediction.step_s, link_bytes_per_s)
 
 
 def measure_compute(

@@ -74,7 +74,8 @@ def train(run: RunDirectory) -> None:
         model = _model(recipe, manifest, world, store)
         timer = PhaseTimer(world.device)
         checkpoint = _agreed(store, world, events)
-        distributed, planned_step_s = _strategy(recipe, prepared, model, checkpoint, world, events)
+        chosen = _strategy(recipe, prepared, model, checkpoint, world, events)
+        distributed = chosen.config
         with gradient_sync(distributed, model, world) as sync:
             step = TrainStep(
                 model,
@@ -87,8 +88,12 @@ def train(run: RunDirectory) -> None:
             )
             first = _first_state(recipe, manifest, world, distributed)
             state = first if checkpoint is None else resume(checkpoint, store, step)
-            state = state.model_copy(update={"planned_step_s": planned_step_s})
+            state = state.model_copy(update={"planned_step_s": chosen.planned_step_s})
             _tell_start(run, recipe, manifest, model, state, world, events)
+            link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
+            if link_bytes_per_s is None or state.world_size != world.world_size:
+                link_bytes_per_s = _tell_link(world, events)
+            state = state.model_copy(update={"link_bytes_per_s": link_bytes_per_s})
             with (
                 _updates(recipe, prepared, state.step, world) as updates,
                 _sampling(run, updates, world, events),
@@ -269,8 +274,6 @@ def _tell_start(
     if state.step:
         return
     _tell_device(recipe, world, events)
-    if recipe.distributed.strategy != "auto":  # which has measured the link itself
-        _tell_link(world, events)
 
 
 def _tell_device(recipe: Recipe, world: World, events: EventWriter) -> None:
@@ -283,13 +286,14 @@ def _tell_device(recipe: Recipe, world: World, events: EventWriter) -> None:
         events.write(slow, step=0)
 
 
-def _tell_link(world: World, events: EventWriter) -> None:
-    """Measure for a second or two what the links between hosts carry: a report needs to know."""
+def _tell_link(world: World, events: EventWriter) -> float | None:
+    """Measure for a second or two what the links between hosts carry: a report needs to know, and
+    who is to say that they carry less later."""
     if world.world_size == 1:
-        return
+        return None
     topology = find_topology(world)
     if topology.num_hosts == 1:
-        return
+        return None
     rate = measure_link(world, topology)
     if topology.leads:
         link = LinkMeasured(
@@ -300,6 +304,7 @@ def _tell_link(world: World, events: EventWriter) -> None:
             method="sums of zeros as training makes them, each way at once",
         )
         events.write(link, step=0)
+    return rate.bytes_per_s
 
 
 def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:

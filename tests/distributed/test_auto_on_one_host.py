@@ -22,7 +22,7 @@ def _chosen(world: World, directory: str) -> list[Any]:
         EventWriter(Path(directory), rank=world.rank) as events,
         toy_training(ToyPairs(300), model=TOY_MODEL, world=world) as training,
     ):
-        config, _ = auto.choose_strategy(
+        config, *_ = auto.choose_strategy(
             recipe, training.model, training.stream, world=world, events=events
         )
     return [config.strategy, measured.call_count]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dragoman.report import measures
 from dragoman.report.health import examine
+from dragoman.report.rank_file import RankFile
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
 from dragoman.report.verdicts import judge
@@ -78,6 +80,14 @@ RUNS: dict[str, dict[str, str]] = {
         "step_time": "measured",
         "diverged": "no",
     },
+    "one_pause": {
+        "straggler": "no",
+        "pauses": "yes",
+        "network": "no",
+        "starved": "no",
+        "duration": "measured",
+        "step_time": "measured",
+    },
     "random_batches": {
         "padding": "yes",
         "trained": "cannot tell",
@@ -122,6 +132,13 @@ RUNS: dict[str, dict[str, str]] = {
         "processors": "no",
         "starved": "no",
     },
+    "two_hosts_link_falls": {
+        "network": "yes",
+        "network_fit": "measured",
+        "straggler": "no",
+        "pauses": "no",
+        "network_faults": "no",
+    },
     "two_hosts_free": {
         "network": "no",
         "network_fit": "measured",
@@ -164,6 +181,52 @@ def test_a_record_cut_off_anywhere_is_reported(name: str, tmp_path: Path) -> Non
         report = Report.of(read_facts(run))
         assert len(report.answers) == 12
         assert report.write(tmp_path / "report")
+
+
+def test_one_pause_is_told_as_what_it_is() -> None:
+    facts = read_facts(RECORDED / "one_pause", now=LONG_AFTER)
+    verdicts = {one.key: one for one in [*judge(facts), *examine(facts)]}
+    says = verdicts["pauses"].says
+    assert "rank 1 on vm stood still for 20 s from 24 Nov 04:11:21 UTC on, in step 62" in says
+    assert "26.7% of the run" in says
+    # What a step takes and what of it is compute is that of all other steps.
+    raw = [RankFile.read(RECORDED / "one_pause" / "events" / f"rank-000{n}.jsonl") for n in (0, 1)]
+    for rank, file in zip(facts.ranks, raw, strict=True):
+        quiet = [one for one in file.intervals if one.step not in (10, 70)]
+        kept = [one for one in rank.intervals if one.step not in (10, 70)]
+        assert quiet == [replace(one, time=two.time) for one, two in zip(kept, quiet, strict=True)]
+        paused = next(one for one in rank.intervals if one.step == 70)
+        longest = max(one.interval_s or 0.0 for one in quiet)
+        assert paused.interval_s is not None
+        assert paused.interval_s < 1.2 * longest
+    rows = {row.name: row for row in verdicts["duration"].evidence}
+    assert rows["stand still"].value == pytest.approx(20, abs=0.1)
+    others = [one for one in facts.alerts if one.severity == "warning"]
+    assert [one.rank for one in others] == [0, 1], "the rank that waited, then the paused one"
+
+
+def test_slow_ranks_and_waiting_ranks_are_named() -> None:
+    facts = read_facts(RECORDED / "straggler", now=LONG_AFTER)
+    verdicts = {one.key: one for one in examine(facts)}
+    assert "rank 1 on vm, from the start" in verdicts["straggler"].says
+
+
+def test_a_link_that_changed_is_told_with_its_rates_and_when() -> None:
+    facts = read_facts(RECORDED / "two_hosts_link_falls", now=LONG_AFTER)
+    verdicts = {one.key: one for one in judge(facts)}
+    changed = (
+        "Since step 61, 24 Nov 04:46:31 UTC, eth0, alpha to beta, beta to alpha carried "
+        "2.997 MB/s each way, 119.4 MB/s before."
+    )
+    before, since = verdicts["network_fit"].says.split(changed)
+    assert "17.6 ms of it should wait for the network" in before
+    assert "1.22 s of it should wait for the network, 1.18 s did" in since
+    assert changed in verdicts["network"].says
+    assert "Before it changed" in verdicts["network"].says
+    assert verdicts["network"].remedy.startswith("Look at the cable")
+    alert = next(one for one in facts.alerts if one.severity == "warning")
+    assert alert.step is not None
+    assert 60 < alert.step <= 80
 
 
 def test_a_gpu_that_waits_for_its_host_is_not_called_busy() -> None:

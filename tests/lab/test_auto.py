@@ -30,7 +30,7 @@ def chosen(world: World, directory: str, overrides: list[str]) -> Any:
         toy_training(ToyPairs(300), model=shape, world=world) as training,
     ):
         before = [weight.clone() for weight in training.model.parameters()]
-        config, _ = choose_strategy(
+        config, *_ = choose_strategy(
             recipe, training.model, training.stream, world=world, events=events
         )
         same = all(map(torch.equal, before, training.model.parameters()))

@@ -63,6 +63,7 @@ class DilocoSync(GradientSync):
         self._inner = inner
         self._host_sum = host_sum
         self._ranks = list(ranks)
+        self.period = config.every
         self._gap = config.every // config.fragments
         self._row = WeightRow(model)
         self._global = self._row.copied()

@@ -7,6 +7,8 @@ import time
 from typing import Final, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from dragoman.distributed.host_sum import HostSum
 from dragoman.distributed.topology import Topology
@@ -26,6 +28,44 @@ class LinkRate(NamedTuple):
 
     bytes_per_s: float
     latency_s: float
+
+
+def measure_directions(
+    world: World, topology: Topology, *, bytes_per_s: float
+) -> dict[tuple[int, int], float]:
+    """Bytes/s from each host to the next one, one after the other: (from, to), by host number.
+
+    bytes_per_s: about what to expect. Every rank calls it, and all get the same answer.
+    """
+    num_floats = min(max(int(bytes_per_s * _LONG_ENOUGH_S / 4), _LEAST_FLOATS), _MOST_FLOATS)
+    payload = torch.zeros(num_floats, device=world.device)
+    token = torch.zeros(1, device=world.device)
+    found = {}
+    for sender in range(topology.num_hosts):
+        receiver = (sender + 1) % topology.num_hosts
+        ends = (topology.hosts[sender][0], topology.hosts[receiver][0])
+        fastest_s = min(_sent_in_s(world, topology, ends, payload, token) for _ in range(2))
+        found[sender, receiver] = num_floats * 4 / fastest_s
+    return found
+
+
+def _sent_in_s(
+    world: World, topology: Topology, ends: tuple[int, int], payload: Tensor, token: Tensor
+) -> float:
+    """What it takes from the receiver's word until it has all, as every rank then knows."""
+    sender, receiver = ends
+    taken_s = 0.0
+    if world.rank == receiver:
+        started = time.perf_counter()
+        dist.send(token, sender, group=topology.between)
+        dist.recv(payload, sender, group=topology.between)
+        if world.device.type == "cuda":
+            torch.cuda.synchronize(world.device)
+        taken_s = time.perf_counter() - started
+    elif world.rank == sender:
+        dist.recv(token, receiver, group=topology.between)
+        dist.send(payload, receiver, group=topology.between)
+    return float(max(world.gather_json(taken_s)))
 
 
 def measure_link(world: World, topology: Topology) -> LinkRate:

@@ -27,11 +27,13 @@ class GradientSync(ABC):
     loss_factor: what the loss is multiplied by before backward.
     rate_factor: what the learning rate is multiplied by for the optimizer of this rank, and the
         norm of its gradient to be that of a whole one.
+    period: updates from one exchange with all ranks to the next.
     own_optimizer: whether each rank's optimizer remembers other things than rank 0's.
     """
 
     loss_factor = 1.0
     rate_factor = 1.0
+    period = 1
     own_optimizer = False
 
     def __init__(self, module: nn.Module) -> None:

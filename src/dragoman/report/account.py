@@ -9,6 +9,7 @@ from dragoman.corpus.manifest import SplitFacts
 from dragoman.report import measures
 from dragoman.report.cost import HOUR_S, machine_hours, machines_now, spent_text
 from dragoman.report.facts import Facts, summed
+from dragoman.report.pauses import paused_s
 from dragoman.report.verdict import Evidence, Verdict, evidence, in_words
 
 _KIB = 1024
@@ -58,6 +59,8 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     for score in facts.test_scores:
         yield evidence(f"translate {score.name}, afterwards", units.DURATION, score.decode_s)
     yield evidence("save checkpoints", units.DURATION, measures.save_s(facts))
+    if facts.pauses:
+        yield evidence("stand still", units.DURATION, paused_s(facts))
     yield evidence("idle", units.DURATION, idle_s(facts))
     if facts.untold_s:
         yield evidence("since the last interval, not told yet", units.DURATION, facts.untold_s)
@@ -78,6 +81,7 @@ def idle_s(facts: Facts) -> float | None:
     if facts.wall_s is None or facts.train_s is None:
         return None
     known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)
+    known_s += paused_s(facts)
     return max(facts.wall_s - facts.untold_s - known_s, 0.0)
 
 

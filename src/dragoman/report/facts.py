@@ -54,6 +54,7 @@ class Interval:
     interval_s: float | None = None
     step_median_s: float | None = None
     step_p95_s: float | None = None
+    compute_median_s: float | None = None
     data_wait_s: float | None = None
     forward_s: float | None = None
     backward_s: float | None = None
@@ -215,6 +216,19 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChange:
+    """The network between hosts carries another rate from a step on, as was measured when steps
+    became slow or fast."""
+
+    interface: str
+    where: str
+    before_bytes_per_s: float
+    now_bytes_per_s: float
+    since_step: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """What one device does alone."""
 
@@ -233,11 +247,41 @@ class Alert:
     step: int | None
     severity: str = "warning"
     cause: str
+    remedy: str = ""
+    host: str = ""
+    rank: int | None = None
 
     @property
     def text(self) -> str:
         """With the step at which it was said."""
         return self.cause if self.step is None else f"step {self.step:,}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A rank did not go on for a while: what it says itself, or else a rank that waited for it.
+
+    step: updates that were complete. during: the phase of a step, "sync" in a sum, "validating" or
+    "saving".
+    """
+
+    rank: int
+    host: str
+    began: float
+    seconds_s: float
+    step: int
+    during: str
+    own: bool
+
+    @property
+    def ended(self) -> float:
+        """When it went on."""
+        return self.began + self.seconds_s
+
+    @property
+    def name(self) -> str:
+        """The rank and its host."""
+        return f"rank {self.rank} on {self.host}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,10 +336,13 @@ class Facts:
     prepare_s: float | None = None
     environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     alerts: tuple[Alert, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    """Times of intervals are without them."""
     gpus: tuple[Gpu, ...] = ()
     traffic: tuple[Traffic, ...] = ()
     machines: tuple[Machine, ...] = ()
     links: tuple[Link, ...] = ()
+    link_changes: tuple[LinkChange, ...] = ()
     chosen: Chosen | None = None
     devices: tuple[Device, ...] = ()
     manifest: Manifest | None = None
@@ -388,7 +435,7 @@ class Facts:
 
     @property
     def train_s(self) -> float | None:
-        """Seconds inside updates, those that were lost included."""
+        """Seconds inside updates, those that were lost included, pauses not."""
         seconds_s = summed(interval.interval_s for interval in self.intervals)
         return None if seconds_s is None else seconds_s + self.repeated_s
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,7 +19,8 @@ from dragoman.report.convergence import (
     left_of_ignorance,
     loss_trend,
 )
-from dragoman.report.facts import Facts, total
+from dragoman.report.facts import Facts, Interval, Machine, Rank, total
+from dragoman.report.pauses import clock, pauses
 from dragoman.report.verdict import Answer, Verdict, evidence
 from dragoman.units import Quantity
 
@@ -31,6 +32,8 @@ _BY_CHANCE = 5
 _OF_NEIGHBOURS = 1.048
 """A normal distribution's standard deviation over the median distance of two draws from it."""
 _QUARTERS = 4
+STRAGGLES = 1.25
+"""Times the median rank's compute."""
 _EARLY = 5
 """A fifth of the schedule is enough to have learnt something."""
 
@@ -46,6 +49,8 @@ class Ailment:
     quantity: Quantity
     limit: float
     remedy: str
+    culprit: Callable[[Facts], str] = lambda _facts: ""
+    """Which rank, host, interface or GPU it is, and since when; asked where the answer is yes."""
 
     def judge(self, facts: Facts) -> Verdict:
         """The answer for one run."""
@@ -54,7 +59,9 @@ class Ailment:
         says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
         if value is not None:
             answer = "yes" if value >= self.limit else "no"
-            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}."
+            named = self.culprit(facts) if answer == "yes" else ""
+            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}"
+            says += f": {named}." if named else "."
         return Verdict(
             key=self.key,
             question=self.question,
@@ -116,17 +123,42 @@ def _not_learnt(facts: Facts) -> float | None:
     return left_of_ignorance(facts)
 
 
+def _data_waits(facts: Facts) -> list[tuple[float, Rank]]:
+    """Of a step, by rank."""
+    shares = ((measures.share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks)
+    return [(share, rank) for share, rank in shares if share is not None]
+
+
 def _data_wait(facts: Facts) -> float | None:
-    return measures.share(facts.intervals, "data_wait_s")
+    """Of the rank that waits most: the others wait for it."""
+    return max((share for share, _ in _data_waits(facts)), default=None)
+
+
+def _starved_rank(facts: Facts) -> str:
+    if facts.world_size == 1:
+        return ""
+    return _name(max(_data_waits(facts), key=lambda found: found[0])[1])
+
+
+def _computes(facts: Facts) -> list[tuple[float, Rank]]:
+    """The usual compute of a step, by rank."""
+    usual = ((_usual_compute_s(rank.intervals), rank) for rank in facts.ranks)
+    return [(seconds_s, rank) for seconds_s, rank in usual if seconds_s is not None]
+
+
+def _usual_compute_s(intervals: Sequence[Interval]) -> float | None:
+    """The median over intervals of the median step: a step that took long once is no slow rank.
+
+    Where medians were not recorded, of the mean step.
+    """
+    found = [measures.interval_compute_s(one) for one in measures.steady(intervals)]
+    known = [one for one in found if one is not None]
+    return statistics.median(known) if known else None
 
 
 def _slowest_rank(facts: Facts) -> float | None:
     """Compute of the slowest rank over the median of ranks; a rank works on as much as another."""
-    found = []
-    for rank in facts.ranks:
-        parts = measures.per_step_total(rank.intervals, measures.COMPUTE_FIELDS)
-        if parts is not None:
-            found.append(parts)
+    found = [seconds_s for seconds_s, _ in _computes(facts)]
     if facts.world_size == 1:
         return 1.0
     if len(found) < (facts.world_size or 2):
@@ -135,20 +167,66 @@ def _slowest_rank(facts: Facts) -> float | None:
     return max(found) / middle if middle else None
 
 
+def _slow_rank_since(facts: Facts) -> str:
+    """The slowest rank, its figures, and since when it has been slow."""
+    computes = _computes(facts)
+    slowest_s, slow = max(computes, key=lambda found: found[0])
+    middle_s = statistics.median_low([seconds_s for seconds_s, _ in computes])
+    both = f"{units.STEP_TIME.text(slowest_s)}, {units.STEP_TIME.text(middle_s)} the median rank"
+    begun = None
+    for one in reversed(measures.steady(slow.intervals)):
+        seconds_s = measures.interval_compute_s(one)
+        if seconds_s is not None and seconds_s < STRAGGLES * middle_s:
+            begun = one
+            break
+    since = "from the start"
+    if begun is not None:
+        since = f"since step {units.COUNT.text(begun.step)}, {clock(begun.time)}"
+    return f"{_name(slow)}, {since} ({both})"
+
+
 def _network_faults(facts: Facts) -> float | None:
     counts = [one.errors + one.carrier_changes for one in facts.traffic]
     return float(sum(counts)) if counts else None
 
 
+def _faulty_interfaces(facts: Facts) -> str:
+    return ", ".join(
+        f"{one.interface} of {one.host} ({one.errors} errors, link lost or found "
+        f"{one.carrier_changes} times)"
+        for one in facts.traffic
+        if one.errors or one.carrier_changes
+    )
+
+
+def _fullest_disk(facts: Facts) -> Machine | None:
+    known = [one for one in facts.machines if one.disk_free_bytes is not None]
+    return min(known, key=lambda one: one.disk_free_bytes or 0.0, default=None)
+
+
 def _checkpoint_of_free_disk(facts: Facts) -> float | None:
     """The last checkpoint over what is free on the fullest disk."""
-    free = [one.disk_free_bytes for one in facts.machines if one.disk_free_bytes is not None]
+    fullest = _fullest_disk(facts)
     sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
-    return sizes[-1] / min(free) if sizes and free and min(free) else None
+    if fullest is None or not fullest.disk_free_bytes or not sizes:
+        return None
+    return sizes[-1] / fullest.disk_free_bytes
+
+
+def _full_disk(facts: Facts) -> str:
+    fullest = _fullest_disk(facts)
+    if fullest is None or fullest.disk_free_bytes is None:
+        return ""
+    return f"the disk of the run on {fullest.host}, {units.SIZE.text(fullest.disk_free_bytes)} free"
 
 
 def _throttled(facts: Facts) -> float | None:
     return max((gpu.throttled_share for gpu in facts.gpus), default=None)
+
+
+def _throttled_gpu(facts: Facts) -> str:
+    worst = max(facts.gpus, key=lambda gpu: gpu.throttled_share)
+    return f"GPU {worst.gpu} of {worst.host}, by {', '.join(worst.throttle_reasons)}"
 
 
 def _creep(facts: Facts) -> float | None:
@@ -156,14 +234,26 @@ def _creep(facts: Facts) -> float | None:
 
     What is kept from step to step grows in all of them; a first long batch or validation in one.
     """
+    return max((growth for growth, _ in _growths(facts)), default=None)
+
+
+def _growths(facts: Facts) -> list[tuple[float, Rank]]:
     growths = []
     for rank in facts.ranks:
         peaks = [one.peak_memory_bytes for one in rank.intervals if one.peak_memory_bytes]
         if len(peaks) >= 2 * _QUARTERS:
             ends = [peaks[(len(peaks) - 1) * n // _QUARTERS] for n in range(1, _QUARTERS + 1)]
             least = min(two - one for one, two in pairwise(ends))
-            growths.append((_QUARTERS - 1) * least / ends[0])
-    return max(growths, default=None)
+            growths.append(((_QUARTERS - 1) * least / ends[0], rank))
+    return growths
+
+
+def _growing_rank(facts: Facts) -> str:
+    return _name(max(_growths(facts), key=lambda found: found[0])[1])
+
+
+def _name(rank: Rank) -> str:
+    return f"rank {rank.rank} on {rank.host}"
 
 
 def _evaluation_share(facts: Facts) -> float | None:
@@ -214,6 +304,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Does training wait for data?",
         what="waiting for data, of a step",
         measure=_data_wait,
+        culprit=_starved_rank,
         quantity=units.SHARE,
         limit=0.1,
         remedy="Put the shards on a local disk, free a core, raise data.prefetch_batches.",
@@ -221,10 +312,11 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="straggler",
         question="Is one rank slower than the others?",
-        what="compute of the slowest rank to the median",
+        what="compute of the slowest rank to the median, by their median steps",
         measure=_slowest_rank,
+        culprit=_slow_rank_since,
         quantity=_RATIO,
-        limit=1.25,
+        limit=STRAGGLES,
         remedy="Look at that host: its clock, its temperature, what else runs on it.",
     ),
     Ailment(
@@ -232,6 +324,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Is a GPU throttled?",
         what="samples with a lowered clock",
         measure=_throttled,
+        culprit=_throttled_gpu,
         quantity=units.SHARE,
         limit=0.05,
         remedy="Look at cooling and power supply.",
@@ -241,6 +334,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Is an interface faulty?",
         what="errors and lost links on the interfaces of the collectives",
         measure=_network_faults,
+        culprit=_faulty_interfaces,
         quantity=units.COUNT,
         limit=1,
         remedy="Look at cable, port and driver of the host: dragoman report lists each interface.",
@@ -250,6 +344,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Will the disk be full soon?",
         what="a checkpoint, of the disk that is free",
         measure=_checkpoint_of_free_disk,
+        culprit=_full_disk,
         quantity=units.SHARE,
         limit=0.3,
         remedy="Free disk space, or lower checkpoint.keep_last.",
@@ -259,6 +354,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Does memory creep up?",
         what="steady growth of the peak memory after a quarter of the run",
         measure=_creep,
+        culprit=_growing_rank,
         quantity=units.SHARE,
         limit=0.2,
         remedy="Something is kept from step to step; report it with this file.",
@@ -286,4 +382,7 @@ AILMENTS: tuple[Ailment, ...] = (
 
 def examine(facts: Facts) -> Iterator[Verdict]:
     """The answer for each ailment."""
-    return (ailment.judge(facts) for ailment in AILMENTS)
+    for ailment in AILMENTS:
+        yield ailment.judge(facts)
+        if ailment.key == "straggler":
+            yield pauses(facts)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dragoman.estimate import training_flop
-from dragoman.report.facts import Facts, Interval, summed, total
+from dragoman.report.facts import Facts, Interval, Link, LinkChange, summed, total
 from dragoman.report.trend import ratio_interval
 
 FP32_BYTES = 4
@@ -39,8 +40,16 @@ def per_step_total(intervals: Sequence[Interval], names: Sequence[str]) -> float
     return total(*(per_step(intervals, name) for name in names))
 
 
+def interval_compute_s(interval: Interval) -> float | None:
+    """Compute of the median step of an interval, or of its mean one where none was recorded."""
+    if interval.compute_median_s is not None:
+        return interval.compute_median_s
+    whole_s = interval.compute_s
+    return whole_s / interval.steps if whole_s is not None and interval.steps else None
+
+
 def step_s(facts: Facts) -> float | None:
-    """Mean seconds of a step, validations and checkpoints not counted."""
+    """Mean seconds of a step; validations, checkpoints and pauses are not counted."""
     timed = [one for one in facts.intervals if one.interval_s is not None]
     steps = sum(one.steps for one in timed)
     return sum(one.interval_s or 0.0 for one in timed) / steps if steps else None
@@ -173,6 +182,43 @@ def ring_bytes(facts: Facts) -> float | None:
 def capacity_bytes_per_s(facts: Facts) -> float | None:
     """The slowest of the links that were measured."""
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
+
+
+def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
+    """The run cut where its network changed: each change with the facts of the time after it.
+
+    Those of the time before the first change come first. An interval in which the network changed
+    belongs to neither. Without a change the whole run is one period.
+    """
+    changes = sorted(facts.link_changes, key=lambda one: one.since_step)
+    if not changes:
+        return [(None, facts)]
+    found: list[tuple[LinkChange | None, Facts]] = []
+    for change, after in zip([None, *changes], [*changes, None], strict=True):
+        first = change.since_step if change else 0
+        last = after.since_step - 1 if after else facts.last_step
+        ranks = tuple(
+            replace(
+                rank,
+                intervals=tuple(
+                    one
+                    for one in rank.intervals
+                    if first <= one.step - one.steps + 1 and one.step <= last
+                ),
+            )
+            for rank in facts.ranks
+        )
+        links = facts.links
+        if change is not None:
+            link = Link(
+                host=facts.hosts[0],
+                peer="the other hosts",
+                bytes_per_s=change.now_bytes_per_s,
+                method="measured when steps took another time",
+            )
+            links = (link,)
+        found.append((change, replace(facts, ranks=ranks, links=links, link_changes=())))
+    return found
 
 
 def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:

@@ -9,7 +9,8 @@ from dragoman.cluster import step_time
 from dragoman.cluster.workload import Shapes, weight_shapes
 from dragoman.recipe import Recipe
 from dragoman.report import measures
-from dragoman.report.facts import Facts, Traffic
+from dragoman.report.facts import Facts, LinkChange, Traffic
+from dragoman.report.pauses import clock
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
 
 NETWORK_BOUND = 0.2
@@ -24,6 +25,14 @@ _LARGE_RESIDUAL = 0.1
 def network(facts: Facts) -> Verdict:
     """Question 5."""
     answer, says, remedy = _is_network_bound(facts)
+    if facts.link_changes:
+        for change, period in measures.periods(facts):
+            then, share, better = _is_network_bound(period)
+            says += f" {_change(change)}. {share}" if change else f" Before it changed: {share}"
+            if then == "yes" and answer != "yes":
+                answer, remedy = then, better
+    if any(one.now_bytes_per_s < one.before_bytes_per_s for one in facts.link_changes):
+        remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
     return Verdict(
         key="network",
         question="Was the network the bottleneck?",
@@ -99,6 +108,16 @@ def _explained_share(facts: Facts) -> float | None:
     return (network_s if computed_s is None else computed_s) / seconds_s
 
 
+def _change(change: LinkChange) -> str:
+    """Since when what carried which rate."""
+    now, before = (
+        units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)
+    )
+    where = ", ".join(text for text in (change.interface, change.where) if text) or "the link"
+    since = f"Since step {units.COUNT.text(change.since_step)}, {clock(change.since)}"
+    return f"{since}, {where} carried {now} each way, {before} before"
+
+
 def _needed_rate(facts: Facts) -> str:
     """What the gradients of another tool's run ask of a link that is busy all the time."""
     wire, seconds_s = measures.ring_bytes(facts), measures.step_s(facts)
@@ -128,6 +147,8 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
     if wire and seconds_s:
         yield evidence("that needs, all the time", units.BYTE_RATE, wire / seconds_s)
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
+    for change in facts.link_changes:
+        yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
     for one in facts.traffic:
         name = f"{one.interface} of {one.host}"
         yield Evidence(name, one.sent_bytes_per_s, _traffic_text(one))
@@ -176,7 +197,16 @@ def network_fit(facts: Facts) -> Verdict:
             method="Each rank says at its start on which host it is.",
         )
     exposed_s = measures.exposed_s(facts)
-    answer, says, remedy = _fit(facts, wire, capacity, exposed_s)
+    fits = []
+    for change, period in measures.periods(facts):
+        answer, text, remedy = _fit(
+            period,
+            _wire_bytes(period),
+            measures.capacity_bytes_per_s(period),
+            measures.exposed_s(period),
+        )
+        fits.append(f"{_change(change)}. {text}" if change else text)
+    says = " ".join(fits)
     return Verdict(
         key="network_fit",
         question=question,
@@ -227,6 +257,8 @@ def _fit_evidence(
 ) -> Iterator[Evidence]:
     yield evidence("sent per step and direction", units.SIZE, wire)
     yield evidence("capacity of the link", units.BYTE_RATE, capacity)
+    for change in facts.link_changes:
+        yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
     yield evidence("exposed communication, measured", units.STEP_TIME, exposed_s)
     if wire is not None and capacity and exposed_s is not None:
         computed_s = computed_exposed_s(facts, wire / capacity)

@@ -49,9 +49,11 @@ class RankFile:
     test_scores: list[facts.TestScore] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     links: list[facts.Link] = field(default_factory=list)
+    link_changes: list[facts.LinkChange] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
     devices: list[facts.Device] = field(default_factory=list)
     alerts: list[facts.Alert] = field(default_factory=list)
+    pauses: list[facts.Pause] = field(default_factory=list)
     prepare_s: float | None = None
     samples: Samples = field(default_factory=Samples)
     unreadable: str = ""
@@ -171,6 +173,24 @@ class RankFile:
     def _environment(self, event: Event, _moment: float) -> None:
         self.environment = event.payload
 
+    def _rank_paused(self, event: Event, moment: float) -> None:
+        """When it ended by the clock that nobody sets; it was written as soon as it had."""
+        seconds_s = number(event.payload.get("seconds_s"))
+        rank, host = number(event.payload.get("paused_rank")), event.payload.get("paused_host")
+        if seconds_s is None or rank is None or seconds_s < 0:
+            self.incomplete += 1
+            return
+        pause = facts.Pause(
+            rank=int(rank),
+            host=str(host),
+            began=moment - seconds_s,
+            seconds_s=seconds_s,
+            step=event.step or 0,
+            during=str(event.payload.get("during")),
+            own=event.payload.get("own") is True,
+        )
+        self.pauses.append(pause)
+
     def _corpus_stage(self, event: Event, _moment: float) -> None:
         seconds_s = number(event.payload.get("seconds_s"))
         if seconds_s is not None:
@@ -200,7 +220,7 @@ class RankFile:
 
     def _keep(self, kind: type[T], kept: list[T], event: Event, moment: float) -> None:
         """Keep the event as a fact, or count it where it lacks what the fact needs."""
-        envelope = {"step": event.step, "host": event.host}
+        envelope = {"step": event.step, "host": event.host, "rank": event.rank}
         made = from_payload(kind, envelope | event.payload | {"time": moment})
         if made is None:
             self.incomplete += 1
@@ -227,8 +247,10 @@ _READERS: dict[str, _Reader] = {
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
     events.Environment.kind: RankFile._environment,
     events.Alert.kind: _kept(facts.Alert, "alerts"),
+    events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
     samples.LinkMeasured.kind: _kept(facts.Link, "links"),
+    samples.LinkChanged.kind: _kept(facts.LinkChange, "link_changes"),
     samples.DeviceMeasured.kind: _kept(facts.Device, "devices"),
     samples.GpuSampled.kind: RankFile._sample,
     samples.NetworkSampled.kind: RankFile._sample,

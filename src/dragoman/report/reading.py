@@ -18,6 +18,7 @@ from dragoman.recipe import Recipe, load_recipe
 from dragoman.report import facts
 from dragoman.report.facts import Exit, Facts, Price, Rank, Segment
 from dragoman.report.imported import ImportedRun
+from dragoman.report.pauses import known_pauses, without_pauses
 from dragoman.report.payloads import from_payload
 from dragoman.report.preparation import prepare_s
 from dragoman.report.rank_file import RankFile
@@ -90,6 +91,22 @@ def combine(
         replace(_on_main_clock(file, files[0], problems), host=name)
         for file, name in zip(files, names, strict=True)
     ]
+    offsets_s = {rank.rank: rank.clock_offset_s for rank in ranks}
+    machine_of = {rank.rank: rank.host for rank in ranks}
+    pauses = known_pauses(
+        replace(
+            pause,
+            began=pause.began - offsets_s[file.rank],
+            host=machine_of.get(pause.rank, pause.host),
+        )
+        for file in files
+        for pause in file.pauses
+    )
+    alerts = (
+        replace(alert, time=alert.time - offsets_s[file.rank])
+        for file in files
+        for alert in file.alerts
+    )
     known = _of_main_rank(files[0]) if files else Facts(name="", read_at=0.0)
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
     return replace(
@@ -98,7 +115,9 @@ def combine(
         read_at=now,
         max_steps=known.max_steps or (recipe.train.max_steps if recipe else None),
         prepare_s=records.prepare_s if known.prepare_s is None else known.prepare_s,
-        ranks=tuple(ranks),
+        ranks=without_pauses(ranks, pauses),
+        pauses=tuple(pauses),
+        alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
         gpus=tuple(
             replace(gpu, host=name)
             for file, name in zip(files, names, strict=True)
@@ -115,6 +134,7 @@ def combine(
             for machine in file.samples.machines()
         ),
         links=tuple(link for file in files for link in file.links),
+        link_changes=tuple(change for file in files for change in file.link_changes),
         devices=tuple(device for file in files for device in file.devices),
         exit=_exit(directory, known.segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
@@ -159,7 +179,6 @@ def _of_main_rank(file: RankFile) -> Facts:
         repeated_s=facts.summed(interval.interval_s for interval in file.repeated) or 0.0,
         prepare_s=file.prepare_s,
         environment=file.environment,
-        alerts=tuple(file.alerts),
         chosen=file.chosen[-1] if file.chosen else None,
         imported=imported,
         imported_scores=tuple(file.imported_scores),

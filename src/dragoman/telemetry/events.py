@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType, UnionType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from dragoman.errors import MachineError
 
@@ -114,7 +114,8 @@ class TrainInterval(Payload):
 
     train_loss is label-smoothed, train_nll is not; both are nats per target token over the global
     batches. Tokens and bytes are sums over the interval: tokens of the global batches, sync_bytes
-    as counted by this rank. Times are sums over the interval, of this rank.
+    as counted by this rank. Times are sums over the interval, of this rank; compute_median_s is
+    the median over its steps of forward, backward and optimizer together.
     """
 
     kind: ClassVar[str] = "train_interval"
@@ -131,6 +132,7 @@ class TrainInterval(Payload):
     interval_s: float
     step_median_s: float
     step_p95_s: float
+    compute_median_s: float
     data_wait_s: float
     forward_s: float
     backward_s: float
@@ -193,6 +195,29 @@ class Alert(Payload):
     severity: str
     cause: str
     remedy: str
+
+
+OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
+"""What a rank does between steps, where it pauses there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPaused(Payload):
+    """A rank did not go on for a while.
+
+    began: UTC seconds since 1970 by the clock of the writer. during: the phase of a step that it
+    was in, "sync" in a sum, or one of OUTSIDE_STEPS; of another rank what it was last known to do.
+    own: whether the rank tells of itself, by its own clock; else another rank that waited for it
+    does.
+    """
+
+    kind: ClassVar[str] = "rank_paused"
+    paused_rank: int
+    paused_host: str
+    began: float
+    seconds_s: float
+    during: str
+    own: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

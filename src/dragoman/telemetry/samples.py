@@ -97,6 +97,24 @@ class LinkMeasured(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChanged(Payload):
+    """The network between hosts carries another rate than before, measured when steps became slow
+    or fast.
+
+    interface: of the collectives. where: the slow directions, in words. since_step, since: the
+    first step that took another time, and when it began, UTC seconds since 1970.
+    """
+
+    kind: ClassVar[str] = "link_changed"
+    interface: str
+    where: str
+    before_bytes_per_s: float
+    now_bytes_per_s: float
+    since_step: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMeasured(Payload):
     """What one device does alone: its matrix products, and a step of this run without a network."""
 

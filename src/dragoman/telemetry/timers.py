@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 Phase = Literal["data_wait", "forward", "backward", "sync", "optimizer"]
+_COMPUTE: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class PhaseTimes:
     interval_s: float
     step_median_s: float
     step_p95_s: float
+    compute_median_s: float
+    """Of a step in forward, backward and optimizer."""
     data_wait_s: float
     forward_s: float
     backward_s: float
@@ -54,7 +57,10 @@ class PhaseTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._clock: _Clock = _CudaClock() if device.type == "cuda" else _HostClock()
-        self._phases = {name: _TimedPhase(self, self._clock) for name in get_args(Phase)}
+        self._phases = {name: _TimedPhase(self, name, self._clock) for name in get_args(Phase)}
+        self.running: Phase | None = None
+        """The phase that the host is in; None between phases."""
+        self._ends: list[list[int]] = []
         self._moments: list[int] = []
         self._steps: list[int] = []
         self._started: int | None = None
@@ -68,6 +74,7 @@ class PhaseTimer:
         assert self._started is not None, "no phase was timed in this step"
         self._moments += (self._started, self._clock.mark())
         self._steps.append(steps)
+        self._ends.append([len(self._phases[name].moments) // 2 for name in _COMPUTE])
         self._started = None
 
     def take(self) -> PhaseTimes:
@@ -77,19 +84,23 @@ class PhaseTimer:
         """
         updates_s = self._clock.seconds(self._moments)
         steps_s = updates_s / np.array(self._steps)
-        phases_s = {
-            f"{name}_s": float(self._clock.seconds(phase.moments).sum())
-            for name, phase in self._phases.items()
-        }
+        each_s = {name: self._clock.seconds(one.moments) for name, one in self._phases.items()}
+        phases_s = {f"{name}_s": float(seconds.sum()) for name, seconds in each_s.items()}
+        compute_s = np.zeros(len(steps_s))
+        for name, ends in zip(_COMPUTE, zip(*self._ends, strict=True), strict=False):
+            summed_s = np.concatenate([[0.0], np.cumsum(each_s[name])])
+            compute_s += np.diff(summed_s[[0, *ends]]) / np.array(self._steps)
         times = PhaseTimes(
             steps=sum(self._steps),
             interval_s=float(updates_s.sum()),
             step_median_s=float(np.median(steps_s)) if len(steps_s) else 0.0,
             step_p95_s=float(np.quantile(steps_s, 0.95)) if len(steps_s) else 0.0,
+            compute_median_s=float(np.median(compute_s)) if len(steps_s) else 0.0,
             **phases_s,
         )
         self._moments.clear()
         self._steps.clear()
+        self._ends.clear()
         for phase in self._phases.values():
             phase.moments.clear()
         self._clock.forget()
@@ -104,13 +115,15 @@ class PhaseTimer:
 class _TimedPhase:
     """Keeps the moments at which one phase began and ended, in turn."""
 
-    def __init__(self, timer: PhaseTimer, clock: _Clock) -> None:
+    def __init__(self, timer: PhaseTimer, name: Phase, clock: _Clock) -> None:
         self._timer = timer
+        self._name = name
         self._mark = clock.mark
         self.moments: list[int] = []
 
     def __enter__(self) -> None:
         moment = self._mark()
+        self._timer.running = self._name
         self.moments.append(moment)
         self._timer.begun(moment)
 
@@ -121,6 +134,7 @@ class _TimedPhase:
         traceback: TracebackType | None,
     ) -> None:
         self.moments.append(self._mark())
+        self._timer.running = None
 
 
 class _Clock(Protocol):

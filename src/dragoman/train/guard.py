@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import socket
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,13 +17,21 @@ from dragoman.telemetry.events import Alert
 from dragoman.telemetry.network import Counters, collective_interface, nominal_bits_per_s
 from dragoman.telemetry.price import HourlyPrice
 
-WINDOW_STEPS: Final = 50
+WINDOW_STEPS: Final = 10
+_LONG_WINDOW_STEPS: Final = 50
+"""For strategies that wait for others now and then alone."""
+_USUAL_WINDOWS: Final = 20
+"""Windows without a complaint whose median tells what is usual."""
+_MOST: Final = 0.75
+"""Of the steps since a change: so many show it."""
+STRAGGLES: Final = 1.25
+"""Times the median rank's own work: a rank that takes more is what the others wait for."""
 TOLERATED: Final = 1.5
 """Times the expected; what is slower than this has a cause that is worth looking for."""
 _WARM_STEPS: Final = 5
-_SEE_CARD: Final = "look at the cable, the port of the switch and ethtool on that host"
+SEE_CARD: Final = "look at the cable, the port of the switch and ethtool on that host"
 _CHOOSE: Final = 'compare strategies with dragoman plan, or set distributed.strategy = "auto"'
-_WHERE_IT_GOES: Final = 0.3
+WAITS: Final = 0.3
 """Of the steps' time: a wait that takes more than this is the cause."""
 _WORTH_A_WORD_S: Final = 600.0
 """What waiting must cost until the end to be told of where it is as it always was."""
@@ -51,18 +65,73 @@ class Card:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the last steps of one rank took: seconds in all, and those of them in which it waited
+    for other ranks and the network, and for data."""
+
+    rank: int
+    host: str
+    steps: int
+    seconds_s: float
+    waited_s: float
+    data_wait_s: float
+
+    @property
+    def waited_share(self) -> float:
+        """Of the time, what it waited for other ranks and the network."""
+        return self.waited_s / self.seconds_s if self.seconds_s else 0.0
+
+    @property
+    def own_step_s(self) -> float:
+        """What a step takes it without waiting for others."""
+        return (self.seconds_s - self.waited_s) / max(self.steps, 1)
+
+    @property
+    def name(self) -> str:
+        """The rank and its host."""
+        return f"rank {self.rank} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """Steps take another time than expected: since when, and what it costs, in words.
+
+    slow: False where they are as fast again. card: what happened to the network card meanwhile.
+    """
+
+    slow: bool
+    steps: str
+    left: str
+    since_step: int
+    since: float
+    card: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Some steps in a row: the first, when it began, how many, and seconds of one."""
+
+    first: int
+    began: float
+    steps: int
+    step_s: float
+
+
 @dataclass
 class StepGuard:
-    """Looks at the last fifty steps of this rank.
+    """Looks at the last ten steps of this rank; at fifty with a strategy that waits now and then.
 
-    expected_s: of a step by the plan; where there is none, what the first fifty steps took. A
-    network that was slow from the beginning is told of, too: by how long these waited for it.
+    expected_s: of a step by the plan; where there is none, what is usual: the median of windows
+    that were not slow. A network that was slow from the beginning is told of, too: by how long the
+    first steps waited for it.
 
     What counts is the mean of all steps but the slowest: strategies that wait now and then would
     pass under a median, and one odd step would not under a plain mean.
 
     judges_steps: one rank speaks for all. watches_card: one rank of each host looks at its network
-    card. price: of all machines, where it is known.
+    card. price: of all machines, where it is known. alone: no other rank has to be asked why steps
+    are slow; else that is left in `found`, until all ranks have met to find out.
     """
 
     sync: GradientSync
@@ -71,8 +140,15 @@ class StepGuard:
     judges_steps: bool = True
     watches_card: bool = True
     price: HourlyPrice | None = None
-    _by: str = field(default="planned", init=False)
+    rank: int = 0
+    alone: bool = True
+    found: Slowness | None = field(default=None, init=False)
+    last: Window = field(init=False)
+    _planned: bool = field(default=False, init=False)
+    _usual_s: list[float] = field(default_factory=list, init=False)
     _times_s: list[float] = field(default_factory=list, init=False)
+    _recent: deque[_Turn] = field(default_factory=deque, init=False)
+    """The updates of the last two windows."""
     _steps: int = field(default=-_WARM_STEPS, init=False)
     _data_wait_s: float = field(default=0.0, init=False)
     _exposed_s: float = field(default=0.0, init=False)
@@ -81,6 +157,10 @@ class StepGuard:
 
     def __post_init__(self) -> None:
         self._card = Card.read()
+        self._host = socket.gethostname()
+        self._planned = self.expected_s is not None
+        self._window = WINDOW_STEPS if self.sync.period == 1 else _LONG_WINDOW_STEPS
+        self.last = Window(self.rank, self._host, 0, 0.0, 0.0, 0.0)
 
     def see(self, *, step: int, steps: int, seconds_s: float, data_wait_s: float) -> Alert | None:
         """Take in an update of so many steps that ends at `step`; an alert where one is due."""
@@ -89,71 +169,87 @@ class StepGuard:
             self._exposed_s = self.sync.exposed_s
             return None
         self._times_s.append(seconds_s)
+        began = time.time() - seconds_s
+        self._recent.append(_Turn(step - steps + 1, began, steps, seconds_s / steps))
         self._data_wait_s += data_wait_s
-        if self._steps < WINDOW_STEPS or len(self._times_s) < 2:
+        if self._steps < self._window or len(self._times_s) < 2:
             return None
+        whole_s, waited_s = sum(self._times_s), self.sync.exposed_s - self._exposed_s
+        self.last = Window(self.rank, self._host, self._steps, whole_s, waited_s, self._data_wait_s)
         steps_in_all_but_one = self._steps * (len(self._times_s) - 1) / len(self._times_s)
-        step_s = (sum(self._times_s) - max(self._times_s)) / steps_in_all_but_one
+        step_s = (whole_s - max(self._times_s)) / steps_in_all_but_one
         changed = self._card_changed()
         alert = self._judge(step_s, self.max_steps - step, changed) if self.judges_steps else None
-        if alert is None and changed and self.watches_card:
-            alert = Alert(severity="warning", cause=changed, remedy=_SEE_CARD)
+        if alert is None and self.found is None and changed and self.watches_card:
+            cause = f"{changed} on {self._host}"
+            alert = Alert(severity="warning", cause=cause, remedy=SEE_CARD)
         self._restart()
         return alert
 
     def _judge(self, step_s: float, left: int, changed: str) -> Alert | None:
-        if self.expected_s is None:
-            self.expected_s, self._by = step_s, "usual"
-            return self._slow_from_the_start(step_s, left)
-        if step_s <= TOLERATED * self.expected_s:
-            back, self._told_s = self._told_s is not None, None
-            return self._recovered(step_s) if back else None
+        first = self.expected_s is None
+        expected_s = step_s if self.expected_s is None else self.expected_s
+        if step_s <= TOLERATED * expected_s:
+            told_s, self._told_s = self._told_s, None
+            if not self._planned and len(self._usual_s) < _USUAL_WINDOWS:
+                self._usual_s.append(step_s)
+                self.expected_s = statistics.median(self._usual_s)
+            if told_s is not None:
+                turn = self._turned(told_s, step_s)
+                says = f"steps take {units.STEP_TIME.text(turn.step_s)} again"
+                return self._say(Slowness(False, says, "", turn.first, turn.began))
+            return self._slow_from_the_start(step_s, left) if first else None
         if self._told_s is not None and step_s <= TOLERATED * self._told_s:
             return None
-        self._told_s = step_s
-        cause, remedy = self._why()
-        if changed:
-            cause, remedy = f"{cause}; {changed}", _SEE_CARD
-        return self._slow(step_s, self.expected_s, left, f"was {self._by}: {cause}", remedy)
+        turn = self._turned(expected_s, step_s)
+        self._told_s = turn.step_s
+        by = "planned" if self._planned else "usual"
+        took = f"the last {turn.steps} steps took {units.STEP_TIME.text(turn.step_s)}, "
+        took += f"{units.STEP_TIME.text(expected_s)} was {by}"
+        cost = self._cost(turn.step_s, expected_s, left)
+        return self._say(Slowness(True, took, cost, turn.first, turn.began, changed))
+
+    def _say(self, found: Slowness) -> Alert | None:
+        """At once where there is no other rank to ask; else the ranks meet first."""
+        if not self.alone:
+            self.found = found
+            return None
+        return explained(found, *why([self.last])) if found.slow else recovered(found)
+
+    def _turned(self, before_s: float, step_s: float) -> _Turn:
+        """Since when steps take this time and not that of before: from then on three of four did.
+
+        With a strategy that waits now and then there may be no such step: then the window counts.
+        """
+        recent = list(self._recent)
+        between_s = math.sqrt(before_s * step_s)
+        turned = [(one.step_s > between_s) is (step_s > before_s) for one in recent]
+        for number, one in enumerate(turned):
+            since = recent[number:]
+            if one and len(since) > 1 and sum(turned[number:]) >= _MOST * len(since):
+                middle_s = statistics.median(update.step_s for update in since)
+                num_steps = sum(update.steps for update in since)
+                return _Turn(since[0].first, since[0].began, num_steps, middle_s)
+        first = recent[-len(self._times_s)]
+        return _Turn(first.first, first.began, self._steps, step_s)
 
     def _slow_from_the_start(self, step_s: float, left: int) -> Alert | None:
         """Where nothing was planned: whether waiting for others makes all of this long."""
-        cause, _ = self._why()
-        working_s = step_s * (1 - self._waited)
+        working_s = step_s * (1 - self.last.waited_share)
         wasted_s = left * (step_s - working_s)
         if step_s <= TOLERATED * working_s or wasted_s < _WORTH_A_WORD_S:
             return None
-        return self._slow(step_s, working_s, left, f"without waiting: {cause}", _CHOOSE)
+        cause, _ = why([self.last])
+        took = f"the last {self._steps} steps took {units.STEP_TIME.text(step_s)}, "
+        took += f"{units.STEP_TIME.text(working_s)} without waiting"
+        found = Slowness(True, took, self._cost(step_s, working_s, left), 1, time.time())
+        return explained(found, cause, _CHOOSE)
 
-    def _slow(self, step_s: float, expected_s: float, left: int, why: str, remedy: str) -> Alert:
+    def _cost(self, step_s: float, expected_s: float, left: int) -> str:
         was, now = (units.DURATION.text(round(left * s)) for s in (expected_s, step_s))
         extra = self.price.text(left * (step_s - expected_s)) if self.price else ""
-        return Alert(
-            severity="warning",
-            cause=f"the last {self._steps} steps took {units.STEP_TIME.text(step_s)}, "
-            f"{units.STEP_TIME.text(expected_s)} {why}. The rest will take "
-            f"{now} on every machine, not {was}{f', for {extra} more' if extra else ''}",
-            remedy=remedy,
-        )
-
-    def _recovered(self, step_s: float) -> Alert:
-        cause = f"steps take {units.STEP_TIME.text(step_s)} again"
-        return Alert(severity="info", cause=cause, remedy="nothing is to be done")
-
-    def _why(self) -> tuple[str, str]:
-        waited, starved = self._waited, self._data_wait_s / sum(self._times_s)
-        if waited > max(_WHERE_IT_GOES, starved):
-            cause = f"{units.SHARE.text(waited)} of it waits for other ranks and the network"
-            return cause, "run dragoman doctor: it measures every link and every host"
-        if starved > _WHERE_IT_GOES:
-            cause = f"{units.SHARE.text(starved)} of it waits for data"
-            return cause, "look at the disk and at what else uses the processor"
-        return "it is the compute itself", "look at what else uses the device, and at its clock"
-
-    @property
-    def _waited(self) -> float:
-        """For other ranks and the network, of the time of these steps."""
-        return (self.sync.exposed_s - self._exposed_s) / sum(self._times_s)
+        more = f", for {extra} more" if extra else ""
+        return f"The rest will take {now} on every machine, not {was}{more}"
 
     def _card_changed(self) -> str:
         """What happened to the network card since the last time; "" where nothing did."""
@@ -163,7 +259,54 @@ class StepGuard:
         return self._card.since(before)
 
     def _restart(self) -> None:
+        while len(self._recent) > 2 * len(self._times_s):
+            self._recent.popleft()
         self._times_s.clear()
         self._steps = 0
         self._data_wait_s = 0.0
         self._exposed_s = self.sync.exposed_s
+
+
+def explained(found: Slowness, cause: str, remedy: str) -> Alert:
+    """The alert of slow steps, with its cause."""
+    if found.card:
+        cause, remedy = f"{cause}; {found.card}", SEE_CARD
+    since = f"since step {units.COUNT.text(found.since_step)}, {moment(found.since)}"
+    return Alert(
+        severity="warning",
+        cause=f"{found.steps}: {cause}; {since}. {found.left}",
+        remedy=remedy,
+    )
+
+
+def recovered(found: Slowness) -> Alert:
+    """The alert of steps that are as fast again."""
+    since = f"since step {units.COUNT.text(found.since_step)}, {moment(found.since)}"
+    return Alert(severity="info", cause=f"{found.steps}, {since}", remedy="nothing is to be done")
+
+
+def why(windows: Sequence[Window]) -> tuple[str, str]:
+    """Cause and remedy of slow steps, from what every rank's last steps took; or this rank's."""
+    least = min(windows, key=lambda one: one.waited_share)
+    starved = max(windows, key=lambda one: one.data_wait_s)
+    starved_share = starved.data_wait_s / starved.seconds_s if starved.seconds_s else 0.0
+    if least.waited_share > max(WAITS, starved_share):
+        share = units.SHARE.text(least.waited_share)
+        cause = f"{share} of it waits for other ranks and the network"
+        return cause, "run dragoman doctor: it measures every link and every host"
+    if starved_share > WAITS:
+        cause = f"{starved.name}: {units.SHARE.text(starved_share)} of it waits for data"
+        return cause, "look at the disk and at what else uses the processor"
+    slowest = max(windows, key=lambda one: one.own_step_s)
+    middle_s = statistics.median_low([one.own_step_s for one in windows])
+    remedy = f"look at what else uses the device of {slowest.host}, and at its clock"
+    if slowest.own_step_s >= STRAGGLES * middle_s and len(windows) > 1:
+        own, middle = (units.STEP_TIME.text(s) for s in (slowest.own_step_s, middle_s))
+        return f"{slowest.name} takes {own} by itself, the median rank {middle}", remedy
+    everywhere = f"of {slowest.name}" if len(windows) == 1 else "of all ranks alike"
+    return f"it is the compute itself, {everywhere}", remedy
+
+
+def moment(at: float) -> str:
+    """A moment to the second."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(at))

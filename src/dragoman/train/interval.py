@@ -59,6 +59,7 @@ class Interval:
             interval_s=times.interval_s,
             step_median_s=times.step_median_s,
             step_p95_s=times.step_p95_s,
+            compute_median_s=times.compute_median_s,
             data_wait_s=times.data_wait_s,
             forward_s=times.forward_s,
             backward_s=times.backward_s,

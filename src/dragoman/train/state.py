@@ -23,6 +23,8 @@ class TrainState(BaseModel):
     dev_loss, bleu: measured at this very step; None where none was.
     validated_step: of the last validation.
     planned_step_s: what `auto` expects a step to take; None where nothing was planned.
+    link_bytes_per_s: what the network between hosts carried each way when the run began; None where
+        nobody measured it.
     sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
     """
 
@@ -48,6 +50,7 @@ class TrainState(BaseModel):
     loss_scaler: dict[str, float] | None = None
     validated_step: int | None = None
     planned_step_s: float | None = None
+    link_bytes_per_s: float | None = None
     sync: DistributedConfig = DistributedConfig()
 
     def after_update(self, epoch: int, *, steps: int = 1) -> Self:

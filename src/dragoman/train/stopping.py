@@ -64,12 +64,14 @@ class Votes(NamedTuple):
 
     stop: bool
     save: bool
+    examine: bool = False
+    """Whether to find out together why steps are slow."""
 
 
 class Agreement:
     """After every update each rank votes; what any of them wants, all do after the same update.
 
-    It costs one exchange of two integers an update, and nothing where there is one rank. On GPUs
+    It costs one exchange of three integers an update, and nothing where there is one rank. On GPUs
     the result is that of the update before, which the device has long done: nobody waits for it.
     """
 
@@ -84,8 +86,8 @@ class Agreement:
         ballot = torch.tensor(votes, dtype=torch.int32, device=self._world.device)
         self._world.sum(ballot)
         counted = ballot if ballot.device.type == "cpu" else self._exchange_with_previous(ballot)
-        stop, save = counted.tolist()
-        return Votes(stop > 0, save > 0)
+        stop, save, examine = counted.tolist()
+        return Votes(stop > 0, save > 0, examine > 0)
 
     def _exchange_with_previous(self, ballot: Tensor) -> Tensor:
         """Start to fetch this ballot from the device; wait for the one before it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from dragoman.data.loader import Update
+from dragoman.distributed.standing import open_board
 from dragoman.errors import DivergenceError
 from dragoman.telemetry.events import (
     Alert,
@@ -29,6 +30,8 @@ from dragoman.train.divergence import diverged, loss_problem, smoothed_loss
 from dragoman.train.guard import StepGuard
 from dragoman.train.interval import Interval
 from dragoman.train.optimizer import LossScaler, lent
+from dragoman.train.pauses import PauseWatch
+from dragoman.train.slowness import Examination
 from dragoman.train.snapshot import own_snapshot, snapshot
 from dragoman.train.state import TrainState
 from dragoman.train.step import StepResult, TrainStep
@@ -88,8 +91,13 @@ def fit(
     """
     started = time.monotonic()
     store.of_rank(step.world.rank).clean()
-    with StopSignals(alone=step.world.world_size == 1) as signals:
-        loop = _Loop(step, updates, state, config, learning_rate, validate, store, events, signals)
+    with (
+        StopSignals(alone=step.world.world_size == 1) as signals,
+        PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
+    ):
+        loop = _Loop(
+            step, updates, state, config, learning_rate, validate, store, events, signals, pauses
+        )
         try:
             reason = loop.run()
         except DivergenceError as error:
@@ -114,6 +122,7 @@ class _Loop:
     store: CheckpointStore
     events: EventWriter
     signals: StopSignals
+    pauses: PauseWatch
 
     def __post_init__(self) -> None:
         self.world = self.step.world
@@ -126,7 +135,12 @@ class _Loop:
             judges_steps=self.world.is_main,
             watches_card=self.world.local_rank == 0,
             price=hourly_price(),
+            rank=self.world.rank,
+            alone=self.world.world_size == 1,
         )
+        self.examination = Examination(self.world, self.state.link_bytes_per_s)
+        self._asked = False
+        self.pauses.begin(self.state.step)
         self.saved_at_s = time.monotonic()
         self.told_step = self.saved_step = self.state.step
         measured = self.state.dev_loss is not None  # an older checkpoint says no more than that
@@ -153,6 +167,8 @@ class _Loop:
     def _take_stock(self) -> bool:
         """All ranks are here: measure and save what is due; returns whether to stop at once."""
         agreed = self.agreement.reach(self._votes())
+        if agreed.examine and self.world.world_size > 1:
+            self._examine()
         validating = self._validation_is_due() and not agreed.stop
         save_reason = self._save_reason(agreed)
         if validating or save_reason or self._log_is_due():
@@ -164,6 +180,12 @@ class _Loop:
             save_reason = found or save_reason
         self._save(save_reason)
         return stopping
+
+    def _examine(self) -> None:
+        """All ranks find out why steps are slow."""
+        with self.pauses.outside("measuring"):
+            for event in self.examination.run(self.guard):
+                self.events.write(event, step=self.state.step)
 
     def _finished(self) -> bool:
         return self.state.step >= self.config.max_steps or self._lost_patience()
@@ -183,10 +205,12 @@ class _Loop:
         if last_step + 1 >= self.config.max_steps:
             self.step.sync.finish()
         self.step.timer.step_done(steps=update.steps)
+        seconds_s = time.perf_counter() - started
+        self.pauses.updated(step=last_step + 1, seconds_s=seconds_s)
         alert = self.guard.see(
             step=last_step + 1,
             steps=update.steps,
-            seconds_s=time.perf_counter() - started,
+            seconds_s=seconds_s,
             data_wait_s=fed - started,
         )
         if alert is not None:
@@ -240,7 +264,9 @@ class _Loop:
         save = self.world.is_main and 0 < every_s <= time.monotonic() - self.saved_at_s
         if save:
             self.saved_at_s = time.monotonic()
-        return Votes(stop=self.signals.received, save=save)
+        asks = self.guard.found is not None and not self._asked
+        self._asked = self.guard.found is not None
+        return Votes(stop=self.signals.received, save=save, examine=asks)
 
     def _validation_is_due(self) -> bool:
         step = self.state.step
@@ -253,7 +279,10 @@ class _Loop:
         """Measure; False where it was given up for a signal, on all ranks alike."""
         ema, shared = self.step.ema, self.step.sync.weights()
         try:
-            with lent(self.step.model, shared) if ema is None else ema.in_model():
+            with (
+                self.pauses.outside("validating"),
+                lent(self.step.model, shared) if ema is None else ema.in_model(),
+            ):
                 validation = self.validate(self.state.step)
         except GivenUpError:
             return False
@@ -289,6 +318,10 @@ class _Loop:
         if reason is None:
             return
         self.saved_at_s, self.saved_step = time.monotonic(), self.state.step
+        with self.pauses.outside("saving"):
+            self._write_checkpoint(reason)
+
+    def _write_checkpoint(self, reason: str) -> None:
         if not self.world.is_main:
             if self.step.sync.own_optimizer or self.step.sync.own_state():
                 self.store.of_rank(self.world.rank).save(*own_snapshot(self.state, self.step))

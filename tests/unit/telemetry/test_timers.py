@@ -35,6 +35,20 @@ def test_each_phase_is_charged_with_what_ran_in_it() -> None:
     assert times.step_median_s <= times.step_p95_s <= times.interval_s
 
 
+def test_one_slow_step_is_not_the_median() -> None:
+    timer = PhaseTimer(CPU)
+    for number in range(5):
+        with timer.phase("forward"):
+            time.sleep(0.3 if number == 2 else 0.001)
+        with timer.phase("backward"):
+            time.sleep(0.001)
+        with timer.phase("sync"):
+            time.sleep(0.01)
+        timer.step_done()
+    times = timer.take()
+    assert 0.002 <= times.compute_median_s < 0.15 < times.forward_s
+
+
 def test_what_happens_between_steps_is_in_no_step() -> None:
     timer = PhaseTimer(CPU)
     with timer.phase("forward"):
@@ -55,7 +69,7 @@ def test_taking_the_times_starts_afresh() -> None:
         pass
     timer.step_done()
     assert timer.take().steps == 1
-    assert timer.take() == PhaseTimes(0, *[0.0] * 8)
+    assert timer.take() == PhaseTimes(0, *[0.0] * 9)
 
 
 def test_a_phase_that_fails_is_closed() -> None:

@@ -1,0 +1,119 @@
+"""Where each rank stands, told once a second beside the training, so that others can look.
+
+A rank that waits in a sum learns from the process group only that it waits. Here it reads who has
+not come, what that rank did last, and whether it still lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from torch._C._distributed_c10d import Store
+
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, StoreAddress, attempt
+from dragoman.distributed.store import connect
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one rank says of itself.
+
+    beat: grows each time. step: updates it has completed. doing: the phase of a step, "sync" while
+    it waits for others, or what
+    it does between steps.
+    """
+
+    host: str
+    beat: int
+    step: int
+    doing: str
+
+    def as_text(self) -> str:
+        """For a board."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """None where it is no standing of this version."""
+        try:
+            values = json.loads(text)
+            return cls(
+                str(values["host"]), int(values["beat"]), int(values["step"]), str(values["doing"])
+            )
+        except (ValueError, LookupError, TypeError):
+            return None
+
+
+class Board(Protocol):
+    """Where ranks write and read. OSError or RuntimeError where it is out of reach."""
+
+    def write(self, rank: int, standing: Standing) -> None:
+        """Replace what this rank wrote before."""
+
+    def read(self) -> Mapping[int, Standing]:
+        """What every rank wrote last; those that wrote nothing yet are not in it."""
+
+
+class FolderBoard:
+    """For the processes of one machine: a file each in the folder in which they meet."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder = folder
+        self._prefix = prefix
+
+    def write(self, rank: int, standing: Standing) -> None:
+        """Replace the file of this rank."""
+        draft = self._folder / f".{self._prefix}{rank}"
+        draft.write_text(standing.as_text(), encoding="utf-8")
+        draft.rename(self._folder / f"{self._prefix}{rank}")
+
+    def read(self) -> Mapping[int, Standing]:
+        """The files of all ranks."""
+        found = {}
+        for path in self._folder.glob(f"{self._prefix}*"):
+            with contextlib.suppress(ValueError, FileNotFoundError):
+                rank = int(path.name.removeprefix(self._prefix))
+                standing = Standing.parse(path.read_text(encoding="utf-8"))
+                if standing is not None:
+                    found[rank] = standing
+        return found
+
+
+class StoreBoard:
+    """For several machines: a key each in the store of the run, over a connection of its own."""
+
+    def __init__(self, store: Store, world_size: int) -> None:
+        self._store = store
+        self._ranks = range(world_size)
+
+    def write(self, rank: int, standing: Standing) -> None:
+        """Replace the key of this rank."""
+        self._store.set(str(rank), standing.as_text())
+
+    def read(self) -> Mapping[int, Standing]:
+        """The keys of all ranks."""
+        found = {}
+        for rank in self._ranks:
+            if self._store.check([str(rank)]):
+                standing = Standing.parse(self._store.get(str(rank)).decode())
+                if standing is not None:
+                    found[rank] = standing
+        return found
+
+
+def open_board(world_size: int) -> Board | None:
+    """The board of this process's run; None for a rank that is alone."""
+    if world_size == 1:
+        return None
+    name = f"standing-{attempt()}-"
+    where = StoreAddress.of_this_process()
+    if where is not None:
+        return StoreBoard(connect(where, prefix=name), world_size)
+    meeting = os.environ.get(RENDEZVOUS_VARIABLE)
+    return None if meeting is None else FolderBoard(Path(meeting).resolve().parent, name)

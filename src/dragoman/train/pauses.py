@@ -1,0 +1,261 @@
+"""Says which rank stands still, while the others wait for it and when it goes on.
+
+The rank that stood still sees it afterwards, by its clock: a thread that looks twice a second did
+not run. The others see meanwhile that they wait, and who has not come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from dragoman import units
+from dragoman.distributed.standing import Board, Standing
+from dragoman.distributed.world import World
+from dragoman.errors import MachineError
+from dragoman.telemetry.events import OUTSIDE_STEPS, Alert, EventWriter, RankPaused
+from dragoman.telemetry.timers import PhaseTimer
+
+LOOK_EVERY_S: Final = 0.5
+PAUSE_S: Final = 3.0
+"""A thread that did not run for so long did not only wait for its turn."""
+_COMPUTED: Final = 0.5
+"""Of a pause in processor time: a process that computed did not stand still."""
+LATE_S: Final = 5.0
+_LATE_UPDATES: Final = 5.0
+"""Usual updates; a wait is told of when it is longer than this and than `LATE_S`."""
+_KEPT_UPDATES: Final = 50
+_FEWEST_UPDATES: Final = 5
+_READ_AFTER_S: Final = 2.0
+_SILENT_S: Final = 2.5
+_WRITE_EVERY: Final = 2
+"""Looks: a rank says once a second where it stands."""
+_END_S: Final = 2.0
+_WORDS: Final = {
+    "data_wait": "in the wait for data",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "optimizer": "in the optimizer",
+    "sync": "in the sum of gradients",
+}
+
+
+@dataclass(slots=True)
+class _Missed:
+    """A rank that is waited for: what it said last and when, and whether it was told of."""
+
+    standing: Standing
+    heard_at: float
+    told: bool = False
+
+
+@dataclass(slots=True)
+class _Wait:
+    """This rank waits, with `step` updates made, since `began` by the monotonic clock."""
+
+    step: int
+    began: float
+    missed: dict[int, _Missed] = field(default_factory=dict)
+
+
+class PauseWatch:
+    """Looks from a thread at this rank, and while it waits at the others; used as a context.
+
+    The loop says what it does: `step` is the number of completed updates, `updated` what one took,
+    `outside` what is done between them.
+
+        with PauseWatch(world, timer, events, board) as watch:
+            watch.updated(step=1, seconds_s=0.2)
+            with watch.outside("saving"):
+                ...
+    """
+
+    def __init__(
+        self, world: World, timer: PhaseTimer, events: EventWriter, board: Board | None
+    ) -> None:
+        self._world = world
+        self._timer = timer
+        self._events = events
+        self._board = board
+        self._host = socket.gethostname()
+        self._step = 0
+        self._outside = ""
+        self._updates_s: deque[float] = deque(maxlen=_KEPT_UPDATES)
+        self._beat = 0
+        self._wait: _Wait | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch-pauses", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_END_S)  # a store out of reach may hold it for minutes
+
+    def updated(self, *, step: int, seconds_s: float) -> None:
+        """`step` updates are complete; the last took so long."""
+        self._step = step
+        self._updates_s.append(seconds_s)
+
+    def begin(self, step: int) -> None:
+        """Training begins with this many updates made."""
+        self._step = step
+
+    @contextmanager
+    def outside(self, what: str) -> Iterator[None]:
+        """Something that is no part of a step: "validating" or "saving"."""
+        self._outside = what
+        try:
+            yield
+        finally:
+            self._outside = ""
+
+    @property
+    def _doing(self) -> str:
+        return self._outside or self._timer.running or "sync"
+
+    def _run(self) -> None:
+        with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to tell it
+            while not self._stop.is_set():
+                slept, computed_s = time.monotonic(), time.process_time()
+                step, doing = self._step, self._doing
+                self._stop.wait(LOOK_EVERY_S)
+                gap_s, busy_s = time.monotonic() - slept, time.process_time() - computed_s
+                if gap_s >= PAUSE_S and busy_s < _COMPUTED * gap_s:
+                    self._tell_own(gap_s, step, doing)
+                    self._wait = None
+                with contextlib.suppress(OSError, RuntimeError):  # the board is out of reach
+                    self._look(time.monotonic())
+
+    def _tell_own(self, seconds_s: float, step: int, doing: str) -> None:
+        began = time.time() - seconds_s
+        self._write(self._world.rank, self._host, began, seconds_s, step, doing, own=True)
+        others = self._world.world_size - 1
+        waited = "" if not others else ", the others waited"
+        cause = (
+            f"{_name(self._world.rank, self._host)} stood still for {_long(seconds_s)} from "
+            f"{_clock(began)} on, {_where(step, doing)}: none of its threads ran{waited}"
+        )
+        remedy = "look at who stopped it, and at that machine's memory and other guests then"
+        self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=step)
+
+    def _look(self, now: float) -> None:
+        """Say where this rank stands; while it waits for long, see who is missing."""
+        if self._board is None:
+            return
+        step, doing = self._step, self._doing
+        self._beat += 1
+        if self._beat % _WRITE_EVERY == 1:
+            self._board.write(self._world.rank, Standing(self._host, self._beat, step, doing))
+        if self._wait is not None and (doing != "sync" or self._wait.step != step):
+            self._tell_back(self._wait, now)
+            self._wait = None
+        if doing == "sync" and self._wait is None:
+            self._wait = _Wait(step, now)
+        if self._wait is not None and now - self._wait.began >= _READ_AFTER_S:
+            self._look_for(self._wait, self._board.read(), now)
+
+    def _look_for(self, wait: _Wait, standings: Mapping[int, Standing], now: float) -> None:
+        """Alert where others have not come for long; the first rank that waits speaks for all."""
+        for rank, one in standings.items():
+            here = one.doing == "sync" and one.step >= wait.step
+            if rank == self._world.rank or here:
+                continue
+            seen = wait.missed.setdefault(rank, _Missed(one, now))
+            if one.beat != seen.standing.beat:
+                seen.standing, seen.heard_at = one, now
+        speaks = min(set(range(self._world.world_size)) - wait.missed.keys()) == self._world.rank
+        if speaks and now - wait.began >= self._late_s:
+            for rank, seen in wait.missed.items():
+                self._tell_missing(rank, seen, wait, now)
+
+    @property
+    def _late_s(self) -> float:
+        if len(self._updates_s) < _FEWEST_UPDATES:
+            return float("inf")
+        return max(LATE_S, _LATE_UPDATES * statistics.median(self._updates_s))
+
+    def _tell_missing(self, rank: int, seen: _Missed, wait: _Wait, now: float) -> None:
+        silent_s = now - seen.heard_at
+        if seen.told or (seen.standing.doing in OUTSIDE_STEPS and silent_s < _SILENT_S):
+            return
+        seen.told = True
+        if silent_s >= _SILENT_S:
+            state = f"no sign of life from it since {_clock(time.time() - silent_s)}"
+        else:
+            state = f"it lives, {_WORDS.get(seen.standing.doing, seen.standing.doing)}"
+        cause = (
+            f"{_name(rank, seen.standing.host)} has not come to the sum of step "
+            f"{units.COUNT.text(wait.step + 1)} for {_long(now - wait.began)}, and "
+            f"the others wait: {state}"
+        )
+        remedy = "look at that machine: its memory, its load, whether the process was stopped"
+        self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=wait.step)
+
+    def _tell_back(self, wait: _Wait, now: float) -> None:
+        """This rank waits no more: those who were missing have come."""
+        seconds_s = now - wait.began
+        for rank, seen in wait.missed.items():
+            if not seen.told:
+                continue
+            one = seen.standing
+            began = time.time() - seconds_s
+            self._write(rank, one.host, began, seconds_s, wait.step, one.doing, own=False)
+            cause = f"{_name(rank, one.host)} goes on; the others waited {_long(seconds_s)} for it"
+            alert = Alert(severity="info", cause=cause, remedy="nothing is to be done")
+            self._events.write(alert, step=wait.step)
+
+    def _write(
+        self,
+        rank: int,
+        host: str,
+        began: float,
+        seconds_s: float,
+        step: int,
+        doing: str,
+        *,
+        own: bool,
+    ) -> None:
+        event = RankPaused(
+            paused_rank=rank,
+            paused_host=host,
+            began=round(began, 3),
+            seconds_s=round(seconds_s, 3),
+            during=doing,
+            own=own,
+        )
+        self._events.write(event, step=step)
+
+
+def _name(rank: int, host: str) -> str:
+    return f"rank {rank} on {host}"
+
+
+def _long(seconds_s: float) -> str:
+    return units.DURATION.text(round(seconds_s, 1))
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
+
+
+def _where(step: int, doing: str) -> str:
+    if doing in OUTSIDE_STEPS:
+        return f"{doing} after step {units.COUNT.text(step)}"
+    return f"{_WORDS[doing]} of step {units.COUNT.text(step + 1)}"

@@ -1,0 +1,85 @@
+"""A rank that stands still is named while the others wait for it, and tells of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.distributed.world import World
+from dragoman.report.health import examine
+from dragoman.report.reading import read_facts
+from dragoman.telemetry.events import Event, read_events
+from processes import wait_until
+from ranks import run_ranks
+
+PAUSE_FROM = 60
+PAUSE_S = 8.0
+
+
+def training(world: World, directory: str) -> Any:
+    """A run whose rank 1 leaves its process id when it is to be stopped."""
+    from dragoman.train.config import CheckpointConfig, TrainConfig
+    from toy_fit import ToyRun
+
+    def before_update(update_index: int, _model: object) -> None:
+        if update_index == PAUSE_FROM and world.rank == 1:
+            draft = Path(directory) / "draft"
+            draft.write_text(str(os.getpid()))
+            draft.rename(Path(directory) / "stop-me")
+            time.sleep(1)
+        time.sleep(0.05)
+
+    run = ToyRun(
+        Path(directory),
+        TrainConfig(max_steps=120, log_every_steps=10, validate_every_steps=1000),
+        checkpoint=CheckpointConfig(every_steps=1000),
+        before_update=before_update,
+    )
+    return run.fit(world).state.step
+
+
+def _alerts(directory: Path, rank: int) -> list[Event]:
+    events = read_events(directory / "events" / f"rank-{rank:04d}.jsonl")
+    return [event for event in events if event.kind == "alert"]
+
+
+@pytest.mark.timeout(120)
+def test_a_paused_rank_is_named_while_it_stands_and_afterwards(tmp_path: Path) -> None:
+    stopped_at: list[float] = []
+
+    def pause() -> None:
+        wait_until((tmp_path / "stop-me").exists, limit_s=60)
+        pid = int((tmp_path / "stop-me").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        stopped_at.append(time.time())
+        time.sleep(PAUSE_S)
+        os.kill(pid, signal.SIGCONT)
+
+    pausing = threading.Thread(target=pause)
+    pausing.start()
+    run_ranks(training, str(tmp_path), world_size=2, timeout_s=100)
+    pausing.join()
+    host = os.uname().nodename
+
+    warning, back = _alerts(tmp_path, 0)
+    assert f"rank 1 on {host} has not come to the sum of step" in warning.payload["cause"]
+    assert "no sign of life" in warning.payload["cause"]
+    assert stopped_at[0] < warning.time < stopped_at[0] + PAUSE_S, "told while it stands still"
+    assert "goes on" in back.payload["cause"]
+    (own,) = _alerts(tmp_path, 1)
+    assert f"rank 1 on {host} stood still for" in own.payload["cause"]
+
+    facts = read_facts(tmp_path)
+    (pause_seen,) = facts.pauses
+    assert pause_seen.own
+    assert pause_seen.seconds_s == pytest.approx(PAUSE_S, abs=1.5)
+    assert abs(pause_seen.began - stopped_at[0]) < 1.5
+    verdicts = {one.key: one for one in examine(facts)}
+    assert verdicts["pauses"].answer == "yes"
+    assert verdicts["straggler"].answer == "no", verdicts["straggler"]
