@@ -13,7 +13,7 @@ from dragoman.report.facts import Facts, Validation
 from dragoman.report.measures import step_s
 from dragoman.report.trend import Trend, fit_curve, trend
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
-from dragoman.train.schedule import learning_rate
+from dragoman.train.schedule import SCHEDULES, learning_rate
 
 STRETCH = 0.1
 """The stretch of training that is looked ahead: 10% more steps."""
@@ -58,7 +58,6 @@ _LOOK_AHEAD = 0.25
 _DECAY_LEFT = 2
 """Times that the learning rate will still fall by: the loss reacts to a halving of it already."""
 _STRETCH_WORDS = "10% more steps "
-_DECAYS = ("cosine", "linear", "wsd")
 
 
 def losses(facts: Facts) -> list[tuple[Validation, float]]:
@@ -99,7 +98,7 @@ def decay_left(facts: Facts) -> float:
     if facts.recipe is None or facts.max_steps is None:
         return 1.0
     config, width = facts.recipe.schedule, facts.recipe.model.d_model
-    if config.kind not in _DECAYS:
+    if not SCHEDULES[config.kind].ends:
         return 1.0
     now, end = (
         learning_rate(max(step, 0), config, d_model=width, max_steps=facts.max_steps)

@@ -8,18 +8,10 @@ from dataclasses import dataclass
 from dragoman import units
 from dragoman.report.facts import Facts
 from dragoman.report.verdict import Evidence, Verdict, evidence, in_words
-from dragoman.train.schedule import ScheduleConfig, learning_rate
+from dragoman.train.schedule import SCHEDULES, ScheduleConfig, learning_rate
 
 LARGEST_DEVIATION = 1e-6
 """Relative: beyond it what was logged is not this formula."""
-_FORMULAS = {
-    "noam": "{scale:g} * d_model^-0.5 * min((step+1) * warmup^-1.5, (step+1)^-0.5)",
-    "inverse_sqrt": "{peak:g} * min((step+1)/warmup, (warmup/(step+1))^0.5)",
-    "cosine": "Warmup to {peak:g}, then half a cosine to {final:g} at step {total}",
-    "linear": "Warmup to {peak:g}, then a straight line to {final:g} at step {total}",
-    "wsd": "Warmup to {peak:g}, held, over the last {decay} of {total} steps to {final:g}",
-    "constant": "Warmup to {peak:g}, then constant",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +30,13 @@ class Rates:
     def formula(self) -> str:
         """The formula with its numbers."""
         config = self.config
-        text = _FORMULAS[config.kind].format(
+        text = SCHEDULES[config.kind].formula.format(
             scale=config.noam_scale,
             peak=config.peak_learning_rate,
             final=config.peak_learning_rate * config.final_ratio,
             total=units.COUNT.text(config.total_steps or self.max_steps),
             decay=units.COUNT.text(config.decay_steps),
+            warmup=units.COUNT.text(config.warmup_steps),
         )
         numbers = f"warmup = {units.COUNT.text(config.warmup_steps)}"
         if config.kind == "noam":
@@ -51,11 +44,14 @@ class Rates:
         return f"{text}, {numbers}"
 
     def peak(self) -> tuple[int, float]:
-        """The update with the highest rate, and that rate. Every schedule peaks after warmup."""
-        warmup = self.config.warmup_steps
+        """The first update with the highest rate, and that rate: at the end of the warmup, at the
+        end, or among a thousand from the start on.
+        """
+        warmup, last = self.config.warmup_steps, self.max_steps - 1
         near = range(max(warmup - 2, 0), min(warmup + 2, self.max_steps))
-        last = self.max_steps - 1
-        return max(((update, self.at(update)) for update in [*near, last]), key=lambda x: x[1])
+        between = range(0, self.max_steps, max(self.max_steps // 1000, 1))
+        known = sorted({*near, *between, last})
+        return max(((update, self.at(update)) for update in known), key=lambda found: found[1])
 
 
 def rates_of(facts: Facts) -> Rates | None:
@@ -77,15 +73,14 @@ def rate(facts: Facts) -> Verdict:
     """Question 6."""
     found, question = rates_of(facts), "What does the learning rate do?"
     if found is None:
-        says = "The schedule of this run is not known."
-        return Verdict(key="learning_rate", question=question, answer="cannot tell", says=says)
+        return _logged(facts, question)
     deviation = largest_deviation(facts, found)
     step, peak = found.peak()
-    says = (
-        f"{found.formula}: it rises to {units.LEARNING_RATE.text(peak)} at step "
-        f"{units.COUNT.text(step + 1)}"
-    )
-    falls = step + 1 < found.max_steps and found.config.kind != "constant"
+    rises = f"it rises to {units.LEARNING_RATE.text(peak)} at step {units.COUNT.text(step + 1)}"
+    if not step:
+        rises = f"it begins with {units.LEARNING_RATE.text(peak)}"
+    says = f"{found.formula}: {rises}"
+    falls = found.at(found.max_steps - 1) < peak
     says += ", then falls with the step alone." if falls else "."
     remedy = ""
     if deviation is not None and deviation > LARGEST_DEVIATION:
@@ -99,6 +94,30 @@ def rate(facts: Facts) -> Verdict:
         method="The formula of the recipe, laid over what was logged. It depends on the step only: "
         "neither Adam nor the loss changes it.",
         remedy=remedy,
+    )
+
+
+def _logged(facts: Facts, question: str) -> Verdict:
+    """What was logged, if the schedule is one that this version does not know."""
+    rates = [(one.learning_rate, one.step) for one in facts.intervals if one.learning_rate]
+    says = "The schedule of this run is not known."
+    if not rates:
+        return Verdict(key="learning_rate", question=question, answer="cannot tell", says=says)
+    rows = [("highest logged", max(rates)), ("last logged", rates[-1])]
+    texts = [
+        f"{units.LEARNING_RATE.text(value)} at step {units.COUNT.text(step)}"
+        for _, (value, step) in rows
+    ]
+    return Verdict(
+        key="learning_rate",
+        question=question,
+        answer="measured",
+        says=f"{says} The highest that was logged is {texts[0]}, the last {texts[1]}.",
+        evidence=tuple(
+            Evidence(name, value, text)
+            for (name, (value, _)), text in zip(rows, texts, strict=True)
+        ),
+        method="The rates in the log alone: there is no formula to lay over them.",
     )
 
 

@@ -1,6 +1,6 @@
 """Learning rates: pure functions of the step, no optimizer in sight.
 
-A new schedule is one function here, its name in `kind` and SCHEDULES, and its test.
+A new schedule is one function here, its name in `kind`, its line in SCHEDULES, and its test.
 `step` counts updates from 0; the value at step n is used for update n + 1.
 """
 
@@ -45,7 +45,17 @@ class Run(NamedTuple):
     total_steps: int
 
 
-Schedule = Callable[[int, ScheduleConfig, Run], float]
+class Schedule(NamedTuple):
+    """A schedule and what reports say of it.
+
+    rate: of a step. formula: its text, in which {peak}, {final}, {total}, {decay}, {warmup} and
+    {scale} stand for the numbers of the recipe. ends: whether it falls to its end at a known step:
+    as long as that is to come, a flat dev loss proves nothing.
+    """
+
+    rate: Callable[[int, ScheduleConfig, Run], float]
+    formula: str
+    ends: bool = False
 
 
 def noam(step: int, config: ScheduleConfig, run: Run) -> float:
@@ -106,12 +116,22 @@ def constant(step: int, config: ScheduleConfig, _run: Run) -> float:
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "noam": noam,
-    "inverse_sqrt": inverse_sqrt,
-    "cosine": cosine,
-    "linear": linear,
-    "wsd": wsd,
-    "constant": constant,
+    "noam": Schedule(noam, "{scale:g} * d_model^-0.5 * min((step+1) * warmup^-1.5, (step+1)^-0.5)"),
+    "inverse_sqrt": Schedule(
+        inverse_sqrt, "{peak:g} * min((step+1)/warmup, (warmup/(step+1))^0.5)"
+    ),
+    "cosine": Schedule(
+        cosine, "Warmup to {peak:g}, then half a cosine to {final:g} at step {total}", ends=True
+    ),
+    "linear": Schedule(
+        linear, "Warmup to {peak:g}, then a straight line to {final:g} at step {total}", ends=True
+    ),
+    "wsd": Schedule(
+        wsd,
+        "Warmup to {peak:g}, held, over the last {decay} of {total} steps to {final:g}",
+        ends=True,
+    ),
+    "constant": Schedule(constant, "Warmup to {peak:g}, then constant"),
 }
 
 
@@ -122,7 +142,7 @@ def learning_rate(step: int, config: ScheduleConfig, *, d_model: int, max_steps:
     max_steps: the run's length, which counts where the config sets no total of its own.
     """
     total_steps = max_steps if config.total_steps is None else config.total_steps
-    return SCHEDULES[config.kind](step, config, Run(d_model, total_steps))
+    return SCHEDULES[config.kind].rate(step, config, Run(d_model, total_steps))
 
 
 def _warmup(step: int, config: ScheduleConfig) -> float:
