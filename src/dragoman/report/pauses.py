@@ -14,6 +14,9 @@ from dragoman.telemetry.events import OUTSIDE_STEPS
 WORTH_A_LOOK = 0.01
 """Of the time of training: pauses that take more have a cause that is worth looking for."""
 _MOST_NAMED = 3
+_PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "sync_s")
+_AT_LEAST = 0.8
+"""Of a pause: a phase that lasted less cannot hold it."""
 
 
 def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
@@ -51,13 +54,18 @@ def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank
 
 
 def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
-    """The interval with so many seconds less of one phase, as far as it has them."""
-    name = f"{phase}_s"
-    had_s = getattr(interval, name, None)
-    if had_s is None or interval.interval_s is None:
+    """The interval with so many seconds less of one phase, or of the one that can hold them."""
+    had = {name: getattr(interval, name) for name in _PHASES}
+    known = {name: had_s for name, had_s in had.items() if had_s is not None}
+    if interval.interval_s is None or not known or seconds_s <= 0:
         return interval
-    lost_s = min(seconds_s, had_s, interval.interval_s)
-    return replace(interval, **{name: had_s - lost_s, "interval_s": interval.interval_s - lost_s})
+    name = f"{phase}_s"
+    if known.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase was over when it was looked at
+        name = max(known, key=lambda one: known[one])
+    lost_s = min(seconds_s, known[name], interval.interval_s)
+    return replace(
+        interval, **{name: known[name] - lost_s, "interval_s": interval.interval_s - lost_s}
+    )
 
 
 def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:

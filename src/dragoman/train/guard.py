@@ -126,8 +126,8 @@ class StepGuard:
     that were not slow. A network that was slow from the beginning is told of, too: by how long the
     first steps waited for it.
 
-    What counts is the mean of all steps but the slowest: strategies that wait now and then would
-    pass under a median, and one odd step would not under a plain mean.
+    What counts is the median step. Strategies that wait now and then would pass under it: with them
+    the mean of all steps but the slowest counts.
 
     judges_steps: one rank speaks for all. watches_card: one rank of each host looks at its network
     card. price: of all machines, where it is known. alone: no other rank has to be asked why steps
@@ -178,6 +178,9 @@ class StepGuard:
         self.last = Window(self.rank, self._host, self._steps, whole_s, waited_s, self._data_wait_s)
         steps_in_all_but_one = self._steps * (len(self._times_s) - 1) / len(self._times_s)
         step_s = (whole_s - max(self._times_s)) / steps_in_all_but_one
+        if self.sync.period == 1:  # no step waits more than others do: a few odd ones are noise
+            middle_s = statistics.median(one.step_s for one in self._window_steps())
+            step_s = min(step_s, middle_s)
         changed = self._card_changed()
         alert = self._judge(step_s, self.max_steps - step, changed) if self.judges_steps else None
         if alert is None and self.found is None and changed and self.watches_card:
@@ -209,6 +212,10 @@ class StepGuard:
         cost = self._cost(turn.step_s, expected_s, left)
         return self._say(Slowness(True, took, cost, turn.first, turn.began, changed))
 
+    def _window_steps(self) -> list[_Turn]:
+        """The updates of this window."""
+        return list(self._recent)[-len(self._times_s) :]
+
     def _say(self, found: Slowness) -> Alert | None:
         """At once where there is no other rank to ask; else the ranks meet first."""
         if not self.alone:
@@ -230,7 +237,7 @@ class StepGuard:
                 middle_s = statistics.median(update.step_s for update in since)
                 num_steps = sum(update.steps for update in since)
                 return _Turn(since[0].first, since[0].began, num_steps, middle_s)
-        first = recent[-len(self._times_s)]
+        first = self._window_steps()[0]
         return _Turn(first.first, first.began, self._steps, step_s)
 
     def _slow_from_the_start(self, step_s: float, left: int) -> Alert | None:

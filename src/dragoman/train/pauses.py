@@ -134,8 +134,8 @@ class PauseWatch:
         with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to tell it
             while not self._stop.is_set():
                 slept, computed_s = time.monotonic(), time.process_time()
-                step, doing = self._step, self._doing
                 self._stop.wait(LOOK_EVERY_S)
+                step, doing = self._step, self._doing  # the loop has only just gone on, too
                 gap_s, busy_s = time.monotonic() - slept, time.process_time() - computed_s
                 if gap_s >= PAUSE_S and busy_s < _COMPUTED * gap_s:
                     self._tell_own(gap_s, step, doing)

@@ -188,3 +188,12 @@ def test_several_ranks_are_asked_before_a_cause_is_named() -> None:
     assert "beta" in remedy
     starved = [Window(0, "alpha", 10, 30.0, 20.0, 0.0), Window(1, "beta", 10, 30.0, 0.0, 25.0)]
     assert why(starved)[0].startswith("rank 1 on beta: 83.3% of it waits for data")
+
+
+def test_a_few_odd_steps_are_noise() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0)
+    warm(guard)
+    for step in range(100):
+        seconds_s = 6.0 if step % 4 == 0 else 1.0
+        assert guard.see(step=step, steps=1, seconds_s=seconds_s, data_wait_s=0.0) is None
+    assert guard.last.own_step_s >= 2.0, "their mean is"
