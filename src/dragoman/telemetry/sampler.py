@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
@@ -104,7 +105,7 @@ class HostSampler:
                 self._probes.remove(probe)
                 why = Alert(
                     severity="warning",
-                    cause=f"{probe.names} of this host are not sampled any more: "
+                    cause=f"{probe.names} of {socket.gethostname()} are not sampled any more: "
                     f"{error or type(error).__name__}",
                     remedy="training goes on; look at the host",
                 )
@@ -134,7 +135,7 @@ def host_sampler(
         except (OSError, ValueError, LookupError) as error:  # a /proc that hides or lacks entries
             why = Alert(
                 severity="info",
-                cause=f"{MachineProbe.names} of this host are not sampled: {error}",
+                cause=f"{MachineProbe.names} of {socket.gethostname()} are not sampled: {error}",
                 remedy="training goes on without",
             )
             events.write(why)
@@ -146,7 +147,8 @@ def host_sampler(
         except MachineError as error:
             why = Alert(
                 severity="info",
-                cause=f"{GpuProbe.names} are not sampled: {error.problem}",
+                cause=f"{GpuProbe.names} of {socket.gethostname()} are not sampled: "
+                f"{error.problem}",
                 remedy=error.remedy,
             )
             events.write(why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import statistics
 import time
 from typing import Final
@@ -60,7 +61,8 @@ def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | No
         return None
     return Alert(
         severity="warning",
-        cause=f"products of matrices take {times:.1f} times as long in {precision} as in fp32",
+        cause=f"on {socket.gethostname()} products of matrices take {times:.1f} times as long in "
+        f"{precision} as in fp32",
         remedy="train in fp32: --set train.precision=fp32",
     )
 

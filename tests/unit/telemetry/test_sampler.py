@@ -233,8 +233,8 @@ def test_a_probe_that_fails_is_given_up_and_the_others_go_on(
             while len(_sampled(events.path.parent, NetworkSampled.kind)) < known + 3:
                 time.sleep(0.01)
         (alert,) = _sampled(events.path.parent, "alert")
-    assert alert.payload["cause"].startswith("processor, memory and disk of this host are not samp")
-    assert "not sampled any more" in alert.payload["cause"]
+    assert alert.payload["cause"].startswith("processor, memory and disk of ")
+    assert f"of {socket.gethostname()} are not sampled any more" in alert.payload["cause"]
     assert "No such file or directory" in alert.payload["cause"]
 
 
@@ -243,7 +243,7 @@ def test_a_gpu_that_cannot_be_sampled_is_said_so(tmp_path: Path) -> None:
         host_sampler(events, disk=tmp_path, queued=lambda: 0, interface=None, num_gpus=1)
     (alert,) = _sampled(tmp_path, "alert")
     assert alert.payload["severity"] == "info"
-    assert alert.payload["cause"].startswith("GPUs are not sampled: ")
+    assert alert.payload["cause"].startswith(f"GPUs of {socket.gethostname()} are not sampled: ")
     assert alert.payload["remedy"]
 
 
@@ -255,7 +255,7 @@ def test_a_host_that_hides_its_counters_trains_without_samples(tmp_path: Path) -
         pass
     (alert,) = read_events(tmp_path / "rank-0000.jsonl")
     assert alert.payload["severity"] == "info"
-    assert "memory and disk of this host are not sampled" in alert.payload["cause"]
+    assert f"memory and disk of {socket.gethostname()} are not sampled" in alert.payload["cause"]
     assert str(tmp_path / "away") in alert.payload["cause"]
 
 
