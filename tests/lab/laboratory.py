@@ -50,6 +50,11 @@ class LabHost(Machine):
             else:
                 machine.run(["tc", "qdisc", "replace", "dev", device, "root", *shape])
 
+    def limit_sending(self, rate: str) -> None:
+        """Let this much out of it, in tc's words; what it receives stays as it is."""
+        shape = ["tbf", "rate", rate, "burst", str(BUCKET_BYTES), "latency", "50ms"]
+        self.run(["tc", "qdisc", "replace", "dev", INTERFACE, "root", *shape])
+
     def plug(self, *, plugged: bool) -> None:
         """Pull its cable out of the switch, or put it back."""
         self._switch.run(["ip", "link", "set", self._port, "up" if plugged else "down"])

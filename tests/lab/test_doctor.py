@@ -55,6 +55,36 @@ def test_healthy_hosts_are_fit_and_their_network_is_measured(
         assert host["versions"]["torch"] == metadata.version("torch")
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("names", [["alpha", "beta"], ["alpha", "beta", "gamma"]])
+def test_a_host_that_sends_slowly_is_named_with_the_direction(
+    make_lab: OpenLab, tmp_path: Path, names: list[str]
+) -> None:
+    lab = make_lab(names, rate="200mbit")
+    lab.host("beta").limit_sending("20mbit")
+    hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1] * len(names))
+    exit_code, said = examined(lab, hosts_file)
+    assert (exit_code, failures(said)) == (0, set())  # slow, but it trains
+    found = [one for one in said["findings"] if one["check"] == "bandwidth"]
+    (finding,) = [one for one in found if one["host"] == "beta"]
+    assert finding["status"] == "warning"
+    assert finding["found"].startswith("sends 2.")
+    assert f"over {INTERFACE}" in finding["found"]
+    assert f"tc qdisc show dev {INTERFACE}" in finding["remedy"]
+    for pair in said["facts"]["pairs"]:
+        ways = dict(zip(pair["hosts"], ("forth_bytes_per_s", "back_bytes_per_s"), strict=True))
+        for sender, way in ways.items():
+            if sender == "beta":
+                assert pair[way] == pytest.approx(20e6 / 8 * 0.945, rel=0.15)
+            else:
+                assert pair[way] > 2 * 20e6 / 8
+    planned = lab.desk.run(
+        [PROGRAM, "plan", "demo", "--hosts", hosts_file, "--json"], timeout_s=100
+    )
+    slower_way = 20e6 / 8 * 0.945
+    assert json.loads(planned.stdout)["link_bytes_per_s"] == pytest.approx(slower_way, rel=0.2)
+
+
 def a_missing_gpu(_lab: Lab, hosts_file: Path) -> None:
     text = hosts_file.read_text()
     before, last = text.rsplit("slots = 1", 1)

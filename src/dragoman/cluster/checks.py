@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dragoman import units
-from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts
+from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts, Way
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.links import Link
+from dragoman.cluster.links import LATENCY_S, Link
 from dragoman.cluster.ssh import FAILED, NO_PYTHON, SET_UP, how_to_log_in
 
 Status = Literal["ok", "unknown", "warning", "failure"]
@@ -35,6 +35,8 @@ LEAST_OF_CLAIM: Final = 0.5
 """Of what both cards say; virtual ones may say anything, so this is a warning only."""
 SLOW_PAIR: Final = 0.7
 """Of the median pair: below it there is something wrong with that pair."""
+ONE_WAY: Final = 0.6
+"""Of the way back: a direction that carries less has a limit of its own."""
 MOST_LATENCY_S: Final = 5e-3
 LEAST_DISK_BYTES_PER_S: Final = 50e6
 OTHERS: Final = "the others"
@@ -93,15 +95,24 @@ def is_fit(findings: list[Finding]) -> bool:
 
 
 def measured_link(facts: ClusterFacts) -> Link | None:
-    """What `plan` can count on: the all-reduce, else the slowest pair; None where neither is."""
-    latency_s = max((pair.latency_s for pair in facts.pairs), default=None)
+    """What `plan` can count on; None where nothing was measured.
+
+    It is the all-reduce, else the slowest pair, but no more than the slower direction lets through:
+    every host sends and receives all that an all-reduce moves.
+    """
+    latency_s = max((pair.latency_s for pair in facts.pairs), default=LATENCY_S)
     slowest = min((pair.both_bytes_per_s for pair in facts.pairs), default=None)
     bytes_per_s = facts.all_reduce_bytes_per_s or slowest
     if bytes_per_s is None:
         return None
-    if latency_s is None:
-        return Link(bytes_per_s, source="measured by doctor")
-    return Link(bytes_per_s, latency_s=latency_s, source="measured by doctor")
+    source = "measured by doctor"
+    sent, received = _best_of_each(facts)
+    for verb, rates in (("sends", sent), ("receives", received)):
+        for name, rate in rates.items():
+            if rate < ONE_WAY * (received if verb == "sends" else sent)[name]:
+                source = f"measured by doctor, as much as {name} {verb};"
+            bytes_per_s = min(bytes_per_s, rate)
+    return Link(bytes_per_s, latency_s=latency_s, source=source)
 
 
 def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
@@ -266,6 +277,9 @@ def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             yield _unknown("bandwidth")
         return
     usual = statistics.median(pair.both_bytes_per_s for pair in facts.pairs)
+    slow_ways = _slow_ways(facts)
+    yield from _limits(facts, slow_ways, usual)
+    one_sided = {frozenset(way[:2]) for way in slow_ways}
     for pair in facts.pairs:
         names = " - ".join(pair.hosts)
         slower_way = min(pair.forth_bytes_per_s, pair.back_bytes_per_s)
@@ -275,6 +289,8 @@ def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
         if hindered and slower_way <= MOST_HALF_DUPLEX_BYTES_PER_S:
             remedy = "check the negotiated duplex of both cards and the switch ports"
             yield _fail("bandwidth", names, f"{at_once}: half duplex", remedy)
+        elif frozenset(pair.hosts) in one_sided:
+            pass  # told with its direction
         elif pair.both_bytes_per_s < SLOW_PAIR * usual:
             found = f"{rate}, the other pairs {units.BYTE_RATE.text(usual)}"
             remedy = "a port that negotiated a lower speed: see ethtool on both hosts"
@@ -290,6 +306,78 @@ def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             found = f"{units.DURATION.text(pair.latency_s)} for one message"
             remedy = "put the hosts into one zone, or use diloco"
             yield _warn("bandwidth", names, found, remedy)
+
+
+def _slow_ways(facts: ClusterFacts) -> list[Way]:
+    """Directions that carry much less than the way back."""
+    rates = {way[:2]: way.bytes_per_s for way in facts.ways}
+    return [
+        way for way in facts.ways if way.bytes_per_s < ONE_WAY * rates[way.receiver, way.sender]
+    ]
+
+
+def _best_of_each(facts: ClusterFacts) -> tuple[dict[str, float], dict[str, float]]:
+    """What each host sends to, and receives from, the peer with which it is fastest."""
+    sent: dict[str, float] = {}
+    received: dict[str, float] = {}
+    for way in facts.ways:
+        sent[way.sender] = max(way.bytes_per_s, sent.get(way.sender, 0.0))
+        received[way.receiver] = max(way.bytes_per_s, received.get(way.receiver, 0.0))
+    return sent, received
+
+
+def _limits(facts: ClusterFacts, slow: list[Way], usual: float) -> Iterator[Finding]:
+    """One finding for each host that sends, or receives, slowly whoever the peer is; then one for
+    each direction that only two hosts have between them.
+
+    It stops training where a pair is much slower than the usual one, as any slow pair does.
+    """
+    cards = {host.host: host.interface.name if host.interface else "?" for host in facts.hosts}
+    sent, received = _best_of_each(facts)
+    slow_senders = {name for name in sent if sent[name] < ONE_WAY * received[name]}
+    slow_receivers = {name for name in sent if received[name] < ONE_WAY * sent[name]}
+    both = {frozenset(pair.hosts): pair.both_bytes_per_s for pair in facts.pairs}
+    by_host: dict[str, list[Way]] = {}
+    for way in slow:
+        if way.sender in slow_senders:
+            by_host.setdefault(way.sender, []).append(way)
+        elif way.receiver in slow_receivers:
+            by_host.setdefault(way.receiver, []).append(way)
+        else:
+            by_host.setdefault(f"{way.sender} - {way.receiver}", []).append(way)
+    for host, ways in by_host.items():
+        sender, receiver, rate = max(ways, key=lambda way: way.bytes_per_s)
+        there, back = (
+            units.BYTE_RATE.text(rate),
+            units.BYTE_RATE.text(
+                next(one.bytes_per_s for one in facts.ways if one[:2] == (receiver, sender))
+            ),
+        )
+        out = (
+            f"what {sender} sends over {cards[sender]} (`tc qdisc show dev {cards[sender]}` there, "
+            "its port on the switch, the provider's limit on outgoing traffic)"
+        )
+        into = (
+            f"what {receiver} receives over {cards[receiver]} (its port on the switch, a firewall, "
+            "the provider's limit on incoming traffic)"
+        )
+        if host == sender and receiver not in slow_receivers:
+            found = f"sends {there} over {cards[sender]} and receives {back}"
+            remedy = f"look for a limit on {out}"
+        elif host == receiver:
+            found = f"receives {there} over {cards[receiver]} and sends {back}"
+            remedy = f"look for a limit on {into}"
+        else:  # of two hosts alone nobody can tell which of them it is
+            found = (
+                f"sends {there} over {cards[sender]} to {receiver} ({cards[receiver]}), "
+                f"which sends {back}"
+            )
+            if host != sender:
+                found = f"{sender} {found}"
+            remedy = f"look for a limit on {out}, then on {into}"
+        slowest = min(both[frozenset(way[:2])] for way in ways)
+        tell = _fail if slowest < SLOW_PAIR * usual else _warn
+        yield tell("bandwidth", host, found, remedy)
 
 
 def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:

@@ -29,6 +29,8 @@ def print_findings(findings: list[Finding], facts: ClusterFacts, console: Consol
         color = _COLORS[finding.status]
         table.add_row(finding.check, finding.status, finding.host or "all", found, style=color)
     console.print(table)
+    if facts.pairs:
+        console.print("", _directions(facts), "")
     for line in (_network(facts), verdict(findings)):
         if line:
             console.print(line, highlight=False, soft_wrap=True)
@@ -58,6 +60,20 @@ def findings_as_json(findings: list[Finding], facts: ClusterFacts) -> str:
     return printable(json.dumps(values, indent=2, ensure_ascii=False))
 
 
+def _directions(facts: ClusterFacts) -> Table:
+    """What each host sends to each other one, alone and while the way back is busy too."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("from", "to"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("one way alone", "both ways at once"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    both = {frozenset(pair.hosts): pair.both_bytes_per_s for pair in facts.pairs}
+    for sender, receiver, rate in facts.ways:
+        at_once = units.BYTE_RATE.text(both[frozenset((sender, receiver))])
+        table.add_row(sender, receiver, units.BYTE_RATE.text(rate), at_once)
+    return table
+
+
 def _network(facts: ClusterFacts) -> str:
     """What the collectives get, beside what the cards claim."""
     link = measured_link(facts)
@@ -65,7 +81,10 @@ def _network(facts: ClusterFacts) -> str:
         return ""
     claims = {_claim(host) for host in facts.hosts if host.interface}
     measured = units.BYTE_RATE.text(link.bytes_per_s)
-    return f"Network: {measured} each way measured; the cards say {', '.join(sorted(claims))}."
+    return (
+        f"Network: a sum over all hosts moves {measured} through each interface, each way; "
+        f"the cards say {', '.join(sorted(claims))}."
+    )
 
 
 def _claim(host: HostFacts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -20,7 +20,7 @@ def _ipv4(text: str) -> str:
 class InterfaceFacts(Section):
     """The interface over which a host reaches its peers."""
 
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z0-9._@:+-]{1,15}$")
     address: Annotated[str, AfterValidator(_ipv4)]
     speed_bits_per_s: float | None = None
     """What the card says; virtual ones say anything."""
@@ -75,6 +75,14 @@ class PairFacts(Section):
     latency_s: float = Field(ge=0.0)
 
 
+class Way(NamedTuple):
+    """One direction of a link: what gets through while the way back is free."""
+
+    sender: str
+    receiver: str
+    bytes_per_s: float
+
+
 class ClusterFacts(Section):
     """Everything doctor knows of one cluster, at one time."""
 
@@ -89,3 +97,15 @@ class ClusterFacts(Section):
     diloco_weight_s: float | None = None
     """Of the slowest host: what DiLoCo does with a weight from one synchronisation to the next;
     with one rank a host, whose neighbours rest."""
+
+    @property
+    def ways(self) -> list[Way]:
+        """Each direction of each pair, in the order of the pairs."""
+        return [
+            way
+            for pair in self.pairs
+            for way in (
+                Way(pair.hosts[0], pair.hosts[1], pair.forth_bytes_per_s),
+                Way(pair.hosts[1], pair.hosts[0], pair.back_bytes_per_s),
+            )
+        ]

@@ -243,7 +243,7 @@ def test_a_public_address_is_a_failure() -> None:
         (
             {"forth_bytes_per_s": 12e6, "both_bytes_per_s": 11.8e6},
             "failure",
-            "11.80 MB/s, the other pairs 115 MB/s",
+            "beta sends 12 MB/s over eth0 to gamma (eth0), which sends 117 MB/s",
         ),
         ({"latency_s": 0.02}, "warning", "20 ms for one message"),
     ],
@@ -254,6 +254,60 @@ def test_what_is_wrong_between_two_hosts_is_named(
     (finding,) = wrong(cluster(pairs=(pair("beta", "gamma", **changes),)))
     assert (finding.check, finding.status, finding.host) == ("bandwidth", status, "beta - gamma")
     assert words in finding.found
+
+
+def one_sided(names: tuple[str, ...], slow: str, *, sends: bool) -> ClusterFacts:
+    """Hosts of which one sends, or receives, at 2 MB/s whoever the peer is."""
+    pairs = []
+    for number, first in enumerate(names):
+        for second in names[number + 1 :]:
+            forth = 2e6 if slow == (first if sends else second) else 117e6
+            back = 2e6 if slow == (second if sends else first) else 117e6
+            both = min(forth, back)
+            pairs.append(
+                pair(first, second, forth_bytes_per_s=forth, back_bytes_per_s=back,
+                     both_bytes_per_s=both)
+            )  # fmt: skip
+    return ClusterFacts(
+        hosts=tuple(map(host, names)), pairs=tuple(pairs), all_reduce_bytes_per_s=2.1e6
+    )
+
+
+@pytest.mark.parametrize("names", [("alpha", "beta"), NAMES])
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_host_that_is_slow_in_one_direction_is_named_with_it(
+    names: tuple[str, ...], sends: bool
+) -> None:
+    facts = one_sided(names, "beta", sends=sends)
+    (finding,) = wrong(facts)
+    assert (finding.check, finding.status) == ("bandwidth", "warning")
+    if len(names) > 2:
+        assert finding.host == "beta"
+        ways = ("sends", "receives") if sends else ("receives", "sends")
+        assert finding.found == f"{ways[0]} 2 MB/s over eth0 and {ways[1]} 117 MB/s"
+        assert f"limit on what beta {ways[0]} over eth0" in finding.remedy
+        assert "alpha" not in finding.remedy
+    else:  # either end may be it: both are named
+        assert finding.host == ("beta" if sends else "alpha")
+        assert "sends 2 MB/s over eth0 to" in finding.found
+        assert "sends 117 MB/s" in finding.found
+        sender, receiver = ("beta", "alpha") if sends else ("alpha", "beta")
+        assert f"what {sender} sends over eth0" in finding.remedy
+        assert f"what {receiver} receives over eth0" in finding.remedy
+    link = measured_link(facts)
+    assert link is not None
+    assert link.bytes_per_s == 2e6  # less than the all-reduce, in which a bucket was still full
+    assert "beta" in link.source or "alpha" in link.source
+
+
+def test_each_direction_is_in_the_table() -> None:
+    facts = one_sided(("alpha", "beta"), "beta", sends=True)
+    console = Console(width=100)
+    with console.capture() as capture:
+        print_findings(examine(facts, WANTED), facts, console)
+    rows = [line.split() for line in capture.get().splitlines()]
+    assert ["alpha", "beta", "117", "MB/s", "2", "MB/s"] in rows
+    assert ["beta", "alpha", "2", "MB/s", "2", "MB/s"] in rows
 
 
 def test_a_link_too_fast_for_half_duplex_is_not_called_so() -> None:
@@ -387,7 +441,7 @@ def test_the_table_shows_remedies_and_a_verdict() -> None:
     assert "2 GPUs stated, 1 visible" in text
     assert "-> see nvidia-smi there" in text
     assert "Not fit to train: 1 to put right (1 with a warning)." in text
-    assert "Network: 116 MB/s each way measured; the cards say 1 Gbit/s." in text
+    assert "a sum over all hosts moves 116 MB/s through each interface" in text
     assert "…" not in text
 
 

@@ -61,3 +61,31 @@ def test_auto_takes_nothing_that_is_slower_than_sync(
     choice = choose_for_all_ranks(cluster, workload, compute_s)
     assert choice.prediction.step_s <= sync(cluster, workload, compute_s).step_s
     assert choice.why
+
+
+def test_a_processor_trains_as_fast_as_other_programs_show_that_it_can() -> None:
+    """Of this model, with 7.57 million weights, two hardware threads train 2,022 target tokens a
+    second with fairseq, 2,155 with Eole and 5,208 with ours (benchmarks/README.md).
+    """
+    size = ["d_model=256", "d_ffn=1024", "encoder_layers=3", "decoder_layers=3"]
+    overrides = [f"model.{word}" for word in size]
+    recipe = load_recipe("multi30k-tiny", [*overrides, "corpus.subword.vocab_size=8000"])
+    made = plan_recipe(recipe, PlanRequest(ranks="1", link="1Gbit", gpu="cpu"))
+    assert made.workload.num_parameters == pytest.approx(7.57e6, rel=0.01)
+    (alone,) = made.strategies
+    tokens_per_s = made.workload.target_tokens_per_step / alone.prediction.step_s
+    assert 2_022 / 1.5 < tokens_per_s < 5_208 * 1.5
+
+
+def test_ranks_of_one_host_sum_no_faster_than_its_bus_and_not_much_slower(tmp_path: Path) -> None:
+    """A GeForce 4090 has no NVLink. PCIe 4.0 x16 carries 31.5 GB/s each way (PCI-SIG: 16 lanes of
+    16 GT/s, 128 of 130 bits); sums through it get a tenth of that at least.
+    """
+    file = tmp_path / "hosts.toml"
+    file.write_text('[[host]]\naddress = "10.0.0.1"\ngpus = 2\ngpu = "4090"\n')
+    recipe = load_recipe("wmt16-ende-base", [])
+    made = plan_recipe(recipe, PlanRequest(hosts=str(file), compute="1µs"))
+    plain = next(row for row in made.strategies if row.prediction.strategy == "plain")
+    # Each of two ranks sends as many bytes as the gradients have; next to no compute hides them.
+    bytes_per_s = made.workload.num_parameters * 4 / plain.prediction.exposed_s
+    assert 31.5e9 / 10 < bytes_per_s < 31.5e9
