@@ -299,9 +299,12 @@ def test_a_path_may_have_spaces_and_any_letters_but_nothing_that_a_shell_or_term
         file.write_text(f'{entry}python = "{path}"\n')
         (host,) = load_hosts(str(file)).host
         assert host.python == path
-    for character in "$`;&|<>(){}[]*?!#~\\'%\"\n\x1b\u202e\u2028":
-        quoted = json.dumps(f"/home/a{character}b")
-        for key in ("python", "folder"):
+    for character in "$`;&|<>(){}[]*?!#~\\'\"\n\x1b\u202e\u2028":
+        quoted = json.dumps(f"a{character}b")
+        for key in ("python", "folder", "user", "login", "interface", "name"):
             file.write_text(f"{entry}{key} = {quoted}\n")
             with pytest.raises(ConfigError, match=key):
                 load_hosts(str(file))
+        file.write_text(f"[[host]]\ngpus = 1\naddress = {quoted}\n")
+        with pytest.raises(ConfigError, match="address"):
+            load_hosts(str(file))

@@ -1,0 +1,78 @@
+"""The store in which ranks of several hosts meet: where it listens, what strangers can do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from dragoman.cluster.agent import network
+from dragoman.cluster.scheduled import opened_store
+from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.distributed.store import connect
+from dragoman.errors import MachineError
+from processes import LOOPBACK, listening_addresses
+
+GARBAGE = {
+    "a browser": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "zeros": bytes(4096),
+    "ones": b"\xff" * 4096,
+    "noise": random.Random(7).randbytes(1 << 16),
+    "nothing": b"",
+    # A good beginning of PyTorch's protocol (TCPStoreBackend.hpp: VALIDATE and its number, SET),
+    # then a key of 2^63 - 1 bytes.
+    "an endless key": b"\x00" + struct.pack("<IBQ", 0x3C85F7CE, 1, (1 << 63) - 1) + b"key",
+}
+
+
+def test_garbage_and_a_wrong_token_leave_what_the_ranks_have_there() -> None:
+    with opened_store("127.0.0.1") as port:
+        where = StoreAddress("127.0.0.1", port, "0123456789abcdef")
+        ours = connect(where, prefix="run")
+        ours.set("key", "value")
+        for sent in GARBAGE.values():
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+                stranger.sendall(sent)
+                stranger.shutdown(socket.SHUT_WR)
+                stranger.settimeout(0.5)
+                with contextlib.suppress(OSError):  # it waits for more, or has hung up
+                    stranger.recv(100)
+        assert ours.get("key") == b"value"
+        other = connect(StoreAddress("127.0.0.1", port, "another"), prefix="run")
+        assert not other.check(["key"])
+        late = connect(where, prefix="run")  # who comes after them still gets in
+        assert late.get("key") == b"value"
+
+
+def test_it_listens_on_the_address_that_it_is_given_alone() -> None:
+    with opened_store("127.0.0.1") as port:
+        mine = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdecimal() and _is_store(entry)
+        ]
+        assert {listening_addresses(pid) == {LOOPBACK} for pid in mine} == {True}
+        assert network.unreachable([("127.0.0.1", port)]) == []
+        assert network.unreachable([("127.0.0.2", port)]) == [f"127.0.0.2:{port}"]
+
+
+def _is_store(entry: Path) -> bool:
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+        parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+    except OSError:
+        return False
+    return b"dragoman.distributed.store" in words and int(parent) == os.getpid()
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with (
+        pytest.raises(MachineError, match=r"no store can be opened at 203\.0\.113\.1"),
+        opened_store("203.0.113.1"),
+    ):
+        pass
