@@ -278,7 +278,7 @@ def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
         return
     usual = statistics.median(pair.both_bytes_per_s for pair in facts.pairs)
     slow_ways = _slow_ways(facts)
-    yield from _limits(facts, slow_ways, usual)
+    yield from _limits(facts, slow_ways)
     one_sided = {frozenset(way[:2]) for way in slow_ways}
     for pair in facts.pairs:
         names = " - ".join(pair.hosts)
@@ -326,17 +326,17 @@ def _best_of_each(facts: ClusterFacts) -> tuple[dict[str, float], dict[str, floa
     return sent, received
 
 
-def _limits(facts: ClusterFacts, slow: list[Way], usual: float) -> Iterator[Finding]:
+def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
     """One finding for each host that sends, or receives, slowly whoever the peer is; then one for
     each direction that only two hosts have between them.
 
-    It stops training where a pair is much slower than the usual one, as any slow pair does.
+    They are warnings: such a limit is mostly somebody's will (a provider's, an access line's), and
+    a strategy for slow links trains over it.
     """
     cards = {host.host: host.interface.name if host.interface else "?" for host in facts.hosts}
     sent, received = _best_of_each(facts)
     slow_senders = {name for name in sent if sent[name] < ONE_WAY * received[name]}
     slow_receivers = {name for name in sent if received[name] < ONE_WAY * sent[name]}
-    both = {frozenset(pair.hosts): pair.both_bytes_per_s for pair in facts.pairs}
     by_host: dict[str, list[Way]] = {}
     for way in slow:
         if way.sender in slow_senders:
@@ -375,9 +375,7 @@ def _limits(facts: ClusterFacts, slow: list[Way], usual: float) -> Iterator[Find
             if host != sender:
                 found = f"{sender} {found}"
             remedy = f"look for a limit on {out}, then on {into}"
-        slowest = min(both[frozenset(way[:2])] for way in ways)
-        tell = _fail if slowest < SLOW_PAIR * usual else _warn
-        yield tell("bandwidth", host, found, remedy)
+        yield _warn("bandwidth", host, found, remedy)
 
 
 def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
