@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import sys
 import time
 from argparse import Namespace
@@ -20,6 +21,7 @@ _WAIT_S: Final = 6 * 3600.0
 """How long the first machine may prepare text; the scheduler's own limit comes first mostly."""
 _APPEAR_S: Final = 120.0
 """How long a shared folder may take to show on one machine what another wrote."""
+_PASSWORD: Final = re.compile(r"://[^/\s]*@")
 _LOOK_EVERY_S: Final = 1.0
 
 
@@ -62,6 +64,13 @@ def generate(options: Namespace) -> int:
     from dragoman.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
+    for override in options.overrides:
+        if _PASSWORD.search(override):
+            raise ConfigError(
+                "the password in this address would stand in the file",
+                place=f"--set {override.partition('=')[0].strip()}",
+                remedy="write the address into the recipe",
+            )
     if options.gpus > 0 and options.slots:
         raise ConfigError(
             "a machine trains on its GPUs or on its processors",

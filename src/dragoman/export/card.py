@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.export.bundle import BundleInfo, Kind, Verified
 from dragoman.model.config import power_search
+from dragoman.printable import printable_line
 from dragoman.recipe import Recipe
 
 _USES = {
@@ -39,7 +41,8 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         "## Checked when it was exported",
         _verified(info.verified),
         "## Origin",
-        f"Run `{info.run}`, checkpoint `{info.checkpoint}`, corpus digest `{manifest.digest}`. "
+        f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
+        f"{_code(manifest.digest)}. "
         "`digests.json` has size and SHA-256 of every file.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -51,6 +54,16 @@ def _header(info: BundleInfo) -> str:
         f"---\nlanguage: {json.dumps(languages)}\n"  # without quotes, no would be false
         "pipeline_tag: translation\n---"
     )
+
+
+def _text(words: str) -> str:
+    """Names as they are: no markup, and no line's end, whatever a run's files say."""
+    return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", printable_line(words))
+
+
+def _code(words: str) -> str:
+    """The same in the letters of programs, which end at a backtick alone."""
+    return f"`{printable_line(words).replace('`', chr(39))}`"
 
 
 def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
@@ -77,7 +90,8 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
 
 def _data(manifest: Manifest) -> str:
     rows = [
-        f"| {source.split} | {source.name} | {source.lines:,} | `{source.sha256[:16]}` |"
+        f"| {_text(source.split)} | {_text(source.name)} | {source.lines:,} "
+        f"| {_code(source.sha256[:16])} |"
         for source in manifest.sources
     ]
     table = "\n".join(["| split | file | lines | SHA-256 begins |", "|---|---|---:|---|", *rows])
@@ -93,7 +107,8 @@ def _scores(info: BundleInfo) -> str:
     if not info.scores:
         return "None was measured for this checkpoint."
     scores = "\n".join(
-        f"- {score.text}: {score.value:.2f}{_interval(score.low, score.high)}, `{score.signature}`"
+        f"- {_text(score.text)}: {score.value:.2f}{_interval(score.low, score.high)}, "
+        f"{_code(score.signature)}"
         for score in info.scores
     )
     if info.quantization == "float32":

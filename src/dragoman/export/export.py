@@ -35,6 +35,7 @@ from dragoman.export.huggingface import (
 )
 from dragoman.export.load import fill_from
 from dragoman.export.onnx import translate_with_onnx, write_onnx
+from dragoman.export.public import public_manifest, public_recipe
 from dragoman.export.scores import scores_of
 from dragoman.export.verify import NUM_SENTENCES, check_equal, check_near, compare
 from dragoman.model.config import SearchConfig, power_search
@@ -72,7 +73,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What the writers need; recipe: as it goes out, without the folders of this machine."""
+    """What the writers need; recipe: what of it goes out."""
 
     run: RunDirectory
     checkpoint: Path
@@ -107,7 +108,7 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     Raises ConfigError where the format cannot express the model, CheckpointError where the export
     translates otherwise than we do, or another directory is in its place. Nothing is left then.
     """
-    recipe = _anonymous(run.recipe())
+    recipe = public_recipe(run.recipe())
     if request.to == "huggingface":
         check_expressible(recipe)
     if request.quantization != "float32" and request.to != "ctranslate2":
@@ -278,14 +279,8 @@ def _sentences(job: _Job) -> list[str]:
     return chosen
 
 
-def _anonymous(recipe: Recipe) -> Recipe:
-    """The recipe without the folder that the text lay in: it is nobody else's."""
-    return recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update={"folder": ""})})
-
-
 def _manifest(run: RunDirectory) -> Manifest:
-    manifest = Manifest.load(run.path)
-    return manifest.model_copy(update={"config": manifest.config.model_copy(update={"folder": ""})})
+    return public_manifest(Manifest.load(run.path))
 
 
 def _check_free(output: Path) -> None:

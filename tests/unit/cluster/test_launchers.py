@@ -204,6 +204,17 @@ def test_what_no_scheduler_takes_is_refused(changes: dict[str, object], place: s
 
 
 HOW_TO = Path(__file__).parents[3] / "docs/how-to/schedulers.md"
+
+
+def test_no_password_of_an_address_gets_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "https://user:hidden@mlflow.example/"
+    command = ["generate", "slurm", "demo", "--folder", "/shared"]
+    assert main([*command, "--set", f"sinks.mlflow={address}"]) == 2
+    written = capsys.readouterr()
+    assert "hidden" not in written.out + written.err
+    assert "--set sinks.mlflow: the password in this address" in written.err
+
+
 GENERATE = re.compile(r"^dragoman (generate .*) > (\S+)$", re.MULTILINE)
 
 

@@ -1,0 +1,98 @@
+"""What of a run's records leaves with an export: what is listed here, and nothing else.
+
+A recipe also says where measurements are sent, with passwords in addresses, and where files lie.
+An export has the keys that are needed to understand the model, to translate with it and to train
+on from it. A key that nobody has listed stays at home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath, PureWindowsPath
+from typing import Any, Final
+
+from dragoman.corpus.config import CorpusConfig, TextFiles
+from dragoman.corpus.manifest import Manifest
+from dragoman.recipe import Recipe
+
+CORPUS: Final = {
+    "source_language", "target_language", "train", "valid", "test", "valid_pairs", "test_pairs",
+    "lowercase", "filters.max_words", "filters.max_length_ratio",
+    "filters.max_control_characters", "filters.drop_identical", "filters.drop_duplicates",
+    "filters.drop_overlap", "subword.kind", "subword.vocab_size", "subword.joint",
+    "subword.character_coverage", "subword.sample_sentences", "max_pieces", "too_long", "seed",
+}  # fmt: skip
+"""Keys of the corpus section; of files of text their names alone, without folders."""
+RECIPE: Final = {
+    "name",
+    *(f"corpus.{key}" for key in CORPUS),
+    "data.batch_tokens", "data.batch_sentences", "data.accumulate", "data.bucket",
+    "data.pool_pairs", "data.length_multiple",
+    "model.d_model", "model.num_heads", "model.d_ffn", "model.encoder_layers",
+    "model.decoder_layers", "model.norm", "model.activation", "model.tied_embeddings",
+    "model.attention_bias", "model.dropout", "model.attention_dropout",
+    "model.activation_dropout", "model.label_smoothing",
+    "schedule.kind", "schedule.peak_learning_rate", "schedule.warmup_steps",
+    "schedule.total_steps", "schedule.decay_steps", "schedule.final_ratio", "schedule.noam_scale",
+    "optimizer.kind", "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon",
+    "optimizer.weight_decay", "optimizer.clip_norm",
+    "train.max_steps", "train.precision", "train.seed", "train.ema_decay", "train.patience",
+    "train.stop_metric",
+    "search.beam_size", "search.length_penalty", "search.length_penalty_alpha",
+    "search.max_length_ratio", "search.max_length_extra", "search.batch_tokens",
+}  # fmt: skip
+"""Keys of a recipe."""
+
+
+def public_recipe(recipe: Recipe) -> Recipe:
+    """The recipe with the listed keys as they are and all others at their defaults."""
+    corpus = public_corpus(recipe.corpus)
+    allowed = _only(recipe.model_dump(exclude={"corpus"}), RECIPE)
+    return Recipe.model_validate({**allowed, "corpus": corpus})
+
+
+def public_corpus(corpus: CorpusConfig) -> CorpusConfig:
+    """The same of a corpus section."""
+    values = _only(corpus.model_dump(), CORPUS)
+    for split in ("train", "valid", "test"):
+        values[split] = tuple(_named(entry) for entry in getattr(corpus, split))
+    return CorpusConfig.model_validate(values)
+
+
+def public_manifest(manifest: Manifest) -> Manifest:
+    """What a corpus is made of, without folders and without times of this machine's files."""
+    config = public_corpus(manifest.config)
+    data_sets = {entry.mtdata for entry in (*config.train, *config.valid, *config.test)}
+    sources = []
+    for source in manifest.sources:
+        name, data_set = _file_name(source.name), source.name.partition("/")[0]
+        if data_set in data_sets - {""}:
+            name = f"{data_set}/{name}"
+        sources.append(source.model_copy(update={"name": name, "mtime_ns": 0}))
+    return manifest.model_copy(update={"config": config, "sources": tuple(sources)})
+
+
+def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dict[str, Any]:
+    """Those keys that are allowed, by their dotted names; of sections their allowed keys."""
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if name in allowed:
+            kept[key] = value
+        elif isinstance(value, Mapping) and (inner := _only(value, allowed, f"{name}.")):
+            kept[key] = inner
+    return kept
+
+
+def _named(entry: TextFiles) -> TextFiles:
+    """An entry of text without folders; the number of a public data set is a name already."""
+    return TextFiles(
+        source=_file_name(entry.source),
+        target=_file_name(entry.target),
+        tsv=_file_name(entry.tsv),
+        mtdata=_file_name(entry.mtdata),
+    )
+
+
+def _file_name(name: str) -> str:
+    return PurePath(PureWindowsPath(name).as_posix()).name
