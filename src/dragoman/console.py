@@ -17,7 +17,9 @@ from rich.text import Text
 from dragoman import units
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
+from dragoman.errors import CheckpointError
 from dragoman.estimate import Estimate, Memory, estimate
+from dragoman.printable import printable_line
 from dragoman.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
 from dragoman.terminal import Terminal
 from dragoman.train.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
@@ -113,7 +115,7 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
 def print_inventory(path: Path) -> None:
     """Every file of a run, a checkpoint or prepared shards; what takes how much; a forecast."""
     console, inventory = open_console(), take_inventory(path)
-    console.print(Text(str(path), style="bold"), soft_wrap=True)
+    console.print(Text(printable_line(str(path)), style="bold"), soft_wrap=True)
     console.print(_files(inventory), "", _facts(_parts(inventory)))
 
 
@@ -124,9 +126,9 @@ def _files(inventory: Inventory) -> Table:
     for entry in sorted(inventory.entries, key=lambda entry: (entry.path.parent, entry.path)):
         if entry.path.parent != folder:
             folder = entry.path.parent
-            table.add_row(Text(f"{folder}/", style="cyan"))
+            table.add_row(Text(printable_line(f"{folder}/"), style="cyan"))
         name = entry.path.name if folder == Path() else f"  {entry.path.name}"
-        table.add_row(name, units.SIZE.text(entry.size_bytes), entry.purpose)
+        table.add_row(printable_line(name), units.SIZE.text(entry.size_bytes), entry.purpose)
     return table
 
 
@@ -139,10 +141,15 @@ def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
     recipe_file, manifest_file = (inventory.root / name for name in ("recipe.toml", MANIFEST))
     if recipe_file.is_file() and manifest_file.is_file():
         recipe, manifest = load_recipe(recipe_file), Manifest.load(inventory.root)
-        num_parameters = recipe.model.num_parameters(
-            source_vocab_size=manifest.source_vocab_size,
-            target_vocab_size=manifest.target_vocab_size,
-        )
+        try:
+            num_parameters = recipe.model.num_parameters(
+                source_vocab_size=manifest.source_vocab_size,
+                target_vocab_size=manifest.target_vocab_size,
+            )
+        except ValueError as error:
+            raise CheckpointError(
+                f"describes no model: {error}", place=recipe_file, remedy="restore the run's files"
+            ) from error
         most = forecast_disk(num_parameters, train=recipe.train, checkpoint=recipe.checkpoint)
         yield "this run, at most", _most_disk(most)
 

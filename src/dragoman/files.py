@@ -6,8 +6,10 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,9 +41,45 @@ def write_whole(path: Path, content: bytes | str) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+@contextmanager
+def open_regular(path: Path) -> Iterator[BufferedReader]:
+    """A file to read that somebody else may have made.
+
+    Raises: OSError where it is no regular file, nor a link to one. A pipe would keep us waiting
+    for ever, and a device may have no end, or act on being opened: neither is opened.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise _refusal(path, "is no regular file")
+    # It may be another file by now: O_NONBLOCK keeps the opening of a pipe from waiting.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _refusal(path, "is no regular file")
+        yield file
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """All of a regular file of at most `limit` bytes.
+
+    Raises: OSError where it is longer or no regular file.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise _refusal(path, f"has more than {limit:,} bytes")
+    return content
+
+
+def _refusal(path: Path, problem: str) -> OSError:
+    return OSError(errno.EINVAL, problem, str(path))
+
+
 def file_sha256(path: Path) -> str:
-    """Digest of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
+    """Digest of a regular file, in hexadecimal digits; raises OSError."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

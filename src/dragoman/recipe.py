@@ -23,6 +23,7 @@ from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.errors import ConfigError
 from dragoman.evaluate.config import EvaluateConfig
+from dragoman.files import read_regular
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.recipe_errors import from_toml, from_validation
 from dragoman.settings import Section
@@ -31,6 +32,15 @@ from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from dragoman.train.schedule import ScheduleConfig
 
 SHIPPED_RECIPES: Final = Path(__file__).parent / "recipes"
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Of a recipe: it begins names of folders, and pages and model cards show it."""
+_LONGEST_BYTES: Final = 1 << 20
+_DEEPEST: Final = 16
+"""Tables and arrays within each other; a recipe needs four."""
+_LONG_KEY: Final = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}"""
+)
+"""A key of a hundred parts: tomllib takes their number squared to read it."""
 _SPLITS: Final = ("train", "valid", "test")
 _FILE_KEYS: Final = ("source", "target", "tsv")
 
@@ -38,7 +48,7 @@ _FILE_KEYS: Final = ("source", "target", "tsv")
 class Recipe(Section):
     """All that decides what a run does; each part takes only its own section."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
+    name: str = Field(pattern=NAME, max_length=100)
     """Begins the name of the run's directory; the file's name where it is not set."""
     corpus: CorpusConfig = CorpusConfig()
     data: DataConfig = DataConfig()
@@ -97,15 +107,13 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     """
     file = _find(name_or_path)
     text = _read(file)
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise from_toml(error, place=str(file)) from error
+    values = _parse(text, place=str(file))
     values.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem))
     parsed = [_Override.parse(override) for override in overrides]
     for override in parsed:
         override.apply(values)
     _anchor_folder(values, file.parent)
+    _check_depth(values, place=str(file))
     try:
         # JSON in strict mode: arrays become tuples, yet "4000" and true are no integers.
         return Recipe.model_validate_json(json.dumps(values, default=str), strict=True)
@@ -187,7 +195,7 @@ class _Override:
     def _anchored(self) -> Any:
         """File names are those of the current directory, not of the recipe's."""
         if self.path == ("corpus", "folder") and isinstance(self.value, str):
-            return str(Path(self.value).resolve())
+            return _resolved(self.value)
         if self.path[:1] == ("corpus",) and self.path[1:] in {(split,) for split in _SPLITS}:
             return _absolute(self.value)
         return self.value
@@ -198,12 +206,53 @@ def _parse_value(value: str, override: str) -> Any:
     if not value:
         return None
     try:
-        parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError as error:
+        parsed = _parse(f"value = {value}", place=f"--set {override}", in_file=False)
+    except ConfigError:
         if value[:1] in ("[", "{", '"', "'"):
-            raise from_toml(error, place=f"--set {override}", in_file=False) from error
+            raise
         return value
     return parsed["value"] if len(parsed) == 1 else value
+
+
+def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
+    """TOML as its values; raises ConfigError, in no time, whatever the text is."""
+    if key := _LONG_KEY.search(text):
+        line = f":{text.count(chr(10), 0, key.start()) + 1}" if in_file else ""
+        raise ConfigError(
+            "a key with a hundred parts", place=f"{place}{line}", remedy="write section.key = value"
+        )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise from_toml(error, place=place, in_file=in_file) from error
+    except RecursionError as error:
+        raise _too_deep(place) from error
+    except ValueError as error:  # a number of thousands of digits, a date that there is not
+        raise ConfigError(
+            f"not TOML: {error}", place=place, remedy="give it a value of the usual size"
+        ) from error
+
+
+def _check_depth(values: Any, *, place: str) -> None:
+    """Raises ConfigError where tables and arrays are nested deeper than any recipe's."""
+    level = [values]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if any(isinstance(one, dict | list) for one in level):
+        raise _too_deep(place)
+
+
+def _too_deep(place: str) -> ConfigError:
+    return ConfigError(
+        f"tables or arrays are nested over {_DEEPEST} deep",
+        place=place,
+        remedy="a recipe has sections, keys and lists of files",
+    )
 
 
 def _absolute(entries: Any) -> Any:
@@ -212,7 +261,7 @@ def _absolute(entries: Any) -> Any:
         return entries
     return [
         {
-            key: str(Path(name).resolve()) if key in _FILE_KEYS and isinstance(name, str) else name
+            key: _resolved(name) if key in _FILE_KEYS and isinstance(name, str) else name
             for key, name in entry.items()
         }
         if isinstance(entry, Mapping)
@@ -223,8 +272,14 @@ def _absolute(entries: Any) -> Any:
 
 def _anchor_folder(values: dict[str, Any], base: Path) -> None:
     corpus = values.setdefault("corpus", {})
-    if isinstance(corpus, dict) and isinstance(corpus.get("folder", ""), str):
-        corpus["folder"] = str((base / corpus.get("folder", "")).resolve())
+    folder = corpus.get("folder", "") if isinstance(corpus, dict) else None
+    if isinstance(folder, str):
+        corpus["folder"] = _resolved(folder, base)
+
+
+def _resolved(name: str, base: Path = Path()) -> str:
+    """An absolute name; one that no file can have stays, for the section to refuse."""
+    return name if "\0" in name else str((base / name).resolve())
 
 
 def _find(name_or_path: str | Path) -> Path:
@@ -246,7 +301,9 @@ def _find(name_or_path: str | Path) -> Path:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")  # editors on Windows put a mark first
+        # Editors on Windows put a mark first, and end lines with two characters.
+        text = read_regular(file, limit=_LONGEST_BYTES).decode("utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(

@@ -15,10 +15,12 @@ from pydantic_core import ErrorDetails
 
 from dragoman.errors import ConfigError
 
+_LONGEST_VALUE: Final = 200
+"""Characters of a value in an error."""
 Location = tuple[int | str, ...]
 
 _TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
-_HEADER: Final = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
+_HEADER: Final = re.compile(r"\s*(\[\[?)([^\[\]]+)\]")
 _BARE: Final = r"(?:[\w-]+|\"[^\"]*\"|'[^']*')"
 _KEY: Final = re.compile(rf"\s*({_BARE}(?:\s*\.\s*{_BARE})*)\s*=")
 
@@ -101,7 +103,7 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
     location, value = details["loc"], details["input"]
     key = _dotted(location)
     if details["type"] == "extra_forbidden":
-        return f"unknown key {key}", _where_it_belongs(location, root)
+        return f"unknown key {key[:_LONGEST_VALUE]}", _where_it_belongs(location, root)
     if details["type"] == "value_error":
         problem = details["msg"].removeprefix("Value error, ")
         return problem, "change it in the recipe or with --set section.key=value"
@@ -117,7 +119,13 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
     if details["type"] == "literal_error":
         choices = [choice.strip("' ") for choice in re.split(", | or ", details["ctx"]["expected"])]
         remedy = _nearest(str(value), choices) or remedy
-    return f"{key} = {value!r}: {must[:1].lower()}{must[1:]}", remedy
+    return f"{key} = {_short(value)}: {must[:1].lower()}{must[1:]}", remedy
+
+
+def _short(value: Any) -> str:
+    """A value as Python writes it; of one that fills a screen, the beginning."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def _where_it_belongs(location: Location, root: type[BaseModel]) -> str:

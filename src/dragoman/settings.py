@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+_BEYOND: Final = 2**63
+"""What no counter and no tensor's size reaches; larger numbers overflow floats and libraries."""
 
 
 class Section(BaseModel):
@@ -12,3 +17,11 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _numbers_fit_64_bits(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, int) and not -_BEYOND <= value < _BEYOND:
+                raise ValueError(f"{name} does not fit into 64 bits")
+        return self

@@ -19,7 +19,13 @@ from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe
 from dragoman.run_directory import RunDirectory
-from dragoman.train.checkpoint import CheckpointStore, load_weights
+from dragoman.train.checkpoint import (
+    CheckpointStore,
+    check_shapes,
+    load_weights,
+    weight_shapes,
+    weights_file,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class TranslationModel:
         recipe = run.recipe()
         paths = [checkpoint_path(run, which, recipe) for which in checkpoints]
         source, target = (Subword.load(run.path / name) for name in VOCABULARIES)
+        check_vocabulary_sizes((source, target), Manifest.load(run.path), place=run.path)
         return cls(
             models=tuple(_load_model(run, recipe, path, world.device) for path in paths),
             subwords=(source, target),
@@ -62,6 +69,20 @@ class TranslationModel:
         )
 
 
+def check_vocabulary_sizes(
+    subwords: tuple[Subword, Subword], manifest: Manifest, *, place: Path
+) -> None:
+    """Raises CheckpointError where the subword models have other pieces than the manifest says."""
+    sizes = tuple(subword.vocab_size for subword in subwords)
+    said = (manifest.source_vocab_size, manifest.target_vocab_size)
+    if sizes != said:
+        raise CheckpointError(
+            f"its subword models have {sizes} pieces and its manifest says {said}",
+            place=place,
+            remedy="restore its files from where they were copied",
+        )
+
+
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
     """The directory that a choice such as "best", "last" or a path means."""
     path = Path(which)
@@ -75,7 +96,7 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
 
 
 def _load_model(run: RunDirectory, recipe: Recipe, path: Path, device: torch.device) -> Transformer:
-    model = new_model(recipe, Manifest.load(run.path))
+    model = model_for(weights_file(path), recipe, Manifest.load(run.path))
     load_weights(path, model, trained_with(recipe, vocabulary_digests(run.path)))
     return model.to(device).eval()
 
@@ -93,6 +114,36 @@ def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, s
         "corpus.lowercase": str(recipe.corpus.lowercase).lower(),
     }
     return settings | dict(vocabularies)
+
+
+def model_for(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
+    """The model of a recipe for a file of weights, untrained.
+
+    Both may be of somebody else: the shapes in the file's header are compared before a model is
+    built.
+    Raises CheckpointError where the file does not hold the recipe's model.
+    """
+    shapes = weight_shapes(file)
+    layers = recipe.model.encoder_layers + recipe.model.decoder_layers
+    if layers > len(shapes):
+        raise CheckpointError(
+            f"holds {len(shapes)} tensors, but the recipe's model has {layers} layers",
+            place=file,
+            remedy="use the recipe that it was trained with",
+        )
+    try:
+        parameters = recipe.model.parameter_shapes(
+            source_vocab_size=manifest.source_vocab_size,
+            target_vocab_size=manifest.target_vocab_size,
+        )
+    except ValueError as error:
+        raise CheckpointError(
+            f"the recipe beside it describes no model: {error}",
+            place=file,
+            remedy="use the recipe that it was trained with",
+        ) from error
+    check_shapes(shapes, parameters, place=file)
+    return new_model(recipe, manifest)
 
 
 def new_model(recipe: Recipe, manifest: Manifest) -> Transformer:

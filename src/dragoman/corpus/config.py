@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dragoman.corpus.filters import FilterConfig
 from dragoman.settings import Section
 
+LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
+"""A language's code. It ends names of files, and pages and model cards show it."""
+
 
 class SubwordConfig(Section):
     """One SentencePiece model for both languages (joint) or one for each."""
 
     kind: Literal["bpe", "unigram"] = "bpe"
-    vocab_size: int = Field(default=32_768, ge=16)
+    vocab_size: int = Field(default=32_768, ge=16, le=10_000_000)
     joint: bool = True
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     sample_sentences: int = Field(default=2_000_000, ge=1)
@@ -34,6 +37,8 @@ class TextFiles(Section):
         forms = bool(self.source or self.target) + bool(self.tsv) + bool(self.mtdata)
         if forms != 1 or bool(self.source) != bool(self.target):
             raise ValueError("an entry of text is source and target, or tsv, or mtdata")
+        if any("\0" in name for name in (self.source, self.target, self.tsv, self.mtdata)):
+            raise ValueError("the name of a file holds a NUL character")
         return self
 
 
@@ -45,10 +50,10 @@ class CorpusConfig(Section):
     `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`.
     """
 
-    folder: str = ""
+    folder: str = Field(default="", pattern=r"^[^\x00]*$")
     """Where relative file names start; itself relative to the recipe's folder."""
-    source_language: str = "en"
-    target_language: str = "de"
+    source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
+    target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}` or
     `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or xz."""

@@ -14,10 +14,13 @@ from pydantic import Field, ValidationError
 
 from dragoman.corpus.config import CorpusConfig
 from dragoman.errors import CorpusError
+from dragoman.files import read_regular
 from dragoman.settings import Section
 
 FORMAT_VERSION: Final = 1
 FILE_NAME = "manifest.json"
+_LONGEST: Final = 1 << 24
+"""Bytes: room for the digests of a hundred thousand files."""
 
 
 class TextSize(Section):
@@ -112,8 +115,8 @@ class Manifest(Section):
     format_version: Literal[1]
     digest: str
     config: CorpusConfig
-    source_vocab_size: int
-    target_vocab_size: int
+    source_vocab_size: int = Field(ge=1, le=10_000_000)
+    target_vocab_size: int = Field(ge=1, le=10_000_000)
     sources: tuple[SourceFile, ...]
     splits: dict[str, SplitFacts]
     files: dict[str, OutputFile]
@@ -126,7 +129,7 @@ class Manifest(Section):
         """
         path = directory / FILE_NAME
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(read_regular(path, limit=_LONGEST))
         except FileNotFoundError as error:
             raise CorpusError(
                 "is not a prepared corpus", place=directory, remedy="run dragoman prepare first"

@@ -22,10 +22,12 @@ from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.shards import TokenRows, id_dtype
 from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
 from dragoman.errors import CorpusError
-from dragoman.files import file_sha256
+from dragoman.files import file_sha256, read_regular
 
 VOCABULARIES: Final = ("source.model", "target.model")
 _KNOWN_WORDS = 300_000
+_LARGEST_BYTES: Final = 1 << 28
+"""Of a SentencePiece model: room for ten million pieces."""
 _LONGEST_WORD_BYTES = 1 << 20
 # The result of training depends on how the work is split, so the number is not the machine's.
 _TRAINING_THREADS = 8
@@ -49,7 +51,10 @@ class Subword:
         and end of sentence.
         """
         try:
-            processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            content = read_regular(path, limit=_LARGEST_BYTES)
+            if not content:
+                raise RuntimeError("empty")  # which SentencePiece takes for no model at all
+            processor = sentencepiece.SentencePieceProcessor(model_proto=content)
         except (OSError, RuntimeError) as error:
             raise CorpusError(
                 "is not a readable SentencePiece model",

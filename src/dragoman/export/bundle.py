@@ -13,17 +13,22 @@ digests.json                size and SHA-256 of all the others
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from dragoman.corpus.config import LANGUAGE
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
 from dragoman.errors import CheckpointError, DragomanError
-from dragoman.recipe import Recipe, load_recipe
+from dragoman.export.ctranslate2_file import check_ctranslate2_file
+from dragoman.files import read_regular
+from dragoman.recipe import NAME, Recipe, load_recipe
 from dragoman.settings import Section
 from dragoman.train.durable import DIGESTS_FILE, read_digests, verify
 
@@ -44,6 +49,9 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "onnx": ("decoder.onnx",),
 }
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
+_LONGEST_DESCRIPTION: Final = 1 << 20
+"""Bytes of bundle.json or of the card."""
+_LONGEST_LIST_OF_PIECES: Final = 1 << 28
 _REMEDY: Final = "copy it here again, or export it again from its run"
 
 
@@ -73,11 +81,11 @@ class BundleInfo(Section):
 
     format_version: Literal[1] = 1
     kind: Kind
-    name: str
+    name: str = Field(pattern=NAME, max_length=100)
     dragoman_version: str
     created: str
-    source_language: str
-    target_language: str
+    source_language: str = Field(pattern=LANGUAGE, max_length=35)
+    target_language: str = Field(pattern=LANGUAGE, max_length=35)
     licence: str
     run: str
     checkpoint: str
@@ -105,8 +113,11 @@ class Bundle:
         Raises CheckpointError that names what is missing, altered, or does not belong to the rest.
         """
         try:
+            _check_kinds_of_files(path)
             _check_digests(path)
-            info = BundleInfo.model_validate_json((path / INFO_FILE).read_bytes())
+            info = BundleInfo.model_validate_json(
+                read_regular(path / INFO_FILE, limit=_LONGEST_DESCRIPTION)
+            )
             for name in (*_COMMON, _WEIGHTS[info.kind], *_OWN[info.kind]):
                 if name not in read_digests(path):
                     raise CheckpointError("missing", place=path / name)
@@ -119,12 +130,24 @@ class Bundle:
             raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
         bundle = cls(path, info, recipe, manifest)
         bundle._check_vocabularies()
+        if info.kind == "ctranslate2":
+            check_ctranslate2_file(bundle.weights_file, recipe, manifest)
         return bundle
 
     @property
     def weights_file(self) -> Path:
         """The weights, in the format of the bundle's kind."""
         return self.path / _WEIGHTS[self.info.kind]
+
+    def card(self) -> str:
+        """Its page for people; raises CheckpointError."""
+        file = self.path / CARD_FILE
+        try:
+            return read_regular(file, limit=_LONGEST_DESCRIPTION).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(
+                "cannot be read as UTF-8 text of at most a megabyte", place=file, remedy=_REMEDY
+            ) from error
 
     def subwords(self) -> tuple[Subword, Subword]:
         """Of the source and of the target."""
@@ -134,7 +157,9 @@ class Bundle:
     def _check_vocabularies(self) -> None:
         """A wrong vocabulary translates without an error, and wrong: so all must say the same."""
         digests = vocabulary_digests(self.path)
-        wrong = digests != self.info.vocabularies
+        sizes = tuple(subword.vocab_size for subword in self.subwords())
+        said = (self.manifest.source_vocab_size, self.manifest.target_vocab_size)
+        wrong = sizes != said or digests != self.info.vocabularies
         if self.info.kind == "bundle":
             wrong = wrong or digests != self._digests_in_weights()
         elif self.info.kind == "ctranslate2":
@@ -163,10 +188,24 @@ class Bundle:
             own, shared = (self.path / f"{name}_vocabulary.json" for name in (side, "shared"))
             file = own if own.exists() else shared
             try:
-                listed.append(json.loads(file.read_bytes()))
+                listed.append(json.loads(read_regular(file, limit=_LONGEST_LIST_OF_PIECES)))
             except (OSError, ValueError, RecursionError):
                 return False
         return listed == [subword.all_pieces() for subword in self.subwords()]
+
+
+def _check_kinds_of_files(path: Path) -> None:
+    """Raises CheckpointError where anything but regular files and folders lies in a bundle.
+
+    Libraries open files by names of their own, and would wait for a pipe or read a device.
+    """
+    for entry in os.scandir(path):
+        try:
+            mode = entry.stat().st_mode
+        except OSError as error:
+            raise CheckpointError(f"cannot be read: {error.strerror}", place=entry.path) from error
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise CheckpointError("is no regular file", place=entry.path)
 
 
 def _check_digests(path: Path) -> None:

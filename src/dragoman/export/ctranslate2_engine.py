@@ -140,7 +140,7 @@ class CTranslate2Engine:
                 intra_threads=1,
                 max_queued_batches=-1,
             )
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise CheckpointError(
                 f"CTranslate2 cannot read it: {error}", place=directory, remedy="export it again"
             ) from error

@@ -7,20 +7,22 @@ token at position 1 of the same sinusoids where PAD is 0. What neither can expre
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.special_ids import BOS, EOS, PAD
 from dragoman.errors import CheckpointError, ConfigError, MachineError
 from dragoman.export.huggingface_tokenizer import SPECIAL_PIECES, make_tokenizer
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from dragoman.recipe import Recipe
+from dragoman.train.checkpoint import read_weights, weight_shapes
+from dragoman.translation import new_model
 
 _AGAIN: Final = "export it again from its run"
 _POSITIONS: Final = "embed_positions.weight"
@@ -76,16 +78,38 @@ def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
     return theirs
 
 
+def model_from_huggingface(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
+    """Our model with the weights of an export's file.
+
+    Raises CheckpointError where the file cannot be read or is of another model; a recipe that asks
+    for more than the file holds is refused before a model is built.
+    """
+    shapes = weight_shapes(file)
+    try:
+        wanted = recipe.model.num_parameters(
+            source_vocab_size=manifest.source_vocab_size,
+            target_vocab_size=manifest.target_vocab_size,
+        )
+        check_expressible(recipe)
+    except (ValueError, ConfigError) as error:
+        problem = f"its recipe describes no model of this kind: {error}"
+        raise CheckpointError(problem, place=file.parent, remedy=_AGAIN) from error
+    held = sum(map(math.prod, shapes.values()))
+    if wanted > held:
+        problem = f"holds {held:,} weights, but the recipe's model has {wanted:,}"
+        raise CheckpointError(problem, place=file, remedy=_AGAIN)
+    model = new_model(recipe, manifest)
+    fill_from_huggingface(file, model)
+    return model
+
+
 @torch.no_grad()
 def fill_from_huggingface(file: Path, model: Transformer) -> None:
     """Put the weights of an export's file into our model: `to_huggingface` the other way round.
 
     Raises CheckpointError where the file cannot be read or is of another model.
     """
-    try:
-        written = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot be read: {error}", place=file, remedy=_AGAIN) from error
+    written = read_weights(file)
     theirs = {name: weight for name, weight in written.items() if not name.endswith(_POSITIONS)}
     ours = _weights(model)  # views of our own matrices: what is written there is in them
     given = {ours[name].data_ptr() for name in theirs if name in ours}  # one of those that are tied

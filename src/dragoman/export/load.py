@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from dragoman.distributed.world import World
 from dragoman.errors import CheckpointError
 from dragoman.export.bundle import Bundle, is_bundle
 from dragoman.run_directory import RunDirectory
-from dragoman.train.checkpoint import copy_named
-from dragoman.translation import TranslationModel, new_model
+from dragoman.train.checkpoint import copy_named, read_weights
+from dragoman.translation import TranslationModel, model_for
 
 
 def load_translation_model(
@@ -33,7 +31,7 @@ def load_translation_model(
             place=path,
             remedy="name the run, or an export of the kind bundle",
         )
-    model = new_model(bundle.recipe, bundle.manifest)
+    model = model_for(bundle.weights_file, bundle.recipe, bundle.manifest)
     fill_from(bundle.weights_file, model)
     return TranslationModel(
         models=(model.to(world.device).eval(),),
@@ -46,10 +44,4 @@ def load_translation_model(
 
 def fill_from(file: Path, model: nn.Module) -> None:
     """Put the weights of a file into a model; raises CheckpointError where they are of another."""
-    try:
-        weights = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"cannot be read: {error}", place=file, remedy="export it again"
-        ) from error
-    copy_named(weights, dict(model.named_parameters()), place=file)
+    copy_named(read_weights(file), dict(model.named_parameters()), place=file)

@@ -15,14 +15,14 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.errors import CheckpointError, ConfigError
 from dragoman.export.bundle import Bundle, is_bundle
-from dragoman.export.huggingface import fill_from_huggingface
+from dragoman.export.huggingface import model_from_huggingface
 from dragoman.export.load import fill_from
 from dragoman.model.transformer import Transformer
 from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory
-from dragoman.train.checkpoint import CheckpointStore, load_weights
+from dragoman.train.checkpoint import CheckpointStore, load_weights, weights_file
 from dragoman.train.state import TrainState
-from dragoman.translation import checkpoint_path, new_model, trained_with
+from dragoman.translation import checkpoint_path, model_for, trained_with
 
 ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: what its weights were before its first step."""
@@ -62,22 +62,26 @@ class Origin:
                     remedy="name a run, or what dragoman export --to bundle or huggingface wrote",
                 )
             recipe, manifest = run.recipe(), Manifest.load(path)
-            model = new_model(recipe, manifest)
+            checkpoint = checkpoint_path(run, "best", recipe)
+            model = model_for(weights_file(checkpoint), recipe, manifest)
             vocabularies = vocabulary_digests(path)
             known = trained_with(recipe, vocabularies)
-            load_weights(checkpoint_path(run, "best", recipe), model, known)
+            load_weights(checkpoint, model, known)
             return cls(path, "run", recipe, model, vocabularies)
         bundle = Bundle.open(path)
         kind = bundle.info.kind
-        fill = {"bundle": fill_from, "huggingface": fill_from_huggingface}.get(kind)
-        if fill is None:
+        file = bundle.weights_file
+        if kind == "bundle":
+            model = model_for(file, bundle.recipe, bundle.manifest)
+            fill_from(file, model)
+        elif kind == "huggingface":
+            model = model_from_huggingface(file, bundle.recipe, bundle.manifest)
+        else:
             raise CheckpointError(
                 f"holds weights for {kind} alone, which cannot be trained on",
                 place=path,
                 remedy="name the run, or an export of the kind bundle or huggingface",
             )
-        model = new_model(bundle.recipe, bundle.manifest)
-        fill(bundle.weights_file, model)
         return cls(path, kind, bundle.recipe, model, vocabulary_digests(path))
 
     @property

@@ -17,8 +17,9 @@ class ModelConfig(Section):
     d_model: int = Field(default=512, ge=2)
     num_heads: int = Field(default=8, ge=1)
     d_ffn: int = Field(default=2048, ge=1)
-    encoder_layers: int = Field(default=6, ge=1)
-    decoder_layers: int = Field(default=6, ge=1)
+    # At most far more than is of use: a recipe that others wrote may ask for anything.
+    encoder_layers: int = Field(default=6, ge=1, le=10_000)
+    decoder_layers: int = Field(default=6, ge=1, le=10_000)
     norm: Literal["pre", "post"] = "pre"
     """pre: LayerNorm before each sub-layer and at the end of both stacks; post: after each."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
@@ -63,6 +64,58 @@ class ModelConfig(Section):
             "none": source_vocab_size + 2 * target_vocab_size,
         }[self.tied_embeddings]
         return matrices * d + encoder + decoder + final_norms
+
+    def parameter_shapes(
+        self, *, source_vocab_size: int, target_vocab_size: int
+    ) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter of `transformer.Transformer` by its name, by arithmetic.
+
+        So a file of weights that somebody else made is compared before a model is built.
+        Raises ValueError as `num_parameters` does.
+        """
+        self.num_parameters(
+            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
+        )
+        d = self.d_model
+        names = {"all": ("shared",), "decoder": ("source", "target")}.get(
+            self.tied_embeddings, ("source", "target", "output")
+        )
+        shapes: dict[str, tuple[int, ...]] = {
+            f"embeddings.{name}": (source_vocab_size if name == "source" else target_vocab_size, d)
+            for name in names
+        }
+
+        def linear(name: str, out: int, into: int, *, bias: bool = True) -> None:
+            shapes[f"{name}.weight"] = (out, into)
+            if bias:
+                shapes[f"{name}.bias"] = (out,)
+
+        def norm(name: str) -> None:
+            shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (d,)
+
+        for side, num_layers in (
+            ("encoder", self.encoder_layers),
+            ("decoder", self.decoder_layers),
+        ):
+            for number in range(num_layers):
+                layer = f"{side}.layers.{number}"
+                own, bias = f"{layer}.self_attention", self.attention_bias
+                linear(f"{own}.query_key_value", 3 * d, d, bias=bias)
+                linear(f"{own}.output", d, d, bias=bias)
+                norm(f"{own}_residual.norm")
+                if side == "decoder":
+                    cross = f"{layer}.cross_attention"
+                    linear(f"{cross}.query", d, d, bias=bias)
+                    linear(f"{cross}.key_value", 2 * d, d, bias=bias)
+                    linear(f"{cross}.output", d, d, bias=bias)
+                    norm(f"{cross}_residual.norm")
+                gates = 2 if self.activation == "swiglu" else 1
+                linear(f"{layer}.feed_forward.input", gates * self.d_ffn, d)
+                linear(f"{layer}.feed_forward.output", d, self.d_ffn)
+                norm(f"{layer}.feed_forward_residual.norm")
+            if self.norm == "pre":
+                norm(f"{side}.norm")
+        return shapes
 
 
 class SearchConfig(Section):

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from dragoman.errors import ConfigError
-from dragoman.export.bundle import CARD_FILE, Bundle
+from dragoman.export.bundle import Bundle
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher
@@ -44,7 +44,7 @@ class ServedModel:
             quantization=info.quantization,
             licence=info.licence,
             beam_size=search.beam_size,
-            card=(bundle.path / CARD_FILE).read_text(encoding="utf-8"),
+            card=bundle.card(),
         )
         batcher = Batcher(translator.engine, limits.max_waiting_pieces, limits.request_s)
         return cls(description, translator, search, batcher)

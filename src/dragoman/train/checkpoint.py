@@ -14,19 +14,22 @@ rank-0001/step-0004000/     the same of another rank, but only what is not the s
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import torch
-from pydantic import ValidationError
-from safetensors import safe_open
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dragoman.errors import CheckpointError
+from dragoman.files import open_regular, read_regular
 from dragoman.train.config import CheckpointConfig
 from dragoman.train.durable import discard, publish, read_digests, remove_drafts, verify
 from dragoman.train.state import TrainState
@@ -39,6 +42,12 @@ TrainedWith = Mapping[str, str]
 """What weights are wrong without and no tensor's shape tells: settings of the model, digests of the
 vocabularies. It stands in the file of the weights, wherever that is copied to."""
 _METADATA_KEY: Final = "trained_with"
+_TRAINED_WITH: Final = TypeAdapter(dict[str, str])
+_OTHER_FILE: Final = "use another checkpoint, or copy the file here again"
+_LONGEST_STATE: Final = 1 << 20
+_LONGEST_HEADER: Final = 1 << 24
+"""Bytes of what stands before the tensors: room for a hundred thousand of them."""
+_FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 _DIGITS: Final = 12
 """Of a digest, in an error."""
 
@@ -221,7 +230,7 @@ def read_state(path: Path) -> TrainState:
     """The JSON part of the checkpoint in this directory; raises CheckpointError."""
     verify(path, [STATE_FILE])
     try:
-        return TrainState.model_validate_json((path / STATE_FILE).read_bytes())
+        return TrainState.model_validate_json(read_regular(path / STATE_FILE, limit=_LONGEST_STATE))
     except (OSError, ValidationError) as error:
         raise CheckpointError(
             "the state cannot be read",
@@ -237,13 +246,70 @@ def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None 
     trained_with: of the model and the vocabularies that they are to be used with.
     Raises CheckpointError where they are damaged or belong to another model or vocabulary.
     """
+    file = weights_file(path)
+    verify(path, [file.name])
+    check_trained_with(file, trained_with or {})
+    copy_named(read_weights(file), dict(model.named_parameters()), place=file)
+
+
+def weights_file(path: Path) -> Path:
+    """The file that `load_weights` reads; raises CheckpointError."""
     averaged = _tensor_file(path, "ema")
     # One that is gone is not made up for: the other weights translate, but not the same.
     kept = averaged.is_file() or averaged.name in read_digests(path)
-    file = averaged if kept else _tensor_file(path, "model")
-    verify(path, [file.name])
-    check_trained_with(file, trained_with or {})
-    copy_named(load_file(file), dict(model.named_parameters()), place=file)
+    return averaged if kept else _tensor_file(path, "model")
+
+
+def weight_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor in a file of weights, from its header alone.
+
+    Raises CheckpointError where the file cannot be read or holds anything but floats. The library
+    refuses tensors that overlap, or lie outside the file.
+    """
+    with _opened_weights(file) as weights:
+        slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
+        for name, one in slices.items():
+            if one.get_dtype() not in _FLOATS:
+                problem = f"{name} holds {one.get_dtype()}, not floats of 16 or 32 bits"
+                raise CheckpointError(problem, place=file, remedy=_OTHER_FILE)
+        return {name: tuple(one.get_shape()) for name, one in slices.items()}
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file of weights, on the CPU.
+
+    Raises CheckpointError where it cannot be read, or a weight is infinite or not a number: a
+    model with such weights translates everything to nothing, without an error.
+    """
+    weight_shapes(file)
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot be read: {error}", place=file, remedy=_OTHER_FILE) from error
+    for name, tensor in weights.items():
+        # In 64 bits no sum of finite floats overflows, and nothing hides an infinity or a NaN.
+        if not math.isfinite(tensor.sum(dtype=torch.float64).item()):
+            problem = f"{name} has weights that are infinite or not numbers"
+            raise CheckpointError(problem, place=file, remedy=_OTHER_FILE)
+    return weights
+
+
+@contextmanager
+def _opened_weights(file: Path) -> Iterator[Any]:
+    """A safetensors file whose header has a size that is worth reading; raises CheckpointError."""
+    try:
+        with open_regular(file) as raw:
+            length = int.from_bytes(raw.read(8), "little")
+        if length > _LONGEST_HEADER:
+            problem = f"its header is said to have {length:,} bytes"
+            raise CheckpointError(problem, place=file, remedy=_OTHER_FILE)
+        with safe_open(file, framework="pt") as weights:
+            yield weights
+    except (OSError, SafetensorError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"cannot be read: {problem}", place=file, remedy=_OTHER_FILE
+        ) from error
 
 
 def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
@@ -253,10 +319,13 @@ def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
 
 def read_trained_with(file: Path) -> dict[str, str]:
     """What a file of weights says that they were trained with; nothing where it does not say."""
-    with safe_open(file, framework="pt") as weights:
+    with _opened_weights(file) as weights:
         metadata: dict[str, str] = weights.metadata() or {}
-    found: dict[str, str] = json.loads(metadata.get(_METADATA_KEY, "{}"))
-    return found
+    try:
+        return _TRAINED_WITH.validate_json(metadata.get(_METADATA_KEY, "{}"))
+    except ValidationError as error:
+        problem = f"what it says under {_METADATA_KEY} cannot be read"
+        raise CheckpointError(problem, place=file, remedy=_OTHER_FILE) from error
 
 
 def check_trained_with(file: Path, expected: TrainedWith) -> None:
@@ -277,17 +346,27 @@ def copy_named(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, pl
     Raises CheckpointError, before anything is copied, that names a tensor which only one side
     has or whose shapes differ.
     """
-    remedy = "use the recipe that the checkpoint was trained with, or start a new run"
-    for name in [*target, *source]:
-        if name not in source or name not in target:
-            problem = f"{name} is in the {'checkpoint' if name in source else 'model'} only"
-            raise CheckpointError(problem, place=place, remedy=remedy)
-        if source[name].shape != target[name].shape:
-            ours, theirs = tuple(target[name].shape), tuple(source[name].shape)
-            problem = f"{name} is {theirs} in the checkpoint and {ours} in the model"
-            raise CheckpointError(problem, place=place, remedy=remedy)
+    check_shapes(_shapes(source), _shapes(target), place=place)
     for name, tensor in source.items():
         target[name].copy_(tensor)
+
+
+def check_shapes(
+    found: Mapping[str, tuple[int, ...]], model: Mapping[str, tuple[int, ...]], *, place: Path
+) -> None:
+    """Raises CheckpointError that names a tensor which only one side has or whose shapes differ."""
+    remedy = "use the recipe that the checkpoint was trained with, or start a new run"
+    for name in [*model, *found]:
+        if name not in found or name not in model:
+            problem = f"{name} is in the {'checkpoint' if name in found else 'model'} only"
+            raise CheckpointError(problem, place=place, remedy=remedy)
+        if found[name] != model[name]:
+            problem = f"{name} is {found[name]} in the checkpoint and {model[name]} in the model"
+            raise CheckpointError(problem, place=place, remedy=remedy)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _ranked(states: Mapping[Path, TrainState], by: Literal["dev_loss", "bleu"]) -> list[Path]:

@@ -14,8 +14,11 @@ from typing import Any, Final
 from safetensors import SafetensorError
 
 from dragoman.errors import CheckpointError, MachineError
+from dragoman.files import open_regular, read_regular
 
 DIGESTS_FILE: Final = "digests.json"
+_LONGEST_LIST: Final = 1 << 20
+"""Bytes of a list of digests: room for thousands of files."""
 
 
 def publish(directory: Path, fill: Callable[[Path], None]) -> int:
@@ -130,7 +133,7 @@ def read_digests(directory: Path) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 by file name; raises CheckpointError where they cannot be read."""
     path = directory / DIGESTS_FILE
     try:
-        digests: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
+        digests: dict[str, dict[str, Any]] = json.loads(read_regular(path, limit=_LONGEST_LIST))
         if all(_is_name(name) and type(entry["bytes"]) is int for name, entry in digests.items()):
             return digests
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -144,7 +147,7 @@ def _is_name(name: str) -> bool:
 
 
 def _digest(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return {"sha256": sha256, "bytes": file.tell()}
 

@@ -167,10 +167,10 @@ def forecast_disk(
 
 
 def _entry(root: Path, path: Path) -> InventoryEntry | None:
-    """None where the file has gone meanwhile, as old checkpoints do."""
+    """None if the file has gone meanwhile, as old checkpoints do, or is a link to nowhere."""
     try:
         size_bytes = path.stat().st_size
-    except FileNotFoundError:
+    except OSError:
         return None
     relative = path.relative_to(root)
     # With the root's own name, so that patterns see the files of a checkpoint in their place.

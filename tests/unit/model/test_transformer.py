@@ -70,6 +70,8 @@ def test_parameters_are_as_many_as_the_config_says(
     sizes = {"source_vocab_size": 30, "target_vocab_size": 30 if tied == "all" else 41}
     model = Transformer(config, **sizes)
     assert sum(p.numel() for p in model.parameters()) == config.num_parameters(**sizes)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert shapes == config.parameter_shapes(**sizes)
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
 
 

@@ -1,0 +1,49 @@
+"""Bundles that somebody has made to do harm, from one that is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BUNDLE = Path(__file__).parent / "golden" / "from_4254f71" / "bundle"
+"""A small bundle of real training; see the README.md beside it."""
+
+
+def redo_digests(directory: Path) -> None:
+    """What whoever changes a file would do as well; other than regular files are left out."""
+    digests = {
+        file.name: {
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "bytes": file.stat().st_size,
+        }
+        for file in directory.iterdir()
+        if file.is_file() and file.name != "digests.json"
+    }
+    (directory / "digests.json").write_text(json.dumps(digests))
+
+
+def change_header(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Rewrite the JSON before the tensors of a safetensors file."""
+    content = file.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+
+
+def change_weights(file: Path, value: float, name: str | None = None) -> None:
+    """Fill one tensor of fp32, or all, with a value."""
+    content = bytearray(file.read_bytes())
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    for tensor, entry in header.items():
+        if tensor != "__metadata__" and name in (None, tensor):
+            start, end = entry["data_offsets"]
+            filled = struct.pack("<f", value) * ((end - start) // 4)
+            content[8 + length + start : 8 + length + end] = filled
+    file.write_bytes(bytes(content))
