@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -92,6 +93,9 @@ class ToyRun:
     distributed: DistributedConfig = SYNC
     link_bytes_per_s: float | None = None
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
+    change_update: Callable[[Update], Update] = field(default=lambda update: update)
+    rate_factor: Callable[[int], float] = field(default=lambda _step: 1.0)
+    """Of the schedule's rate, by the number of the step."""
     validate: Callable[[int, Transformer], ToyValidation] = field(
         default=lambda _step, model: ToyValidation(dev_loss(model))
     )
@@ -131,7 +135,7 @@ class ToyRun:
             model = training.model
 
             def rate(step: int) -> float:
-                return learning_rate(
+                return self.rate_factor(step) * learning_rate(
                     step,
                     self.schedule,
                     d_model=self.model.d_model,
@@ -141,7 +145,7 @@ class ToyRun:
             def updates() -> Iterator[Update]:
                 for update in training.stream:
                     self.before_update(update.update_index, model)
-                    yield update
+                    yield self.change_update(update)
 
             return fit(
                 training.step,
@@ -153,6 +157,7 @@ class ToyRun:
                 state=state,
                 config=self.train,
                 learning_rate=rate,
+                untrained_loss=math.log(self.pairs.vocab_size),
                 validate=lambda step: self.validate(step, model),
                 store=store,
                 events=events,

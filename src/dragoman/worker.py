@@ -7,6 +7,7 @@ through launch.py for several.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -115,6 +116,7 @@ def train(run: RunDirectory) -> None:
                         d_model=recipe.model.d_model,
                         max_steps=recipe.train.max_steps,
                     ),
+                    untrained_loss=math.log(manifest.target_vocab_size),
                     validate=_validation(recipe, prepared, model, world),
                     store=store,
                     events=events,

@@ -109,3 +109,32 @@ def test_what_cannot_be_trained_on_is_refused_in_a_line(
     )
     with pytest.raises(Exception, match="another vocabulary"):
         wrong.check_prepared(Path(prepared))
+
+
+@pytest.mark.parametrize("seed", [1, 14, 23, 30])
+def test_a_healthy_fine_tuning_is_not_stopped(
+    run: RunDirectory, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a first batch that is easy by chance (all but seed 1) it was called diverged."""
+    monkeypatch.chdir(tmp_path)
+    recipe = str(run.path.parent.parent / "small.toml")
+    settings = [
+        "schedule.kind=constant",
+        "schedule.peak_learning_rate=3e-4",
+        "schedule.warmup_steps=0",
+        "data.batch_tokens=150",
+        "train.max_steps=80",
+        "train.log_every_steps=10",
+        "evaluate.bleu_pairs=0",
+        f"train.seed={seed}",
+    ]
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    assert main(["train", recipe, "--from", str(run.path), "--workers", "1", *flags]) == 0
+    (made,) = (tmp_path / "runs").iterdir()
+    (finished,) = [
+        event
+        for path in made.glob("events/*.jsonl")
+        for event in read_events(path)
+        if event.kind == "run_finished"
+    ]
+    assert finished.payload["reason"] == "max_steps"

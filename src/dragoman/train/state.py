@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from dragoman.distributed.config import DistributedConfig
+from dragoman.train.divergence import LossTrend
+
+_NO_LONGER_KEPT: Final = {"untrained_loss", "recent_loss"}
+"""What older checkpoints hold beside the rest."""
 
 
 class TrainState(BaseModel):
@@ -16,8 +20,7 @@ class TrainState(BaseModel):
     epoch: that the last update belonged to, from 0.
     seed, world_size: those of the worker that wrote this; a run may go on with another world size.
     recipe_digest, corpus_digest: what the run was started with.
-    untrained_loss, recent_loss: of the first update and of the last hundred or so, with label
-        smoothing, nats per target token.
+    loss_trend: what tells whether training diverges.
     best_...: of all validations so far, and the steps they were measured at.
     validations_without_best: in a row, by the metric that stops early.
     dev_loss, bleu: measured at this very step; None where none was.
@@ -37,8 +40,7 @@ class TrainState(BaseModel):
     world_size: int
     recipe_digest: str
     corpus_digest: str
-    untrained_loss: float | None = None
-    recent_loss: float | None = None
+    loss_trend: LossTrend = LossTrend()
     skipped_steps: int = 0
     best_dev_loss: float | None = None
     best_dev_loss_step: int | None = None
@@ -52,6 +54,13 @@ class TrainState(BaseModel):
     planned_step_s: float | None = None
     link_bytes_per_s: float | None = None
     sync: DistributedConfig = DistributedConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_old_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {key: value for key, value in values.items() if key not in _NO_LONGER_KEPT}
 
     def after_update(self, epoch: int, *, steps: int = 1) -> Self:
         """The state after one more update; nothing has been measured at it yet."""

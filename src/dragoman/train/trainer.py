@@ -6,10 +6,14 @@ checkpoints and what all ranks have measured together.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
 
 from dragoman.data.loader import Update
 from dragoman.distributed.standing import open_board
@@ -26,7 +30,7 @@ from dragoman.telemetry.price import hourly_price
 from dragoman.telemetry.scored import MetricScored
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import TrainConfig
-from dragoman.train.divergence import diverged, loss_problem, smoothed_loss
+from dragoman.train.divergence import Problem, diverged, not_finite
 from dragoman.train.guard import StepGuard
 from dragoman.train.interval import Interval
 from dragoman.train.optimizer import LossScaler, lent
@@ -38,6 +42,8 @@ from dragoman.train.step import StepResult, TrainStep
 from dragoman.train.stopping import Agreement, GivenUpError, StopSignals, Votes
 
 Reason = Literal["max_steps", "early_stop", "signal"]
+_JUDGED_TOGETHER: Final = 50
+"""Updates after which their losses are fetched from the device and judged, at the latest."""
 
 
 class Validation(Protocol):
@@ -71,6 +77,7 @@ def fit(
     state: TrainState,
     config: TrainConfig,
     learning_rate: Callable[[int], float],
+    untrained_loss: float,
     validate: Callable[[int], Validation],
     store: CheckpointStore,
     events: EventWriter,
@@ -79,6 +86,8 @@ def fit(
 
     updates: from step number `state.step` on, without end.
     learning_rate: of a step by its number.
+    untrained_loss: of a model that knows nothing, in nats per target token: the logarithm of the
+        number of target pieces. Divergence is judged by how much of it comes back.
     validate: measures the model as it is; it is called with the number of updates made so far,
         with the averaged weights in the model where there are any, and else with those that all
         ranks share. It may raise GivenUpError, on every rank, where a signal asks to stop; it is
@@ -96,7 +105,17 @@ def fit(
         PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
     ):
         loop = _Loop(
-            step, updates, state, config, learning_rate, validate, store, events, signals, pauses
+            step,
+            updates,
+            state,
+            config,
+            learning_rate,
+            untrained_loss,
+            validate,
+            store,
+            events,
+            signals,
+            pauses,
         )
         try:
             reason = loop.run()
@@ -118,6 +137,7 @@ class _Loop:
     state: TrainState
     config: TrainConfig
     learning_rate: Callable[[int], float]
+    untrained_loss: float
     validate: Callable[[int], Validation]
     store: CheckpointStore
     events: EventWriter
@@ -126,6 +146,7 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.world = self.step.world
+        self.unjudged: list[_Unjudged] = []
         self.interval = Interval(world=self.world, sync=self.step.sync, timer=self.step.timer)
         self.agreement = Agreement(self.world)
         self.guard = StepGuard(
@@ -217,21 +238,51 @@ class _Loop:
             self.events.write(alert, step=last_step + 1)
         self.interval.add(update, result)
         self.state = self.state.after_update(update.epoch, steps=update.steps)
-        if self.state.untrained_loss is None:
-            loss = self.world.sum(result.loss.clone()).item() / update.global_target_tokens
-            self.state = self.state.model_copy(update={"untrained_loss": loss, "recent_loss": loss})
+        self.unjudged.append(
+            _Unjudged(self.state.step, result.loss / update.global_target_tokens, result.skipped)
+        )
         if self.world.device.type == "cpu":  # where looking costs nothing
-            self._check_gradient(result)
+            self._check_gradient(update, result)
+        if len(self.unjudged) == _JUDGED_TOGETHER:
+            self._judge_losses()
 
-    def _check_gradient(self, result: StepResult) -> None:
+    def _check_gradient(self, update: Update, result: StepResult) -> None:
         if self.step.scaler is None and result.skipped.item():
-            self._diverge(f"the gradient's norm is {result.gradient_norm.item()}")
+            own_tokens = sum(batch.num_target_tokens for batch in update.micro_batches)
+            loss = result.loss.item() / max(1, own_tokens)  # of this rank: others may not be here
+            norm = result.gradient_norm.item()
+            self._diverge(not_finite(f"the gradient's norm is {norm}", loss, self.state.step))
+
+    def _judge_losses(self) -> None:
+        """Take the losses of the last updates into the trend; raises DivergenceError.
+
+        Every rank must call it after the same update: losses are summed over them here.
+        """
+        losses = self.world.sum(torch.stack([one.loss for one in self.unjudged]))
+        skipped = torch.stack([one.skipped for one in self.unjudged])
+        steps = [one.step for one in self.unjudged]
+        self.unjudged = []
+        scaler, trend = self.step.scaler, self.state.loss_trend
+        for step, loss, was_skipped in zip(steps, losses.tolist(), skipped.tolist(), strict=True):
+            if scaler is None and (was_skipped or not math.isfinite(loss)):
+                self._diverge(not_finite("a gradient is NaN or infinite", loss, step))
+            after = trend.after(loss, step=step)
+            problem = trend.problem(after, untrained_loss=self.untrained_loss)
+            if problem is not None:
+                self._diverge(problem)
+            trend = after
+        if scaler is not None and scaler.scale.item() < LossScaler.MINIMUM:
+            scale = scaler.scale.item()
+            what = f"gradients overflow even with a loss scale of {scale:g}"
+            since = next((n for n, skips in zip(steps, skipped.tolist(), strict=True) if skips), 0)
+            self._diverge(not_finite(what, trend.recent[-1] if trend.recent else math.nan, since))
+        self.state = self.state.model_copy(update={"loss_trend": trend})
 
     def _log_is_due(self) -> bool:
         return _passed(self.config.log_every_steps, self.told_step, self.state.step)
 
     def _tell_interval(self) -> None:
-        """Write the interval's event; raises DivergenceError where its numbers are not sane."""
+        """Write the interval's event; raises DivergenceError if the losses say so."""
         self.told_step = self.state.step
         scaler = self.step.scaler
         event = self.interval.take(
@@ -239,24 +290,13 @@ class _Loop:
             loss_scale=None if scaler is None else scaler.scale,
         )
         self.events.write(event, step=self.state.step)
-        if scaler is None and event.skipped_steps:
-            self._diverge(f"{event.skipped_steps} gradients were NaN or infinite")
-        if event.loss_scale is not None and event.loss_scale < LossScaler.MINIMUM:
-            self._diverge(f"gradients overflow even with a loss scale of {event.loss_scale:g}")
-        untrained, before = self.state.untrained_loss, self.state.recent_loss
-        assert untrained is not None
-        assert before is not None
-        recent = smoothed_loss(before, event.train_loss, steps=event.steps)
-        problem = loss_problem(recent, untrained=untrained)
-        if problem is not None:
-            self._diverge(problem)
         skipped = self.state.skipped_steps + event.skipped_steps
-        self.state = self.state.model_copy(update={"recent_loss": recent, "skipped_steps": skipped})
+        self.state = self.state.model_copy(update={"skipped_steps": skipped})
+        if self.unjudged:
+            self._judge_losses()
 
-    def _diverge(self, problem: str) -> None:
-        paths = self.store.paths()
-        last = paths[-1] if paths else None
-        raise diverged(problem, step=self.state.step, last_checkpoint=last)
+    def _diverge(self, problem: Problem) -> None:
+        raise diverged(problem, step=self.state.step, checkpoints=self.store.paths())
 
     def _votes(self) -> Votes:
         """What this rank wants; the clock of rank 0 counts for all."""
@@ -288,6 +328,7 @@ class _Loop:
             return False
         self.validated_step = self.state.step
         event = validation.event()
+        best, best_step = self.state.best_dev_loss, self.state.best_dev_loss_step
         self.state = self.state.after_validation(
             dev_loss=event.dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric
         )
@@ -295,6 +336,15 @@ class _Loop:
             self.events.write(event, step=self.state.step)
             for further in (*validation.further_scores, *validation.samples):
                 self.events.write(further, step=self.state.step)
+        if best is not None:
+            problem = self.state.loss_trend.dev_problem(
+                event.dev_loss,
+                best=best,
+                best_step=best_step or 0,
+                untrained_loss=self.untrained_loss,
+            )
+            if problem is not None:
+                self._diverge(problem)
         return True
 
     def _save_reason(self, agreed: Votes) -> str | None:
@@ -334,6 +384,17 @@ class _Loop:
             seconds_s=saved.seconds_s,
         )
         self.events.write(event, step=self.state.step)
+
+
+class _Unjudged(NamedTuple):
+    """One update whose loss is not looked at yet.
+
+    loss: this rank's part of the mean over the global target tokens; on the device, as is skipped.
+    """
+
+    step: int
+    loss: Tensor
+    skipped: Tensor
 
 
 def _passed(every: int, since: int, step: int) -> bool:

@@ -17,7 +17,6 @@ from dragoman.errors import DivergenceError
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import Event, read_events
 from dragoman.train.config import CheckpointConfig, TrainConfig
-from dragoman.train.divergence import loss_problem, smoothed_loss
 from dragoman.train.schedule import ScheduleConfig
 from dragoman.train.stopping import GivenUpError, is_asked_to_stop
 from toy_fit import ToyRun, ToyValidation, dev_loss
@@ -120,9 +119,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path: Path, step: int) -> No
     found = resumed.fit()
     assert found.reason == "max_steps"
     assert_same_tensors(tensors_at(resumed, 9), tensors_at(whole, 9))
-    assert found.state.model_copy(update={"recent_loss": None}) == expected.state.model_copy(
-        update={"recent_loss": None}
-    )
+    assert found.state == expected.state
     scores = [
         [(event.step, event.payload["dev_loss"]) for event in events_of(run, "validated")]
         for run in (whole, resumed)
@@ -273,8 +270,12 @@ def test_a_nan_gradient_stops_at_once_and_leaves_good_weights(tmp_path: Path) ->
     with pytest.raises(DivergenceError) as caught:
         run.fit()
     message = str(caught.value)
-    assert message.startswith("step 8: training diverged: the gradient's norm is nan")
+    assert message.startswith(
+        "step 8: training diverged: the gradient's norm is nan since step 8, with a training loss "
+        "of nan"
+    )
     assert "schedule.peak_learning_rate" in message
+    assert "\n" not in message
     assert message.endswith("step-0000005")
     assert events_of(run, "alert")[-1].payload["severity"] == "error"
     assert events_of(run, "run_finished")[-1].payload["reason"] == "diverged"
@@ -287,7 +288,7 @@ def test_too_high_a_learning_rate_is_noticed(tmp_path: Path) -> None:
         CheckpointConfig(every_steps=100),
         schedule=ScheduleConfig(kind="constant", peak_learning_rate=1.0, warmup_steps=0),
     )
-    with pytest.raises(DivergenceError, match=r"above the .* it began with.*none was written"):
+    with pytest.raises(DivergenceError, match=r"above .* since step [1-9]\b.*none was written"):
         run.fit()
 
 
@@ -302,17 +303,3 @@ def test_overflows_in_fp16_are_counted_and_no_divergence(tmp_path: Path) -> None
     intervals = events_of(run, "train_interval")
     assert [event.payload["skipped_steps"] for event in intervals] == [1, 0]
     assert [event.payload["loss_scale"] for event in intervals] == [2.0**15, 2.0**15]
-
-
-@pytest.mark.parametrize("steps", [1, 10, 100])
-def test_the_recent_loss_does_not_depend_on_how_often_it_is_told(steps: int) -> None:
-    recent = 10.0
-    for _ in range(200 // steps):
-        recent = smoothed_loss(recent, 4.0, steps=steps)
-    assert recent == pytest.approx(4 + 6 * math.exp(-2))
-
-
-def test_losses_that_stop_training() -> None:
-    assert loss_problem(10.4, untrained=10.0) is None
-    for loss in (10.6, math.inf, math.nan):
-        assert loss_problem(loss, untrained=10.0) is not None

@@ -1,0 +1,207 @@
+"""Links inside a host: what plans assume of them, take from hosts.toml, and what was published."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dragoman.cluster.agent.facts import FactsRequest, gather
+from dragoman.cluster.facts import ClusterFacts, HostFacts
+from dragoman.cluster.hosts import load_hosts
+from dragoman.cluster.links import INSIDES, Inside, Layout, Link, inside_of
+from dragoman.cluster.measured import remember
+from dragoman.cluster.plan import Plan, make_plan
+from dragoman.cluster.plan_command import PlanRequest, plan_recipe
+from dragoman.cluster.plan_view import plan_as_json, print_plan
+from dragoman.cluster.strategies import Cluster, Compute
+from dragoman.cluster.throughput import Device
+from dragoman.cluster.workload import Workload, weight_shapes
+from dragoman.errors import ConfigError
+from dragoman.model.config import ModelConfig
+from dragoman.recipe import load_recipe
+
+FLOP_PER_TOKEN = 1.258e9
+BIG = weight_shapes(
+    ModelConfig(d_model=1024, num_heads=16, d_ffn=4096),
+    source_vocab_size=33_708,
+    target_vocab_size=33_708,
+)
+# NVIDIA DeepLearningExamples (729963d), PyTorch/Translation/Transformer: GPU, precision, tokens of
+# a GPU's batch, GPUs, tokens/s of one, tokens/s of all.
+FITTED = [("a100", "mixed", 10240, 8, 82_059, 551_599)]
+"""What step_time.GPU_SPREAD is made from: it proves nothing."""
+PUBLISHED = [
+    ("a100", "mixed", 10240, 4, 82_059, 286_081),
+    ("a100", "TF32", 10240, 8, 51_057, 347_936),
+    ("a100", "TF32", 10240, 4, 51_057, 179_245),
+    ("v100", "mixed", 5120, 8, 32_942, 214_656),
+    ("v100", "mixed", 5120, 4, 32_942, 109_726),
+    ("v100", "FP32", 2560, 8, 8_742, 59_316),
+    ("v100", "FP32", 2560, 4, 8_742, 30_204),
+    ("v100", "mixed, DGX-2", 10240, 16, 39_911, 517_227),
+    ("v100", "mixed, DGX-2", 10240, 8, 39_911, 267_815),
+    ("v100", "mixed, DGX-2", 10240, 4, 39_911, 137_703),
+    ("v100", "FP32, DGX-2", 5120, 16, 9_827, 136_253),
+    ("v100", "FP32, DGX-2", 5120, 8, 9_827, 68_929),
+    ("v100", "FP32, DGX-2", 5120, 4, 9_827, 35_216),
+]
+
+
+def times_one(gpu: str, batch: int, num_gpus: int, one_per_s: float) -> float:
+    """Throughput of so many GPUs of a host over one's, each with a batch of this many tokens."""
+    tokens = batch * num_gpus
+    workload = Workload("big", BIG, tokens * FLOP_PER_TOKEN, tokens, 100_000)
+    layout = Layout((num_gpus,))
+    device = Device(gpu, one_per_s * FLOP_PER_TOKEN, "published")
+    cluster = Cluster(layout, Link(1e8, inside=inside_of(gpu)))
+    made = make_plan(
+        workload,
+        cluster,
+        Compute.on([device], workload, layout),
+        prices_per_hour=[None],
+        currency="",
+    )
+    return next(row for row in made.strategies if row.prediction.strategy == "sync").speed_up
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "batch", "num_gpus", "one_per_s", "all_per_s"), PUBLISHED
+)
+def test_plans_scale_as_published_within_15_percent(
+    gpu: str, precision: str, batch: int, num_gpus: int, one_per_s: float, all_per_s: float
+) -> None:
+    planned = times_one(gpu, batch, num_gpus, one_per_s)
+    assert planned == pytest.approx(all_per_s / one_per_s, rel=0.15), precision
+
+
+def test_the_line_that_the_spread_is_fitted_to_is_met() -> None:
+    ((gpu, _precision, batch, num_gpus, one_per_s, all_per_s),) = FITTED
+    planned = times_one(gpu, batch, num_gpus, one_per_s)
+    assert planned == pytest.approx(all_per_s / one_per_s, rel=0.01)
+
+
+def planned(hosts: str, gpu: str, *, recipe: str = "wmt16-ende-base", **more: str) -> Plan:
+    return plan_recipe(load_recipe(recipe), PlanRequest(hosts=hosts, gpu=gpu, **more))
+
+
+def test_eight_h100_are_faster_than_one_and_two_hosts_of_them_need_no_diloco() -> None:
+    """They were planned at half of one GPU, through 5 GB/s that nobody had asked for."""
+    assert planned("a:8", "h100").strategies[1].speed_up > 2
+    sixteen = planned("a:8,b:8", "h100", link="100Gbit")
+    assert sixteen.choice.prediction.strategy == "sync"
+    assert planned("a:8", "a100", recipe="wmt16-ende-big").strategies[1].speed_up > 6.0
+
+
+def test_the_link_is_in_every_plan_with_its_source() -> None:
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as capture:
+        print_plan(planned("a:8", "a100"), console)
+    text = capture.get()
+    assert "inside a host: nvlink3, 230 GB/s each way in an all-reduce (assumed" in text
+    assert "waiting for the slowest: 1.18 x" in text
+    values = json.loads(plan_as_json(planned("a:8", "a100")))
+    assert values["inside_bytes_per_s"] == 230e9
+    assert values["inside_source"].startswith("assumed")
+
+
+@pytest.mark.parametrize(
+    "gpu", ["p100", "v100", "a100", "h100", "h200", "b200", "4090", "cpu", "?"]
+)
+def test_every_rate_says_where_it_comes_from(gpu: str) -> None:
+    inside = inside_of(gpu)
+    assert inside.bytes_per_s > 1e9
+    assert "assumed" in inside.source or "issue" in inside.source
+
+
+def test_newer_links_are_faster() -> None:
+    for family in ("nvlink", "pcie"):
+        rates = [one.bytes_per_s for name, one in INSIDES.items() if name.startswith(family)]
+        assert rates == sorted(rates)
+
+
+def test_hosts_toml_and_the_command_line_say_it_otherwise(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text(
+        '[defaults]\ngpu = "a100"\n[[host]]\naddress = "a"\ngpus = 4\ngpu_link = "pcie4"\n'
+        '[[host]]\naddress = "b"\ngpus = 4\n'
+    )
+    recipe = load_recipe("wmt16-ende-big")
+    made = plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit"))
+    assert made.cluster.link.inside == INSIDES["pcie4"]  # the slowest
+    given = PlanRequest(hosts=str(file), link="10Gbit", gpu_link="180GB/s")
+    assert plan_recipe(recipe, given).cluster.link.inside == Inside("given", 180e9, "given")
+    file.write_text(file.read_text().replace("pcie4", "pcie9"))
+    with pytest.raises(ConfigError, match=r"gpu_link of a: 'pcie9' is no link.*nvlink3"):
+        plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit"))
+
+
+def found(name: str, ranks: int, **more: float) -> HostFacts:
+    return HostFacts(
+        host=name,
+        gpus_usable=ranks,
+        cpu_cores=8,
+        versions={},
+        digests={},
+        shared_memory_bytes=0,
+        disk_free_bytes=0,
+        flop_per_s=100e12,
+        **more,
+    )
+
+
+def test_what_doctor_measured_inside_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    remember(load_hosts("a:8"), ClusterFacts(hosts=(found("a", 8, inside_bytes_per_s=201e9),)))
+    made = plan_recipe(load_recipe("wmt16-ende-big"), PlanRequest(hosts="a:8"))
+    assert made.cluster.link.inside.bytes_per_s == 201e9
+    assert made.cluster.link.inside.source.startswith("measured by doctor 20")
+
+
+def test_doctor_measures_between_the_ranks_of_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Gloo, in two processes; on GPUs the same program measures NCCL."""
+    monkeypatch.chdir(tmp_path)
+    request = FactsRequest(host="a", interface=None, peers=(), gpus=0, ranks=2, measure=True)
+    facts = gather(request)
+    assert facts.inside_bytes_per_s is not None
+    assert 1e6 < facts.inside_bytes_per_s < 1e12
+
+
+def test_ranks_of_one_machine_share_its_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks were promised twice the speed of one that uses all cores already."""
+    recipe = load_recipe("demo")
+    for hosts, times in (("localhost:2", 1), ("localhost:4", 1), ("a:2,b:2", 2), ("a:1,b:1", 2)):
+        made = plan_recipe(recipe, PlanRequest(hosts=hosts, gpu="cpu", link="100Gbit"))
+        assert made.strategies[0].speed_up <= times
+        assert made.strategies[0].prediction.compute_s == pytest.approx(
+            made.what_ifs[0].prediction.step_s / times
+        )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "hosts.toml"
+    file.write_text('[[host]]\naddress = "a"\nslots = 2\n')
+    remember(
+        load_hosts(str(file)),
+        ClusterFacts(hosts=(found("a", 0).model_copy(update={"flop_per_s": 60e9}),)),
+    )
+    measured = plan_recipe(recipe, PlanRequest(hosts=str(file)))
+    whole_s = measured.workload.flop_per_step / 120e9  # doctor measures one rank of the two
+    assert measured.strategies[0].prediction.compute_s == pytest.approx(whole_s)
+    assert measured.what_ifs[0].prediction.step_s == pytest.approx(whole_s)
+
+
+def test_the_slowest_of_uneven_processors_is_waited_for() -> None:
+    """Three ranks share the cores of one machine, one has the other for itself."""
+    recipe = load_recipe("demo")
+    made = plan_recipe(recipe, PlanRequest(hosts="a:3,b:1", gpu="cpu", link="100Gbit"))
+    alone_s = made.what_ifs[0].prediction.step_s
+    assert made.strategies[0].prediction.compute_s == pytest.approx(alone_s * 3 / 4)
+    assert not math.isclose(made.compute.alone_on_s[0], made.compute.alone_on_s[1])
