@@ -2,7 +2,8 @@
 
 Started by run.py with the peers' environment (PEER_OUT, PEER_T0 ...), which also puts their
 `meter` on the path: it counts tokens from the batches and time from the optimizer's steps.
-Arguments: folder of the encoded text, d_model, heads, d_ffn, layers.
+Arguments: folder of the encoded text, d_model, heads, d_ffn, layers, dropout inside attention and
+feed-forward.
 """
 
 from __future__ import annotations
@@ -70,12 +71,15 @@ def main() -> None:
     METER.install()
     folder = Path(sys.argv[1])
     d_model, num_heads, d_ffn, layers = map(int, sys.argv[2:6])
+    inner_dropout = float(sys.argv[6])
     config = ModelConfig(
         d_model=d_model,
         num_heads=num_heads,
         d_ffn=d_ffn,
         encoder_layers=layers,
         decoder_layers=layers,
+        attention_dropout=inner_dropout,
+        activation_dropout=inner_dropout,
     )
     schedule = ScheduleConfig(kind="noam")
     optimizer_config = OptimizerConfig()

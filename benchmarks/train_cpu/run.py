@@ -1,13 +1,22 @@
 """Training speed on a CPU: ours beside the peers, interleaved round by round in one run.
 
     PEERS_HOME=... benchmarks/train_cpu/run.py --peers ../shared/peers [--sizes small base]
-        [--rounds 5] [--names eole fairseq hf] [--window 15] [--warm 10]
+        [--rounds 5] [--names eole fairseq hf] [--window 60] [--warm 10] [--dropout same]
+        [--malloc both]
 
 Every side trains the same model on the same encoded Multi30k text with batches of about 4,096
 target tokens; tokens are counted from the batches themselves, without padding. In each round every
 side runs once, alone, after a measurement of this machine's matrix rate. Printed: real target
 tokens a second, the ratio ours / peer of each round and their median, peak memory, seconds from
 the start of the process to the first update, and our share of the matrix rate.
+
+Two things were not the same for all, and can be chosen:
+  --malloc: ours keeps freed memory and limits oneDNN's caches (`dragoman.malloc`). `ours` leaves
+    the peers as they are, `all` gives them the same settings, `both` runs each of them both ways;
+    the name of a peer with our settings ends in +malloc.
+  --dropout: Eole has dropout of 0.1 in attention and feed-forward, too, which the others lack and
+    which Eole cannot leave out alone. `same` gives it to all, ours included; `as-is` does not.
+A window that holds fewer than ten steps is told: its rate is that of a few batches.
 """
 
 from __future__ import annotations
@@ -15,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,11 +41,39 @@ from dragoman.model.products import project
 
 SIZES = {"small": (256, 4, 1024, 3), "base": (512, 8, 2048, 6)}
 OURS = "dragoman"
+WITH_MALLOC = "+malloc"
+OUR_MALLOC = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "LRU_CACHE_CAPACITY": "64",
+}
+"""What keep_freed_memory sets, as glibc and oneDNN read it from the environment."""
+WINDOW_S = {"small": 20.0, "base": 60.0}
+FEWEST_STEPS = 10
+EOLES_DROPOUT = {
+    "run_peer.sh": [
+        (
+            "--dropout 0.1 --share-all",
+            "--dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1 --share-all",
+        )
+    ],
+    "drive_hf.py": [
+        ("attention_dropout=0.0", "attention_dropout=0.1"),
+        ("activation_dropout=0.0", "activation_dropout=0.1"),
+    ],
+}
+"""What to write in place of what in the peers' folder, so that all have the dropout of Eole."""
 HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:
     options = _options()
+    if options.dropout == "same":
+        options.peers = _with_dropout(options.peers)
+    variants = {"ours": [""], "all": [WITH_MALLOC], "both": ["", WITH_MALLOC]}[options.malloc]
+    options.names = [name + variant for name in options.names for variant in variants]
     keep_freed_memory()  # the matrix rate is that of products, not of new memory
     for size in options.sizes:
         rounds = [_round(number, size, options) for number in range(options.rounds)]
@@ -49,9 +87,28 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--names", nargs="+", default=["eole", "fairseq", "hf"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=float, default=10, help="seconds thrown away")
-    parser.add_argument("--window", type=float, default=15, help="seconds of a measurement")
+    parser.add_argument("--window", type=float, help="seconds of a measurement (small 20, base 60)")
+    parser.add_argument("--malloc", choices=["ours", "all", "both"], default="both")
+    parser.add_argument("--dropout", choices=["as-is", "same"], default="same")
     parser.add_argument("--windows", type=int, default=1)
     return parser.parse_args()
+
+
+def _with_dropout(peers: Path) -> Path:
+    """A copy of the peers' folder in which all of them have the dropout of Eole."""
+    copy = Path(os.environ["PEERS_HOME"]) / "peers-with-dropout"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(peers, copy, copy_function=shutil.copy)
+    for name, changes in EOLES_DROPOUT.items():
+        file = copy / name
+        text = file.read_text(encoding="utf-8")
+        for old, new in changes:
+            if old not in text:
+                sys.exit(f"{peers / name}: {old!r} is not in it, so that dropout cannot be set")
+            text = text.replace(old, new)
+        file.chmod(0o755)
+        file.write_text(text, encoding="utf-8")
+    return copy
 
 
 def _round(number: int, size: str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -63,8 +120,10 @@ def _round(number: int, size: str, options: argparse.Namespace) -> dict[str, dic
         matrix = _matrix_gflop_s()
         results[name] = _train(name, size, options) | {"matrix_gflop_s": matrix}
         print(
-            f"{size} round {number + 1} {name:9} {results[name]['trg_tok_s']:7.0f} tokens/s  "
-            f"matrix {matrix:4.0f} GFLOP/s  memory {results[name]['peak_rss_mb']} MB",
+            f"{size} round {number + 1} {name:14} {results[name]['trg_tok_s']:7.0f} tokens/s  "
+            f"matrix {matrix:4.0f} GFLOP/s  memory {results[name]['peak_rss_mb']} MB  "
+            f"{results[name]['steps']} steps"
+            + (" (few)" if results[name]["steps"] < FEWEST_STEPS * options.windows else ""),
             flush=True,
         )
     return results
@@ -72,14 +131,17 @@ def _round(number: int, size: str, options: argparse.Namespace) -> dict[str, dic
 
 def _train(name: str, size: str, options: argparse.Namespace) -> dict[str, Any]:
     home = Path(os.environ["PEERS_HOME"])
-    environment = os.environ | {
+    usual = {key: text for key, text in os.environ.items() if key not in OUR_MALLOC}
+    environment = usual | {
         "PEER_WARM": str(options.warm),
-        "PEER_WINDOW": str(options.window),
+        "PEER_WINDOW": str(options.window or WINDOW_S[size]),
         "PEER_WINDOWS": str(options.windows),
         "OMP_NUM_THREADS": "2",
     }
     if name != OURS:
-        command = [str(options.peers / "run_peer.sh"), name, size]
+        if name.endswith(WITH_MALLOC):
+            environment |= OUR_MALLOC
+        command = [str(options.peers / "run_peer.sh"), name.removesuffix(WITH_MALLOC), size]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return dict(json.loads(done.stdout))
     out = home / "work" / f"{OURS}-{size}.json"
@@ -92,6 +154,7 @@ def _train(name: str, size: str, options: argparse.Namespace) -> dict[str, Any]:
         "PEER_T0": str(time.time()),
     }
     numbers = [str(number) for number in SIZES[size]]
+    numbers.append("0.1" if options.dropout == "same" else "0")
     subprocess.run(
         [sys.executable, str(HERE / "ours.py"), str(home / "data"), *numbers],
         env=environment,
@@ -122,7 +185,7 @@ def _report(size: str, rounds: list[dict[str, dict[str, Any]]], names: list[str]
         speed = statistics.median(run["trg_tok_s"] for run in runs)
         ratios = [r[OURS]["trg_tok_s"] / r[name]["trg_tok_s"] for r in rounds]
         print(
-            f"{name:9} {speed:7.0f} target tokens/s  ours / this: "
+            f"{name:14} {speed:7.0f} target tokens/s  ours / this: "
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})  "
             f"memory {max(run['peak_rss_mb'] for run in runs)} MB  "
             f"start to first step {statistics.median(run['startup_s'] for run in runs):.1f} s"
