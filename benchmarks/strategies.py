@@ -114,7 +114,7 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
     config, plan = DistributedConfig.model_validate(settings), None
     if config.strategy == "auto":
         topology = find_topology(world)
-        link = link_of(measure_link(world, topology), topology.num_hosts)
+        link = link_of(measure_link(world, topology), topology.num_hosts, "cpu")
         cluster = Cluster(Layout((1,) * world.world_size), link, weight_s)
         choice = choose(cluster, WORKLOAD, Compute(compute_s * world.world_size, "measured"))
         config, plan = resolved(config, choice), choice.prediction

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.links import Inside, Layout, Link, inside_of
 from dragoman.cluster.plan import Choice, choose, choose_for_all_ranks
 from dragoman.cluster.strategies import Cluster, Compute
 from dragoman.cluster.workload import Workload
@@ -73,7 +73,7 @@ def choose_strategy(
     )
     cluster = Cluster(
         Layout(tuple(map(len, topology.hosts))),
-        link_of(rate, topology.num_hosts),
+        link_of(rate, topology.num_hosts, device_name(world)),
         # Inside one host there is no `diloco` to choose.
         measure_weight_s(world) if topology.num_hosts > 1 else 0.0,
     )
@@ -118,11 +118,18 @@ def measure_compute(
     return max(world.gather_json(own_s)), tokens / (_WARM_STEPS + _TIMED_STEPS)
 
 
-def link_of(rate: LinkRate, num_hosts: int) -> Link:
-    """As the planner takes it; on one host there is only its inside."""
+def device_name(world: World) -> str:
+    """What this rank computes on, `cpu` or as its driver calls it."""
+    if world.device.type == "cpu":
+        return "cpu"
+    return torch.cuda.get_device_name(world.device)
+
+
+def link_of(rate: LinkRate, num_hosts: int, device: str) -> Link:
+    """As the planner takes it; on one host the inside was measured, else it is the usual one."""
     if num_hosts == 1:
-        return Link(rate.bytes_per_s, inside_bytes_per_s=rate.bytes_per_s)
-    return Link(rate.bytes_per_s, rate.latency_s)
+        return Link(rate.bytes_per_s, inside=Inside("measured", rate.bytes_per_s, "measured"))
+    return Link(rate.bytes_per_s, rate.latency_s, inside_of(device))
 
 
 def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:

@@ -128,6 +128,10 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     plan.add_argument("--ranks", help="in place of hosts: 4, or 2+1 for two hosts")
     plan.add_argument("--link", help="100Mbit, 1Gbit for a port; 12MB/s for a measurement")
     plan.add_argument("--gpu", help="the kind of all ranks, such as v100 or cpu")
+    plan.add_argument(
+        "--gpu-link",
+        help="between GPUs of one host: nvlink1 to nvlink5, pcie3 to pcie5, none, 200GB/s",
+    )
     plan.add_argument("--compute", help="in place of --gpu: seconds of a step without network")
     plan.add_argument("--price", help='of one host for an hour, such as "3 USD"')
     plan.add_argument("--json", action="store_true", help="print JSON")

@@ -122,7 +122,7 @@ def launch_workers(
         meeting = Path(directory)
         torchrun = subprocess.Popen(
             torchrun_command(module_arguments, ranks=ranks, meeting=meeting, share=share),
-            env=_environment(ranks, meeting, share),
+            env=workers_environment(ranks, meeting, share),
             stderr=log,
             start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
         )
@@ -199,7 +199,8 @@ def torchrun_command(
     ]
 
 
-def _environment(ranks: int, meeting: Path, share: Share | None) -> dict[str, str]:
+def workers_environment(ranks: int, meeting: Path, share: Share | None = None) -> dict[str, str]:
+    """That of the processes which `torchrun_command` starts."""
     return {
         **rank_environment(ranks),
         RENDEZVOUS_VARIABLE: str(meeting / "workers"),

@@ -57,7 +57,9 @@ class HostFacts(Section):
     step_s: float | None = Field(default=None, gt=0.0)
     """Median of real training steps without any network."""
     flop_per_s: float | None = Field(default=None, gt=0.0)
-    """Useful arithmetic in them."""
+    """Useful arithmetic in them, of one rank."""
+    inside_bytes_per_s: float | None = Field(default=None, gt=0.0)
+    """Through each of its ranks in an all-reduce between them; None if it has one rank."""
     closed_ports: tuple[str, ...] | None = None
     """address:port of peers that it could not reach."""
     exposed_ports: tuple[str, ...] | None = None

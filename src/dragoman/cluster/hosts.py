@@ -78,6 +78,9 @@ class HostDefaults(Section):
     """The network interface of the collectives; the one that routes to the peers if not set."""
     gpu: str | None = None
     """Kind of GPU, as `dragoman plan` names them: v100, a100, ..."""
+    gpu_link: str | None = None
+    """What is between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
+    peer to peer), or a measured rate such as 200GB/s; what is usual for the kind if not set."""
     price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
     """Of the whole machine, in the file's currency."""
     python: str = Field(default=".dragoman/venv/bin/python", pattern=_PATH, max_length=1000)

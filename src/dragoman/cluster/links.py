@@ -1,4 +1,4 @@
-"""How fast the network between the hosts is, and how the ranks lie on them."""
+"""How fast the network is between the hosts and inside each of them, and how ranks lie on them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,83 @@ LATENCY_S: Final = 0.3e-3
 """One step of a ring between machines on one switch."""
 _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
 """What is typed beyond it is a slip; a plan would be made of infinities."""
-INSIDE_BYTES_PER_S: Final = 5e9
-"""Between ranks of one host through PCIe or shared memory; NVLink is faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What ranks of one host reach each other through.
+
+    bytes_per_s: bus bandwidth of an all-reduce as nccl-tests count it, 2 (N-1)/N times the bytes
+    that are summed over the seconds. source: where the figure comes from, for people.
+    """
+
+    name: str
+    bytes_per_s: float
+    source: str
+
+    @classmethod
+    def parse(cls, text: str) -> Inside:
+        """A kind of link (nvlink3, pcie4, none) or what was measured (200GB/s).
+
+        Raises ConfigError, which names the kinds, if the text is neither.
+        """
+        if known := INSIDES.get(text.strip().lower()):
+            return known
+        try:
+            bytes_per_s = _rate(text)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{text!r} is no link inside a host",
+                place="gpu_link",
+                remedy=f"write one of {', '.join(INSIDES)}, or a measured rate such as 200GB/s",
+            ) from error
+        return cls("given", bytes_per_s, "given")
+
+
+INSIDES: Final = {
+    known.name: known
+    for known in (
+        Inside("nvlink1", 60e9, "assumed: NVLink2's share of the nominal 80 GB/s each way"),
+        Inside("nvlink2", 115e9, "assumed: NVLink3's share, 77%, of the nominal 150 GB/s each way"),
+        Inside("nvlink3", 230e9, "assumed: 77% of the nominal 300 GB/s each way; nccl-tests issue "
+            "149 has some 200 GB/s on eight A100"),
+        Inside("nvlink4", 370e9, "NCCL's authors, nccl-tests issue 212: rings on eight H100; with "
+            "NVLS up to 480 GB/s"),
+        Inside("nvlink5", 700e9, "assumed: NCCL's own limit of 720 GB/s for B200 (nccl issue 1807, "
+            "where eight reach 830 GB/s with NVLS)"),
+        Inside("pcie3", 10e9, "assumed: PCIe 4's rate halved"),
+        Inside("pcie4", 20e9, "nccl-tests issue 178: A100s between which only PCIe 4 is"),
+        Inside("pcie5", 28e9, "nccl issue 1639: eight GPUs on PCIe 5"),
+        Inside("none", 5e9, "assumed: through the memory of the host, without peer to peer"),
+    )
+}  # fmt: skip
+"""By what hosts.toml and --gpu-link call them."""
+SHARED_MEMORY: Final = Inside("shared memory", 5e9, "assumed: Gloo between processes of one host")
+GPU_INSIDES: Final = {
+    "p100": "nvlink1",
+    "v100": "nvlink2",
+    "a100": "nvlink3",
+    "h100": "nvlink4",
+    "h200": "nvlink4",
+    "b200": "nvlink5",
+    "4090": "none",
+}
+"""What GPUs of a kind usually have between them; PCIe cards of the same name have less."""
+UNKNOWN_INSIDE: Final = "pcie3"
+"""Of GPUs whose kind is not known."""
+
+
+def inside_of(device_name: str) -> Inside:
+    """What is between devices of this name, `v100` or what a driver calls them, in one host."""
+    name = device_name.lower()
+    if name == "cpu":
+        return SHARED_MEMORY
+    kind = next((link for gpu, link in GPU_INSIDES.items() if gpu in name), None)
+    if kind is None:
+        known = INSIDES[UNKNOWN_INSIDE]
+        return Inside(known.name, known.bytes_per_s, f"{known.source}; the kind is not known")
+    known = INSIDES[kind]
+    return Inside(known.name, known.bytes_per_s, f"{known.source}; usual between {device_name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +99,13 @@ class Link:
     """What collectives get out of the slowest network interface, in each direction.
 
     bytes_per_s: payload a second of an all-reduce between hosts, both directions busy.
-    latency_s: one message between two hosts. inside_bytes_per_s: between ranks of one host.
+    latency_s: one message between two hosts. inside: what is between ranks of one host.
     source: where the figures come from, for people.
     """
 
     bytes_per_s: float
     latency_s: float = LATENCY_S
-    inside_bytes_per_s: float = INSIDE_BYTES_PER_S
+    inside: Inside = SHARED_MEMORY
     source: str = "measured"
 
     @classmethod
@@ -45,14 +120,7 @@ class Link:
 
         Raises ConfigError where the text is no rate, or none that a network has.
         """
-        bytes_per_s = units.BYTE_RATE.parse(text)
-        least, most = _RANGE_BYTES_PER_S
-        if not least <= bytes_per_s <= most:
-            raise ConfigError(
-                f"{text!r} is no rate of a network",
-                place="--link",
-                remedy="write for example 100Mbit",
-            )
+        bytes_per_s = _rate(text)
         return cls.nominal(bytes_per_s * 8) if "bit" in text else cls(bytes_per_s)
 
 
@@ -102,6 +170,18 @@ class Layout:
         if len(set(self.ranks_per_host)) == 1:
             return f"{self.num_hosts} hosts of {_ranks(self.most_ranks)}"
         return f"{self.num_hosts} hosts of {'+'.join(map(str, self.ranks_per_host))} ranks"
+
+
+def _rate(text: str) -> float:
+    bytes_per_s: float = units.BYTE_RATE.parse(text)
+    least, most = _RANGE_BYTES_PER_S
+    if not least <= bytes_per_s <= most:
+        raise ConfigError(
+            f"{text!r} is no rate of a network",
+            place="--link",
+            remedy="write for example 100Mbit",
+        )
+    return bytes_per_s
 
 
 def _ranks(count: int) -> str:

@@ -141,7 +141,7 @@ def predict_all(cluster: Cluster, workload: Workload, compute: Compute) -> list[
 
 def alone(compute: Compute) -> Prediction:
     """The fastest rank does the whole batch and speaks to nobody."""
-    step_s = compute.on_host(compute.fastest_host).step_s(1)
+    step_s = compute.single_s
     return Prediction("none", f"one {compute.unit} alone", step_s, step_s, 0.0)
 
 

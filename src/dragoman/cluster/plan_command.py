@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from dragoman import units
 from dragoman.cluster.checks import measured_link
 from dragoman.cluster.hosts import MOST_PRICE, Hosts, load_hosts
-from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.links import Inside, Layout, Link, inside_of
 from dragoman.cluster.measured import Measured, recall
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S
@@ -32,7 +32,8 @@ class PlanRequest:
 
     hosts: a file or the inline form, in place of ranks; what doctor measured on them last counts
     where link and gpu are not given. link: a rate, bits for a port and bytes for a measurement.
-    ranks: 4 or 2+1. gpu: the kind of all ranks. compute: seconds of one rank's share of a step
+    ranks: 4 or 2+1. gpu: the kind of all ranks. gpu_link: what is between those of one host, a
+    kind or a measured rate. compute: seconds of one rank's share of a step
     without network, in place of gpu. price: of one host for an hour.
     """
 
@@ -40,6 +41,7 @@ class PlanRequest:
     hosts: str | None = None
     ranks: str | None = None
     gpu: str | None = None
+    gpu_link: str | None = None
     compute: str | None = None
     price: str | None = None
 
@@ -55,7 +57,8 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
         _check_kinds(hosts)
     measured = None if hosts is None else recall(hosts)
     layout = _layout(hosts, request.ranks)
-    link = _link(request.link, measured, num_hosts=layout.num_hosts)
+    inside = _inside(layout, hosts, measured, request)
+    link = replace(_link(request.link, measured, num_hosts=layout.num_hosts), inside=inside)
     workload = workload_of(recipe)
     compute = _compute(workload, layout, hosts, measured, request)
     cluster = Cluster(layout, link, _diloco_weight_s(compute, hosts, measured, request))
@@ -132,13 +135,14 @@ def _compute(
             )
         return Compute(step_s * layout.num_ranks, "given as --compute")
     if request.gpu is None and hosts is not None and (found := _measured_devices(hosts, measured)):
-        return Compute.on(found, workload)
-    return Compute.on(_devices(hosts, request.gpu), workload)
+        return Compute.on(found, workload, layout)
+    return Compute.on(_devices(hosts, request.gpu), workload, layout)
 
 
 def _measured_devices(hosts: Hosts, measured: Measured | None) -> list[Device]:
     """Of each host, as doctor found it; none where it has not looked at all of them.
 
+    On a processor doctor measures one rank with its share of the cores; the host is all of them.
     A host whose GPUs doctor did not see, or was not asked for, has computed on its processor.
     """
     facts = measured.facts.hosts if measured else ()
@@ -148,6 +152,7 @@ def _measured_devices(hosts: Hosts, measured: Measured | None) -> list[Device]:
         if not (rate := rates.get((host.name, host.gpus))):
             return []
         name, least_step_s = ("cpu", 0.0) if host.slots else ("gpu", LEAST_STEP_S)
+        rate *= host.slots or 1
         found.append(Device(name, rate, f"measured by doctor {_when(measured)}", least_step_s))
     return found
 
@@ -163,6 +168,30 @@ def _diloco_weight_s(
     slots = hosts is not None and all(one.slots for one in hosts.host)
     on_cpu = compute.unit == "CPU" or (slots and request.gpu is None)
     return DILOCO_WEIGHT_S["cpu" if on_cpu else "gpu"]
+
+
+def _inside(
+    layout: Layout, hosts: Hosts | None, measured: Measured | None, request: PlanRequest
+) -> Inside:
+    """The slowest link inside a host of several ranks: given, else measured, else the usual one."""
+    if request.gpu_link is not None:
+        return _typed("--gpu-link", request.gpu_link, Inside.parse)
+    if hosts is None:
+        return inside_of(request.gpu or "gpu")
+    facts = {one.host: one for one in measured.facts.hosts} if measured else {}
+    found = []
+    for host in hosts.host:
+        known = facts.get(host.name)
+        rate = None if known is None or request.gpu else known.inside_bytes_per_s
+        if host.ranks == 1 and layout.most_ranks > 1:
+            continue
+        if host.gpu_link is not None and request.gpu is None:
+            found.append(_typed(f"gpu_link of {host.name}", host.gpu_link, Inside.parse))
+        elif rate is not None:
+            found.append(Inside("measured", rate, f"measured by doctor {_when(measured)}"))
+        else:
+            found.append(inside_of(request.gpu or host.gpu or ("cpu" if host.slots else "gpu")))
+    return min(found, key=lambda one: one.bytes_per_s)
 
 
 def _link(said: str | None, measured: Measured | None, *, num_hosts: int) -> Link:

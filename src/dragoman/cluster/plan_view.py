@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman import units
+from dragoman.cluster import step_time
 from dragoman.cluster.plan import Choice, Plan, Row
 
 _NOTES = {
@@ -16,10 +17,17 @@ _NOTES = {
     "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
     "diloco": "diloco H: H local steps, then the hosts put together what they "
-    "learned, in four bits; F: in F parts, while it trains; H=3 learns as sync does, longer ones "
-    "less (docs/how-to/slow-links.md)",
+    "learned, in four bits; F: in F parts, while it trains; H=3 learned as sync does in one small "
+    "model (1,500 steps, two and four replicas, BLEU within 1), longer ones less; beyond that "
+    "nobody has measured (docs/how-to/slow-links.md)",
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",
 }
+_FEW_REPLICAS: Final = 4
+"""More hosts than these have trained with `diloco` nowhere, as far as its quality is known."""
+_UNPROVEN: Final = (
+    "Rows with diloco on more than four hosts say what a step takes, not what is learned: "
+    "its quality is measured with at most four replicas of one small model."
+)
 _ANY: Final = 10_000
 
 
@@ -33,6 +41,8 @@ def print_plan(plan: Plan, console: Console) -> None:
         _say(console, f"  {note}", style="dim")
     _say(console, "")
     _show(console, _what_ifs(plan))
+    if any(map(_is_unproven, _all_rows(plan))):
+        _say(console, _UNPROVEN, style="dim")
     _say(console, "")
     _say(console, recommendation(plan))
     _say(console, "Training alone: preparing, validating and saving come on top.", style="dim")
@@ -62,6 +72,9 @@ def plan_as_json(plan: Plan) -> str:
         "link_bytes_per_s": link.bytes_per_s,
         "link_latency_s": link.latency_s,
         "link_source": link.source,
+        "inside_bytes_per_s": link.inside.bytes_per_s,
+        "inside_source": link.inside.source,
+        "gpu_spread": plan.compute.spread,
         "compute_source": plan.compute.source,
         "currency": plan.currency,
         "strategies": [_row_values(row) for row in plan.strategies],
@@ -74,15 +87,27 @@ def plan_as_json(plan: Plan) -> str:
 def _assumptions(plan: Plan) -> list[str]:
     workload, cluster = plan.workload, plan.cluster
     size = workload.num_parameters * 4
-    compute_s = plan.compute.step_s(cluster.layout.num_ranks)
+    compute, link = plan.compute, cluster.link
+    compute_s = compute.step_s(cluster.layout.num_ranks)
+    waits = 1 + compute.spread * step_time.largest_of_draws(cluster.layout.num_ranks)
     return [
         f"{workload.name}: {units.COUNT.text(workload.num_parameters)} parameters "
         f"({units.SIZE.text(size)} of fp32 gradients), "
         f"{units.SHORT_COUNT.text(workload.target_tokens_per_step)} target tokens a step, "
         f"{units.COUNT.text(workload.max_steps)} steps",
-        f"network: {cluster.layout}, {units.BYTE_RATE.text(cluster.link.bytes_per_s)} each way "
-        f"({cluster.link.source})",
-        f"compute: {units.STEP_TIME.text(compute_s)} without any network; {plan.compute.source}",
+        f"network: {cluster.layout}, {units.BYTE_RATE.text(link.bytes_per_s)} each way "
+        f"({link.source})",
+        f"inside a host: {link.inside.name}, {units.BYTE_RATE.text(link.inside.bytes_per_s)} each "
+        f"way in an all-reduce ({link.inside.source})",
+        f"compute: {units.STEP_TIME.text(compute_s)} without any network; {compute.source}",
+        *(
+            [
+                f"waiting for the slowest: {waits:.2f} x the mean step, counted in it (assumed; "
+                "fitted to 8 x A100 of NVIDIA's table)"
+            ]
+            if waits > 1
+            else []
+        ),
         "",
     ]
 
@@ -144,6 +169,10 @@ def _run(plan: Plan, row: Row) -> list[str]:
     digits = 2 if slower < 10 else 1 if slower < 100 else 0
     ratio = f"{row.speed_up:.2f} x" if faster else f"{slower:,.{digits}f} x slower"
     return [units.HOURS.text(row.run_s), *([cost] if _priced(plan) else []), ratio]
+
+
+def _is_unproven(row: Row) -> bool:
+    return row.prediction.strategy == "diloco" and row.layout.num_hosts > _FEW_REPLICAS
 
 
 def _priced(plan: Plan) -> bool:

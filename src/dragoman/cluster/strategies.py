@@ -44,7 +44,10 @@ class Compute:
     alone_s: on one rank that does the whole global batch; the slowest, where they differ.
     least_s: below it no rank goes: one sentence of each micro-batch, or what a GPU takes to start.
     unit: what a rank runs on, for people.
-    alone_on_s: the same as alone_s on a rank of each host; empty where they are alike.
+    alone_on_s: the same as alone_s on a rank of each host; empty if they are alike.
+    sharing: ranks of each host that share its processor, while alone_s is that of one of them
+        with all at work; one number if hosts are alike, empty if each rank has its own device.
+    spread: how unlike steps of like ranks are, as a standard deviation over the mean.
     """
 
     alone_s: float
@@ -52,15 +55,30 @@ class Compute:
     least_s: float = 0.0
     unit: str = "rank"
     alone_on_s: tuple[float, ...] = ()
+    sharing: tuple[int, ...] = ()
+    spread: float = 0.0
 
     @property
     def fastest_host(self) -> int:
-        """Its number, counted from 0; of equal ones the first."""
-        return self.alone_on_s.index(min(self.alone_on_s)) if self.alone_on_s else 0
+        """The number of the host whose rank is fastest alone, from 0; of equal ones the first."""
+        alone_s = [self._undisturbed_s(number) for number in range(max(1, len(self.alone_on_s)))]
+        return alone_s.index(min(alone_s))
+
+    @property
+    def single_s(self) -> float:
+        """A step on one rank that has the fastest host to itself."""
+        return max(self._undisturbed_s(self.fastest_host), self.least_s)
 
     def step_s(self, num_ranks: int) -> float:
         """On this many ranks with equal shares of the batch: all wait for the slowest."""
-        return max(self.alone_s / num_ranks, self.least_s)
+        waits = 1 + self.spread * step_time.largest_of_draws(num_ranks)
+        return max(self.alone_s / num_ranks * waits, self.least_s)
+
+    def _undisturbed_s(self, number: int) -> float:
+        alone_s = self.alone_on_s[number] if self.alone_on_s else self.alone_s
+        if not self.sharing:
+            return alone_s
+        return alone_s / self.sharing[number if number < len(self.sharing) else 0]
 
     def on_host(self, number: int) -> Compute:
         """Of the ranks of one host, which have nobody else to wait for.
@@ -69,24 +87,42 @@ class Compute:
         """
         if not self.alone_on_s:
             return self
-        known = self.alone_on_s[number if number < len(self.alone_on_s) else 0]
-        return replace(self, alone_s=known, alone_on_s=())
+        number = number if number < len(self.alone_on_s) else 0
+        sharing = self.sharing[number : number + 1]
+        return replace(self, alone_s=self.alone_on_s[number], alone_on_s=(), sharing=sharing)
 
     @classmethod
-    def on(cls, devices: Sequence[Device], workload: Workload) -> Compute:
-        """Of hosts with these devices: one each, or one for all."""
-        alone_on_s = tuple(workload.flop_per_step / one.flop_per_s for one in devices)
-        slowest = min(devices, key=lambda one: one.flop_per_s)
-        fastest = max(devices, key=lambda one: one.flop_per_s)
-        alike = slowest.flop_per_s == fastest.flop_per_s
+    def on(cls, devices: Sequence[Device], workload: Workload, layout: Layout) -> Compute:
+        """Of hosts with these devices: one each, or one for all.
+
+        The ranks of a host share its processor: `flop_per_s` of a CPU is that of the whole host.
+        """
+        on_cpu = devices[0].name == "cpu"
+        sharing = layout.ranks_per_host if on_cpu else ()
+        if len(set(sharing)) > 1 or len(devices) > 1:
+            devices = [devices[n % len(devices)] for n in range(layout.num_hosts)]
+        ranks = [sharing[number] if sharing else 1 for number in range(len(devices))]
+        alone_on_s = tuple(
+            workload.flop_per_step * count / one.flop_per_s
+            for one, count in zip(devices, ranks, strict=True)
+        )
+        alike = len(set(alone_on_s)) == 1
+        slowest, fastest = (
+            devices[alone_on_s.index(extreme(alone_on_s))] for extreme in (max, min)
+        )
+        source = _rated(slowest)
+        if slowest.flop_per_s != fastest.flop_per_s:
+            source += f", which all wait for; the fastest is {_rated(fastest)}"
+        if max(sharing, default=1) > 1:
+            source += f"; {max(sharing)} ranks of one host share its processor"
         return cls(
             max(alone_on_s),
-            _rated(slowest)
-            if alike
-            else f"{_rated(slowest)}, which all wait for; the fastest is {_rated(fastest)}",
+            source,
             max(slowest.least_step_s, max(alone_on_s) / workload.rows_per_micro_batch),
-            "CPU" if slowest.name == "cpu" else "GPU",
+            "CPU" if on_cpu else "GPU",
             () if alike else alone_on_s,
+            sharing,
+            0.0 if on_cpu else step_time.GPU_SPREAD,
         )
 
 
@@ -116,7 +152,7 @@ class Cluster:
         return step_time.ring_s(
             size_bytes,
             num_ranks=self.layout.most_ranks,
-            bytes_per_s=self.link.inside_bytes_per_s,
+            bytes_per_s=self.link.inside.bytes_per_s,
         )
 
     def flat_bytes(self, size_bytes: float) -> float:
@@ -138,7 +174,7 @@ class Cluster:
         return step_time.ring_s(
             size_bytes,
             num_ranks=num_ranks,
-            bytes_per_s=self.link.inside_bytes_per_s if one_host else self.link.bytes_per_s,
+            bytes_per_s=self.link.inside.bytes_per_s if one_host else self.link.bytes_per_s,
             latency_s=0.0 if one_host else self.link.latency_s,
             num_collectives=num_collectives,
         )

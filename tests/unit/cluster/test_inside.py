@@ -139,7 +139,7 @@ def test_hosts_toml_and_the_command_line_say_it_otherwise(tmp_path: Path) -> Non
         plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit"))
 
 
-def found(name: str, ranks: int, **more: float) -> HostFacts:
+def found(name: str, ranks: int, *, inside_bytes_per_s: float | None = None) -> HostFacts:
     return HostFacts(
         host=name,
         gpus_usable=ranks,
@@ -149,7 +149,7 @@ def found(name: str, ranks: int, **more: float) -> HostFacts:
         shared_memory_bytes=0,
         disk_free_bytes=0,
         flop_per_s=100e12,
-        **more,
+        inside_bytes_per_s=inside_bytes_per_s,
     )
 
 

@@ -12,25 +12,38 @@ from torch.distributed import _compute_bucket_assignment_by_size  # type: ignore
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
 
 from dragoman.cluster import step_time
+from dragoman.cluster.links import Link
 from dragoman.cluster.workload import weight_shapes
 from dragoman.model.config import ModelConfig
 
 FP32_GRADIENTS = 4 * 60_880_896
-REFERENCE_RUNS = [
-    (2, 215e6, 1.198),
-    (3, 215e6, 1.5625),
-    (4, 215e6, 1.70),
-    (4, 12.0e6, 30.0),
-    (4, 12.0e6, 31.0),
-]
+COMPUTE_S = 0.61
+"""Of the reference runs' step without any network, as their record says."""
+DERIVED = [(2, 1.198), (3, 1.5625), (4, 1.70)]
+"""Ranks and seconds of a step behind ports of unknown rate. The 215 MB/s at which they are
+computed lie within the 203 to 218 MB/s that their record gives, but look derived from these very
+steps: they prove no more than how steps grow with the number of ranks."""
 
 
-@pytest.mark.parametrize(("num_ranks", "bytes_per_s", "measured_s"), REFERENCE_RUNS)
-def test_the_reference_runs_follow_from_link_and_rank_count_alone(
-    num_ranks: int, bytes_per_s: float, measured_s: float
+def test_the_run_behind_a_port_of_100_mbit_follows_from_its_nominal_rate() -> None:
+    """Independent of the result: nothing but the port's rate, the model and four ranks. 30 s."""
+    network_s = step_time.ring_s(
+        FP32_GRADIENTS, num_ranks=4, bytes_per_s=Link.parse("100Mbit").bytes_per_s
+    )
+    step_s = COMPUTE_S + step_time.sync_exposed_s(COMPUTE_S, network_s, last_share=0.1)
+    assert 1.02 < network_s / 30 < 1.04
+    assert 1.02 < step_s / 30 < 1.05
+
+
+@pytest.mark.parametrize(("num_ranks", "measured_s"), DERIVED)
+def test_network_time_alone_grows_with_ranks_as_the_reference_runs_did(
+    num_ranks: int, measured_s: float
 ) -> None:
-    network_s = step_time.ring_s(FP32_GRADIENTS, num_ranks=num_ranks, bytes_per_s=bytes_per_s)
+    """Consistent, not predicted: with the compute that nothing hides steps would be longer."""
+    network_s = step_time.ring_s(FP32_GRADIENTS, num_ranks=num_ranks, bytes_per_s=215e6)
     assert network_s == pytest.approx(measured_s, rel=0.10)
+    step_s = COMPUTE_S + step_time.sync_exposed_s(COMPUTE_S, network_s, last_share=0.1)
+    assert 1.1 < step_s / measured_s < 1.2
 
 
 @pytest.mark.parametrize(("num_ranks", "megabytes"), [(2, 243.5), (3, 324.7), (4, 365.3), (1, 0.0)])

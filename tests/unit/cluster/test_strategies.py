@@ -85,7 +85,7 @@ def test_reducing_inside_the_host_first_and_bf16_save_what_they_should() -> None
     synced = strategies.sync(two_by_two, REFERENCE, 0.0)
     assert synced.wire_bytes / 1e6 == pytest.approx(121.8, abs=0.05)
     # Two ranks of a host exchange fp32; what goes on between hosts waits for that.
-    inside_s = REFERENCE.num_parameters * 4 / two_by_two.link.inside_bytes_per_s
+    inside_s = REFERENCE.num_parameters * 4 / two_by_two.link.inside.bytes_per_s
     assert synced.step_s - inside_s == pytest.approx(0.57, rel=0.02)
     one_host = Cluster(Layout((2,)), Link.parse("215MB/s"))
     alone = strategies.sync(one_host, REFERENCE, 0.0)

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +24,12 @@ from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.errors import CorpusError
 from dragoman.files import file_sha256
-from dragoman.launch import NO_GPUS, rank_environment
+from dragoman.launch import (
+    NO_GPUS,
+    rank_environment,
+    torchrun_command,
+    workers_environment,
+)
 from dragoman.settings import Section
 from dragoman.telemetry import host
 
@@ -33,6 +39,7 @@ _WRITE_AT_MOST: Final = 16
 _WRITE_S: Final = 0.5
 _DEVICES_S: Final = 60
 _STEPS_S: Final = 90
+_INSIDE_S: Final = 60
 
 
 class FactsRequest(Section):
@@ -67,7 +74,7 @@ def gather(request: FactsRequest) -> HostFacts:
     disk = Path.cwd()
     # Without its GPUs it would train on its processor, or hang until the desk takes it for gone.
     able = usable > 0 or not request.gpus
-    speed = _speed(request) if request.measure and able else {}
+    speed = _speed(request) | _inside(request) if request.measure and able else {}
     return HostFacts(
         host=request.host,
         gpus_visible=visible,
@@ -83,6 +90,7 @@ def gather(request: FactsRequest) -> HostFacts:
         disk_write_bytes_per_s=_write_speed(disk),
         step_s=speed.get("step_s"),
         flop_per_s=speed.get("flop_per_s"),
+        inside_bytes_per_s=speed.get("inside_bytes_per_s"),
     )
 
 
@@ -127,6 +135,27 @@ def _speed(request: FactsRequest) -> dict[str, float]:
     except (subprocess.SubprocessError, ValueError):
         return {}
     return found
+
+
+def _inside(request: FactsRequest) -> dict[str, float]:
+    """Of sums between this host's ranks; nothing if there is one rank, or if they fail."""
+    if request.ranks == 1:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
+        meeting = Path(folder)
+        environment = workers_environment(request.ranks, meeting)
+        try:
+            done = subprocess.run(
+                torchrun_command(["dragoman.inside_rate"], ranks=request.ranks, meeting=meeting),
+                capture_output=True,
+                timeout=_INSIDE_S,
+                check=True,
+                env=environment | ({} if request.gpus else NO_GPUS),
+            )
+            found: dict[str, float] = json.loads(done.stdout)
+        except (subprocess.SubprocessError, ValueError):
+            return {}
+        return found
 
 
 def _digests(run_name: str) -> dict[str, str | None]:
