@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from dragoman.errors import MachineError
 from dragoman.watch.live import Now, open_run
 from dragoman.watch.server import WatchServer
+from processes import wait_until
 from recorded_runs import Recorded
 
 SHORT = Recorded(steps=1000, max_steps=4000, reason=None)
@@ -79,6 +82,89 @@ def test_a_port_that_is_taken_is_an_error(server: WatchServer, tmp_path: Path) -
 def test_a_run_that_has_not_started_has_a_page(tmp_path: Path) -> None:
     with _served(WatchServer(open_run(tmp_path), port=0)) as server:
         assert "not started" in _get(server, "/")[1]
+
+
+def _raw(server: WatchServer, head: str) -> int:
+    """The status of a request of which every header is given."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(f"{head}\r\n\r\n".encode())
+        return int(connection.recv(1000).split()[1])
+
+
+def test_pages_of_other_sites_are_refused(server: WatchServer) -> None:
+    own = server.address.rstrip("/")
+    assert _get(server, "/live", Origin=own)[0] == 200
+    assert _get(server, "/live", **{"Sec-Fetch-Site": "same-origin"})[0] == 200
+    for path in ("/", "/live"):
+        for origin in ("https://elsewhere.example", "null", "", own + "0", "http://127.0.0.1"):
+            assert _get(server, path, Origin=origin)[0] == 403
+        for site in ("cross-site", "same-site"):
+            assert _get(server, path, **{"Sec-Fetch-Site": site})[0] == 403
+    # Somebody follows a link to the page; what it shows cannot be put into a frame.
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    status, _, policy = _get(server, "/", **link)
+    assert status == 200
+    assert "frame-ancestors 'none'" in policy
+    assert _get(server, "/live", **link)[0] == 403
+
+
+def test_a_request_names_one_host(server: WatchServer) -> None:
+    own = f"127.0.0.1:{server.server_port}"
+    assert _raw(server, f"GET /live HTTP/1.1\r\nHost: {own}") == 200
+    for second in (own, "elsewhere.example"):
+        for hosts in ((own, second), (second, own)):
+            two = "".join(f"\r\nHost: {host}" for host in hosts)
+            assert _raw(server, f"GET /live HTTP/1.1{two}") == 421
+    for version in ("1.0", "1.1"):
+        assert _raw(server, f"GET /live HTTP/{version}") == 421
+
+
+def test_what_is_no_request_for_a_page_is_refused(server: WatchServer) -> None:
+    own = f"\r\nHost: 127.0.0.1:{server.server_port}"
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "<script>"):
+        assert _raw(server, f"{method} / HTTP/1.1{own}") == 501
+    assert _raw(server, f"GET / HTTP/1.1{own}" + "\r\nX: a" * 200) == 431
+    assert _raw(server, f"GET /%2e%2e/etc/passwd HTTP/1.1{own}") == 404
+
+
+def test_connections_are_few_and_short(
+    server: WatchServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dragoman.watch.server._CONNECTION_S", 3.0)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        begun = [
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", server.server_port), timeout=20)
+            )
+            for _ in range(100)
+        ]
+        for connection in begun[:40]:
+            connection.sendall(b"GET /live HTTP/1.1\r\nX: ")
+        wait_until(lambda: threading.active_count() > before + 50)
+        assert threading.active_count() <= before + 64
+        assert begun[99].recv(100) == b"", "closed at once"
+        assert begun[0].recv(100) == begun[63].recv(100) == b"", "closed when its time is over"
+        wait_until(lambda: threading.active_count() == before)
+    assert _get(server, "/live")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)>'\"&\x1b]0;owned\x07"
+    directory = SHORT.write(tmp_path / "run")
+    for path in (directory / "events").iterdir():
+        text = path.read_text("utf-8")
+        for name in ("demo", "host-a", "host-b"):
+            text = text.replace(json.dumps(name), json.dumps(evil))
+        assert json.dumps(evil) in text
+        path.write_text(text, "utf-8")
+    with _served(WatchServer(open_run(directory), port=0)) as server:
+        for path_ in ("/", "/live"):
+            text = _get(server, path_)[1]
+            assert "&lt;img" in text
+            assert "<img" not in text
+            assert "onerror=alert(1)>'" not in text
 
 
 class _GoesOn(WatchServer):
