@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -60,8 +63,38 @@ class Server:
     @property
     def memory_mb(self) -> float:
         """Its resident memory."""
+        return self._memory_mb("VmRSS:")
+
+    @property
+    def peak_memory_mb(self) -> float:
+        """The most that it ever had."""
+        return self._memory_mb("VmHWM:")
+
+    def _memory_mb(self, what: str) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1000
+        return int(status.split(what)[1].split()[0]) / 1000
+
+    def connect(self, source: str = "127.0.0.1", *, read_bytes: int | None = None) -> socket.socket:
+        """A connection from this address; read_bytes: room for what the client has not read."""
+        connection = socket.socket()
+        if read_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_bytes)
+        connection.settimeout(60)
+        connection.bind((source, 0))
+        connection.connect(("127.0.0.1", self.port))
+        return connection
+
+    def exchange(self, request: bytes, *, source: str = "127.0.0.1") -> bytes:
+        """All that is answered to these bytes until the server closes."""
+        answer = b""
+        with self.connect(source) as connection:
+            try:
+                connection.sendall(request)
+                while part := connection.recv(65_536):
+                    answer += part
+            except ConnectionError:  # closed while it still had something to read
+                pass
+        return answer
 
     def ask(
         self,
@@ -81,6 +114,48 @@ class Server:
                 return Answer(response.status, response.read(), dict(response.headers))
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read(), dict(error.headers))
+
+
+def post(
+    path: str, body: bytes, content_type: str = "application/json", *, close: bool = False
+) -> bytes:
+    """A request as bytes."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+    head += f"Content-Length: {len(body)}\r\n" + "Connection: close\r\n" * close
+    return head.encode("latin-1") + b"\r\n" + body
+
+
+class HealthWatch:
+    """Asks for /health on new connections as long as it is entered."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.spent_s: list[float] = []
+        self.refused = 0
+
+    @property
+    def worst_s(self) -> float:
+        """The longest that an answer took."""
+        return max(self.spent_s)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            started = time.monotonic()
+            try:
+                self.refused += self._server.ask("/health").status != 200
+            except OSError:
+                self.refused += 1
+            self.spent_s.append(time.monotonic() - started)
+
+    def __enter__(self) -> HealthWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 @contextmanager

@@ -144,3 +144,35 @@ def test_no_alternative_is_shown_twice_and_half_an_answer_is_named(
     page.click("button[type=submit]")
     page.wait_for_selector("#error:visible")
     assert "broke off" in page.inner_text("#error")
+
+
+def test_names_and_texts_are_shown_as_they_are(browser: Any, server: Server) -> None:
+    evil = (
+        "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>\x1b[2J"
+    )
+    page = browser.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    model = {"name": evil, "source": evil, "target": evil, "licence": evil, "card": evil}
+    page.route("**/models", lambda route: route.fulfill(status=200, body=json.dumps([model])))
+    page.goto(server.url)
+    page.wait_for_selector("#model option", state="attached")
+    others = [{"text": evil + "2", "score": -1.0}]
+    best = {"text": evil, "score": -1.0, "alternatives": others}
+    answer = {"translations": [best], "target": evil, "seconds": 0.1}
+    answer_with(page, json.dumps(answer))
+    page.fill("#source", evil)
+    page.click("button[type=submit]")
+    page.wait_for_selector("#time:text-matches('s$')")
+    assert page.locator("#result").text_content() == evil
+    assert page.locator("#card").text_content() == evil
+    assert page.locator("#model option").text_content() == f"{evil} to {evil}"
+    assert page.locator("#alternatives li").all_text_contents() == [evil + "2"]
+    assert page.locator("img").count() == 0
+    page.unroute("**/translate")
+    page.route("**/translate", lambda route: route.fulfill(status=503, json={"error": evil}))
+    page.click("button[type=submit]")
+    page.wait_for_selector("#error:visible")
+    assert page.locator("#error").text_content() == evil
+    assert page.title() == "dragoman"
+    assert not [problem for problem in problems if "503" not in problem]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ import pytest
 
 from dragoman.serve.protocol import MAX_CONNECTIONS
 from processes import wait_until
-from served import Server, served_bundle, serving
+from served import Server, post, served_bundle, serving
 
 LONG = "A man in a red shirt is standing. " * 300
 TOKEN = "a-token-of-some-length"
@@ -25,33 +24,11 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def connect(server: Server) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", server.port))
-    connection.settimeout(60)
-    return connection
-
-
-def exchange(server: Server, request: bytes) -> bytes:
-    """All that is answered until the server closes."""
-    with connect(server) as connection:
-        connection.sendall(request)
-        answer = b""
-        while part := connection.recv(65_536):
-            answer += part
-    return answer
-
-
-def post(path: str, body: object) -> bytes:
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(content) + content
-
-
 @pytest.mark.parametrize("path", [b"/health", b"/models", b"/translate"])
 def test_a_request_with_two_hosts_is_refused(server: Server, path: bytes) -> None:
     for first, second in ((b"elsewhere.example", b"localhost"), (b"localhost", b"localhost")):
         hosts = b"Host: " + first + b"\r\nHost: " + second + b"\r\nConnection: close\r\n\r\n"
-        answer = exchange(server, b"GET " + path + b" HTTP/1.1\r\n" + hosts)
+        answer = server.exchange(b"GET " + path + b" HTTP/1.1\r\n" + hosts)
         assert answer.startswith(b"HTTP/1.1 400 ")
 
 
@@ -61,7 +38,7 @@ def test_a_request_without_a_host_is_refused_unless_it_is_too_old_to_have_one(
 ) -> None:
     def status(version: bytes, headers: bytes) -> int:
         request = b"GET " + path + b" HTTP/" + version + b"\r\n" + headers
-        return int(exchange(server, request + b"Connection: close\r\n\r\n").split()[1])
+        return int(server.exchange(request + b"Connection: close\r\n\r\n").split()[1])
 
     asked = status(b"1.1", b"Host: localhost\r\n")
     assert asked in (200, 405)
@@ -74,7 +51,7 @@ def test_the_head_of_an_answer_can_be_asked_for_alone(server: Server) -> None:
     def head(server: Server, path: bytes) -> tuple[bytes, bytes]:
         request = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         answer, body = (
-            exchange(server, method + b" " + path + request).partition(b"\r\n\r\n")[::2]
+            server.exchange(method + b" " + path + request).partition(b"\r\n\r\n")[::2]
             for method in (b"HEAD", b"GET")
         )
         assert answer[1] == b""
@@ -106,7 +83,7 @@ def test_the_rows_of_a_client_that_has_gone_leave_the_queue(server: Server, path
     body = {"q": text, "target": "de"} if "libre" in path else {"text": text, "beam_size": 10}
     with ExitStack() as stack:
         for _ in range(2):
-            stack.enter_context(connect(server)).sendall(post(path, body))
+            stack.enter_context(server.connect()).sendall(post(path, json.dumps(body).encode()))
         wait_until(lambda: waiting() > 1000)
     wait_until(lambda: waiting() == 0)
     if path != "/translate/stream":  # of which some lines may have been answered
@@ -122,9 +99,13 @@ def test_idle_connections_make_room_for_others(server: Server) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     try:
         with ExitStack() as stack:
-            working = stack.enter_context(connect(server))
-            working.sendall(post("/translate", {"text": LONG * 3, "beam_size": 8}))
-            idle = [stack.enter_context(connect(server)) for _ in range(MAX_CONNECTIONS + 200)]
+            busy = {"text": LONG * 3, "beam_size": 8}
+            working = stack.enter_context(server.connect())
+            working.sendall(post("/translate", json.dumps(busy).encode()))
+            idle = [
+                stack.enter_context(server.connect(f"127.0.0.{2 + number % 5}"))
+                for number in range(MAX_CONNECTIONS + 200)
+            ]
             assert server.ask("/health", timeout=5).status == 200
             assert idle[0].recv(100) == b""
             idle[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -144,7 +125,7 @@ def test_the_body_of_a_request_to_upgrade_is_no_request(server: Server, *, toget
         b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
         b"Content-Length: %d\r\n\r\n" % len(body)
     )
-    with connect(server) as connection:
+    with server.connect() as connection:
         answer = b""
         try:
             for part in [head + body] if together else [head, body]:
@@ -157,5 +138,5 @@ def test_the_body_of_a_request_to_upgrade_is_no_request(server: Server, *, toget
     assert answer.count(b"HTTP/1.1 ") == 1
     assert answer.startswith(b"HTTP/1.1 400 ")
     upgrade = b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\n"
-    told = exchange(server, upgrade + b"Connection: upgrade, close\r\n\r\n")
+    told = server.exchange(upgrade + b"Connection: upgrade, close\r\n\r\n")
     assert told.startswith(b"HTTP/1.1 200 ")

@@ -7,8 +7,11 @@ engines            the engine for a run or a bundle
 translator         texts -> rows of pieces -> texts, streamed in bounded memory
 files              a file translated; broken off at any moment, it goes on where it stopped
 translate_command  dragoman translate
+aside              work on long texts in threads, so that nobody waits for it
 batcher            requests of many clients -> batches
-limits             what a request may take: size, time, token
+protocol           what a connection may take: bytes, time, places
+limits             what a request may take: size, time, token, who may send it
+form               the fields of a body: JSON or a form
 metrics            what the server counts
 schemas            requests and answers
 json_route         bytes -> request, answer -> bytes

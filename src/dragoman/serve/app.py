@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from dragoman import __version__
 from dragoman.serve import libretranslate
+from dragoman.serve.aside import aside
 from dragoman.serve.batcher import OverloadedError
 from dragoman.serve.ending import Ending
 from dragoman.serve.json_route import JsonRoute
@@ -54,6 +55,7 @@ _POLICY: Final = (
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": ErrorResponse, "description": "More than one Host, or none"},
     401: {"model": ErrorResponse, "description": "The token is missing or wrong"},
+    403: {"model": ErrorResponse, "description": "Sent by another site's page"},
     404: {"model": ErrorResponse, "description": "No model for these languages"},
     408: {"model": ErrorResponse, "description": "The body did not arrive in time"},
     413: {"model": ErrorResponse, "description": "Too much text"},
@@ -64,7 +66,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     504: {"model": ErrorResponse, "description": "Not done in time"},
 }
 _OF_FACTS: Final[dict[int | str, dict[str, Any]]] = {
-    status: ERRORS[status] for status in (400, 401, 408, 413, 421, 429)
+    status: ERRORS[status] for status in (400, 401, 403, 408, 413, 421, 429, 503)
 }
 _STREAMED: Final = {"anyOf": [one.model_json_schema() for one in (StreamLine, ErrorResponse)]}
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -156,7 +158,7 @@ async def _streamed(
 
     What keeps the rest from coming is the last line: an answer without one is whole.
     """
-    sources = paragraphs(request.text, _LAYOUTS[request.format])
+    sources = await aside(len(request.text), paragraphs, request.text, _LAYOUTS[request.format])
     groups = [
         sources[start : start + _STREAMED_TOGETHER]
         for start in range(0, len(sources), _STREAMED_TOGETHER)
@@ -195,7 +197,7 @@ def _take_note(task: asyncio.Task[Any]) -> None:
 
 
 def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
-    @app.get("/health", responses={status: ERRORS[status] for status in (400, 408, 413)})
+    @app.get("/health", responses={status: ERRORS[status] for status in (400, 408, 413, 429, 503)})
     async def health() -> Health:
         """Whether the process runs; asks for no token."""
         return Health(status="ok")

@@ -2,42 +2,76 @@
 
 from __future__ import annotations
 
-import json
-import re
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-_MOST_PARTS: Final = 64
-_MULTIPART: Final = re.compile(
-    r'multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"]+)"|([^;\s"]+))', re.I
-)
-_NAME: Final = re.compile(rb'^content-disposition:[^\r\n]*[; ]name="([^"\r\n]*)"', re.I | re.M)
+from pydantic_core import from_json
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from dragoman.serve.aside import aside
+
+MOST_FIELDS: Final = 64
 
 
-def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
+async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
     """The fields by name.
 
-    A form is multipart/form-data (RFC 7578; its files are fields too) where its type says so, else
-    urlencoded. Of several fields with one name the last counts.
-    Raises ValueError or RecursionError where JSON cannot be read.
+    The body is read as its content type says, as LibreTranslate itself does; of another type it
+    has no fields. Of several fields with one name the last counts. Files are refused.
+    Raises ValueError if it cannot be read.
     """
-    multipart = _MULTIPART.match(content_type)
-    if multipart:
-        boundary = multipart[1] or multipart[2]
-        return _parts(body, b"\r\n--" + boundary.encode("latin-1", "replace"))
+    if not body:
+        return {}
+    kind = content_type.partition(";")[0].strip().lower()
+    if is_json(content_type):
+        fields = await aside(len(body), from_json, body)
+        if not isinstance(fields, dict) or len(fields) > MOST_FIELDS:
+            raise ValueError(f"not an object of at most {MOST_FIELDS} fields")
+        return fields
+    if kind == "multipart/form-data":
+        return await aside(len(body), _parts, body, content_type)
+    if kind == "application/x-www-form-urlencoded":
+        return await aside(len(body), _pairs, body)
+    return {}
+
+
+def is_json(content_type: str) -> bool:
+    """A page elsewhere can make a browser post other types without asking us first."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
+
+
+def _pairs(body: bytes) -> dict[str, Any]:
+    """With the standard library: python-multipart takes a second for a megabyte of &."""
     text = body.decode("utf-8", "replace")
-    if text.lstrip().startswith("{"):
-        values: dict[str, Any] = json.loads(text)
-        return values
-    return dict(parse_qsl(text, keep_blank_values=True))
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS))
 
 
-def _parts(body: bytes, delimiter: bytes) -> dict[str, Any]:
-    """Fields of a multipart body; what is before the first delimiter or after 64 parts is not."""
-    fields = {}
-    for part in (b"\r\n" + body).split(delimiter, _MOST_PARTS + 1)[1 : _MOST_PARTS + 1]:
-        head, _, value = part.partition(b"\r\n\r\n")
-        name = _NAME.search(head)
-        if name:
-            fields[name[1].decode("utf-8", "replace")] = value.decode("utf-8", "replace")
-    return fields
+def _parts(body: bytes, content_type: str) -> dict[str, Any]:
+    charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
+    if charset.lower() not in (b"utf-8", b"utf8"):  # Python has some that take minutes: punycode
+        raise ValueError("the form is not in UTF-8")
+
+    async def whole() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    parser = MultiPartParser(
+        Headers({"content-type": content_type}),
+        whole(),
+        max_files=0,
+        max_fields=MOST_FIELDS,
+        max_part_size=len(body),
+    )
+    reading = parser.parse()
+    try:
+        reading.send(None)  # it waits for nothing: the body is there, and no file is written
+    except StopIteration as done:
+        return dict(done.value)
+    except MultiPartException as error:
+        raise ValueError(error.message) from error
+    raise AssertionError("a whole body was waited for")

@@ -14,6 +14,10 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from dragoman.serve.aside import aside
+from dragoman.serve.form import MOST_FIELDS, is_json
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -31,10 +35,18 @@ class JsonRoute(APIRoute):
         endpoint = self.endpoint
 
         async def handle(request: Request) -> Response:
-            if not _is_json(request):
+            if not is_json(request.headers.get("content-type", "")):
                 raise _invalid("header", "content-type", "must be application/json")
+            body = await request.body()
             try:
-                asked = wanted.model_validate_json(await request.body())
+                fields = await aside(len(body), from_json, body)
+            except ValueError as error:
+                raise _invalid("body", "JSON", str(error)) from error
+            if isinstance(fields, dict) and len(fields) > MOST_FIELDS:
+                # pydantic would make an error of each, for seconds.
+                raise _invalid("body", "JSON", f"more than {MOST_FIELDS} fields")
+            try:
+                asked = wanted.model_validate(fields)
             except ValidationError as error:
                 found = error.errors(include_url=False, include_context=False, include_input=False)
                 raise RequestValidationError(
@@ -46,14 +58,6 @@ class JsonRoute(APIRoute):
             return Response(answer.model_dump_json(), media_type="application/json")
 
         return handle
-
-
-def _is_json(request: Request) -> bool:
-    """A page elsewhere can make a browser post other types without asking us first."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "application/json" or (
-        kind.startswith("application/") and kind.endswith("+json")
-    )
 
 
 def _invalid(where: str, name: str, problem: str) -> RequestValidationError:

@@ -82,9 +82,9 @@ async def _read(request: Request) -> LibreRequest:
     """From JSON, a form or the query, as LibreTranslate takes them; the body goes first."""
     body, content_type = await request.body(), request.headers.get("content-type", "")
     try:
-        fields = {**request.query_params, **fields_of(body, content_type)}
+        fields = {**request.query_params, **await fields_of(body, content_type)}
         return LibreRequest.model_validate(fields)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, "not JSON") from error
+    except ValueError as error:
+        raise HTTPException(400, "neither JSON nor a form, as its Content-Type says") from error

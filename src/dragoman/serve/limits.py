@@ -1,12 +1,14 @@
 """What a request may take, checked before anything else sees it.
 
-400   a request with more than one Host: which of them was checked would be anybody's guess;
-      one of HTTP/1.1 without any (RFC 9112, section 3.2)
+400   a request with more than one Host, Origin or Authorization: which of them was checked would be
+      anybody's guess; one of HTTP/1.1 without a Host (RFC 9112, section 3.2)
 401   without the token nothing answers but /health
+403   sent by another site's page: its reader did not ask for it
 408   a body that does not arrive in time
 413   a body that is too large
 421   a name this machine was not asked for by: another page's way into a local server
-429   one client has too many requests under way
+429   one client has too many requests under way, or too long bodies
+503   the bodies of all clients together are too long
 """
 
 from __future__ import annotations
@@ -22,15 +24,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serve.form import fields_of
 from dragoman.serve.metrics import Metrics, Status
+from dragoman.serve.protocol import client_of
 
 _OPEN_PATHS: Final = ("/health",)
+_ONCE: Final = (b"host", b"origin", b"authorization")
+_READ_ONLY: Final = ("GET", "HEAD", "OPTIONS")
 _LOOPBACK_NAMES: Final = ("", "localhost", "[::1]")
 _FORGIVEN: Final = 20
 """Times the limit that a body may have for its sender to be told in good order."""
@@ -48,6 +53,8 @@ class Limits:
     request_s: float = 30.0
     max_waiting_pieces: int = 65_536
     max_requests_per_client: int = 256
+    max_body_bytes_per_client: int = 16_000_000
+    max_body_bytes_together: int = 64_000_000
 
 
 class _RefusedError(Exception):
@@ -64,6 +71,8 @@ class Guard:
     limits: Limits
     metrics: Metrics
     _under_way: Counter[str] = field(default_factory=Counter)
+    _body_bytes: Counter[str] = field(default_factory=Counter)
+    """Of the requests under way, by client."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its whole body, or refuse it; one to HEAD is one to GET."""
@@ -72,7 +81,7 @@ class Guard:
             return
         if scope["method"] == "HEAD":  # uvicorn sends the head of the answer alone
             scope = {**scope, "method": "GET"}
-        client = (scope.get("client") or ("",))[0]
+        client = client_of((scope.get("client") or ("",))[0])
         with self.metrics.request(scope["path"]) as status:
 
             async def send_counted(message: Message) -> None:
@@ -83,74 +92,86 @@ class Guard:
                 await send(message)
 
             self._under_way[client] += 1
+            body = bytearray()
             try:
                 named = self._check(scope, client)
-                body = await self._body(scope, receive)
-                if not named and not _key_in(body, scope, self.limits.token or ""):
+                await self._read_body(scope, receive, client, body)
+                whole = bytes(body)
+                if not named and not await _key_in(whole, scope, self.limits.token or ""):
                     raise _RefusedError(401, _TOKEN_NEEDED)
                 async with _while_connected(receive, status):
-                    await self.app(scope, _replay(body, receive), send_counted)
+                    await self.app(scope, _replay(whole, receive), send_counted)
             except _RefusedError as refused:
                 await _answer(send_counted, refused.status, str(refused))
             finally:
                 self._under_way[client] -= 1
+                self._body_bytes[client] -= len(body)
                 if not self._under_way[client]:
-                    del self._under_way[client]
+                    del self._under_way[client], self._body_bytes[client]
 
     def _check(self, scope: Scope, client: str) -> bool:
         """Refuse what needs no body to be refused; whether no token is missing so far."""
-        headers = dict(scope["headers"])
-        num_hosts = sum(name == b"host" for name, _ in scope["headers"])
-        if num_hosts > 1:
-            raise _RefusedError(400, "more than one Host")
-        if not num_hosts and scope["http_version"] == "1.1":
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in headers and name in _ONCE:
+                raise _RefusedError(400, f"more than one {name.decode().capitalize()}")
+            headers[name] = value
+        if b"host" not in headers and scope["http_version"] == "1.1":
             raise _RefusedError(400, "no Host")
         if scope["path"] in _OPEN_PATHS:
             return True
+        if self.limits.token is None and not _is_loopback_name(_text(headers, b"host")):
+            raise _RefusedError(421, "this server answers to the names of loopback alone")
+        if _is_of_another_site(scope["method"], headers):
+            raise _RefusedError(403, "this server does not answer the pages of other sites")
         if self._under_way[client] > self.limits.max_requests_per_client:
             raise _RefusedError(429, "too many requests of yours are under way")
-        if self.limits.token is None:
-            if not _is_loopback_name(headers.get(b"host", b"").decode("latin-1")):
-                raise _RefusedError(421, "this server answers to the names of loopback alone")
-            return True
-        if _knows(self.limits.token, headers):
+        if self.limits.token is None or _knows(self.limits.token, headers):
             return True
         if not scope["path"].startswith(_KEY_IN_BODY):
             raise _RefusedError(401, _TOKEN_NEEDED)
         return False
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body; small ones only, so that reading ahead costs no memory."""
+    async def _read_body(
+        self, scope: Scope, receive: Receive, client: str, body: bytearray
+    ) -> None:
+        """The whole body; small ones only, so that reading ahead costs little memory."""
         headers = dict(scope["headers"])
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
-            return b""
+            return
         declared = headers.get(b"content-length", b"0")
         try:
             async with asyncio.timeout(self.limits.body_s):
-                return await self._read(receive, int(declared) if declared.isdigit() else 0)
+                await self._read(receive, int(declared) if declared.isdigit() else 0, client, body)
         except TimeoutError:
             raise _RefusedError(408, "the body did not arrive in time") from None
 
-    async def _read(self, receive: Receive, declared: int) -> bytes:
+    async def _read(self, receive: Receive, declared: int, client: str, body: bytearray) -> None:
         """A body in one piece. One that is too large is read on for a while, and forgotten: a
         client that is still sending would not see the answer."""
         limit = self.limits.max_body_bytes
-        parts: list[bytes] = []
         size = 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise _RefusedError(408, "the client has gone")
-            size += len(message.get("body", b""))
+            part = message.get("body", b"")
+            size += len(part)
             ended = not message.get("more_body")
             if max(size, declared) <= limit:
-                parts.append(message.get("body", b""))
+                body += part
+                self._body_bytes[client] += len(part)
+                if self._body_bytes[client] > self.limits.max_body_bytes_per_client:
+                    raise _RefusedError(429, "too much text of yours is under way")
+                if self._body_bytes.total() > self.limits.max_body_bytes_together:
+                    raise _RefusedError(503, "the server is busy; try again in a second")
             elif ended or max(size, declared) > _FORGIVEN * limit:
                 raise _RefusedError(413, f"the body has more than {limit} bytes")
-            else:
-                parts.clear()
+            elif body:
+                self._body_bytes[client] -= len(body)
+                body.clear()
             if ended:
-                return b"".join(parts)
+                return
 
 
 @asynccontextmanager
@@ -204,17 +225,42 @@ def _knows(token: str, headers: dict[bytes, bytes]) -> bool:
     return any(hmac.compare_digest(one, token.encode()) for one in given)
 
 
-def _key_in(body: bytes, scope: Scope, token: str) -> bool:
+async def _key_in(body: bytes, scope: Scope, token: str) -> bool:
     """Whether a client of LibreTranslate has put the token where its own key goes."""
     query = scope.get("query_string", b"").decode("latin-1")
     given = [parse_qs(query).get("api_key", [""])[0]]
-    content_type = Headers(scope=scope).get("content-type", "")
     try:
-        given.append(str(fields_of(body, content_type).get("api_key", "")))
-    except (ValueError, RecursionError):
+        fields = await fields_of(body, Headers(scope=scope).get("content-type", ""))
+        given.append(str(fields.get("api_key", "")))
+    except ValueError:
         return False
     expected = token.encode()
     return any(hmac.compare_digest(one.encode("utf-8", "replace"), expected) for one in given)
+
+
+def _is_of_another_site(method: str, headers: dict[bytes, bytes]) -> bool:
+    """Whether a page that is not ours made a browser send this.
+
+    Browsers name the site of the page themselves, which no page can change: in Sec-Fetch-Site, old
+    ones in Origin alone. Other programs send neither. A link from elsewhere to our page is none of
+    it: that is a GET without an Origin.
+    """
+    origin = headers.get(b"origin")
+    if method in _READ_ONLY and origin is None:
+        return False
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site not in (b"same-origin", b"none")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc.lower() != _text(headers, b"host").lower()
+    except ValueError:
+        return True
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
 
 
 def _is_loopback_name(host: str) -> bool:
@@ -238,7 +284,7 @@ async def _answer(send: Send, status: int, problem: str) -> None:
         headers.append((b"www-authenticate", b'Basic realm="dragoman", charset="UTF-8"'))
     if status in (408, 413):
         headers.append((b"connection", b"close"))
-    if status == 429:
+    if status in (429, 503):
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
 
 from dragoman.errors import ConfigError
 from dragoman.export.bundle import Bundle
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig
+from dragoman.serve.aside import aside
 from dragoman.serve.batcher import Batcher
 from dragoman.serve.layout import Layout
 from dragoman.serve.limits import Limits
 from dragoman.serve.schemas import ModelDescription
 from dragoman.serve.translator import Translation, Translator
-
-_LONG: Final = 4000
-"""Characters that are encoded in a thread of their own, so that others need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +56,10 @@ class ServedModel:
         """The translations of each text, best first; raises OverloadedError."""
         self.batcher.admit()
         search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
-        if sum(map(len, texts)) > _LONG:
-            plan = await asyncio.to_thread(self.translator.plan, texts, layout)
-        else:
-            plan = self.translator.plan(texts, layout)
+        size = sum(map(len, texts))
+        plan = await aside(size, self.translator.plan, texts, layout)
         found = await self.batcher.translate(plan.rows, search, num_hypotheses=num_hypotheses)
-        return plan.assemble(found, num_hypotheses)
+        return await aside(size, plan.assemble, found, num_hypotheses)
 
 
 @cache

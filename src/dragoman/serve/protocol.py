@@ -1,23 +1,41 @@
-"""HTTP/1.1 whose heads are bounded in bytes and in time, and whose connections in number.
+"""HTTP/1.1 as uvicorn and httptools speak it, with the bounds that they do not have.
 
-httptools joins the parts of a header as they come, each time anew, and uvicorn sets no limit: one
-client that sends a header of 60 MB, which needs no token, would hold the server up. So would one
-that opens as many connections as a process may have files, and leaves them idle.
+uvicorn bounds the body of a request that waits and the answer that waits. Its `limit_concurrency`
+counts idle connections and refuses everybody, and h11 in place of httptools takes a second for a
+megabyte sent in chunks of one byte. So these attacks, none of which needs a token, are met here:
+
+- a head or trailer that never ends: httptools joins its parts anew with each that comes
+- a head that never arrives
+- connections in any number, from one address or many, that ask for nothing
+- requests sent one behind the other without waiting, which uvicorn parses and keeps, all of them
+- an answer that is not read, or a few bytes at a time
+- an upgrade with a body, which httptools takes for the next request
+- trailers that name what a proxy has checked in the head, such as Host
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import resource
+from collections import Counter
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES: Final = 65_536
 HEAD_S: Final = 10.0
+UNREAD_S: Final = 10.0
+"""So long an answer may wait for its client to read LEAST_READ_BYTES of it."""
+LEAST_READ_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 4096
+SHARE_OF_ONE_ADDRESS: Final = 4
+"""One address has at most 1/4 of the connections."""
+SOCKET_BYTES: Final = 65_536
+"""The kernel keeps about twice as much for each connection, each way."""
 _OTHER_FILES: Final = 100
-"""That the process has open beside its connections, at most."""
+"""Files that the process has open beside its connections, at most."""
 
 
 def allow_connections() -> None:
@@ -33,69 +51,118 @@ def allow_connections() -> None:
         BoundedProtocol.max_connections = max(1, min(MAX_CONNECTIONS, soft - _OTHER_FILES))
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """A connection that is closed where a head is too long (431) or does not arrive (408).
+@lru_cache(maxsize=4096)
+def client_of(address: str) -> str:
+    """Who is behind an address: with IPv6 its /64 network, of which one host has every address."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
-    Where there are too many, the one that has asked for nothing for longest makes room for a new
-    one; where all are being answered, the new one is refused (503).
+
+class _UnwelcomeError(Exception):
+    """Raised in a callback of the parser, which then stops; uvicorn calls send_400_response."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection with bounds; `look` must be called every second or so.
+
+    It is closed if a head is too long (431) or does not arrive (408), and aborted if its answers
+    are not read. If there are too many, of one address or of all, the connection that has asked
+    for nothing for longest makes room for a new one; if all are busy, the new one is refused (503).
     """
 
     max_connections: ClassVar[int] = MAX_CONNECTIONS
-    _idle: ClassVar[dict[BoundedProtocol, None]] = {}
-    """Those of which no request is under way, the one that has been so for longest first."""
+    _open: ClassVar[Counter[str]] = Counter()
+    """Connections of each client."""
+    _idle: ClassVar[dict[str, dict[BoundedProtocol, None]]] = {}
+    """Those of each client that have no request under way, the one idle for longest first."""
+    _who = ""
     _stray_bytes = 0
     """Received since a head, a part of a body or a message was last complete; trailers, too."""
     _advanced = False
-    _head_timer: asyncio.TimerHandle | None = None
+    _begun = False
+    """Whether a head has begun and is not complete."""
+    _head_since: float | None = None
+    """Since when a head is waited for."""
+    _unread: tuple[int, float] | None = None
+    """Bytes of an answer that nobody reads, and since when there are so many."""
+    _last_request = False
+    """Whether nothing more is read: what follows a request that is being answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head, if there is room."""
         super().connection_made(transport)
-        self._idle[self] = None
-        if len(self.connections) > self.max_connections:
-            longest = next(iter(self._idle))
-            del self._idle[longest]
-            longest._refuse(b"503 Service Unavailable", told=longest is self)
-        if not transport.is_closing():
-            self._wait_for_head()
+        self._who = client_of(self.client[0] if self.client else "")
+        self._open[self._who] += 1
+        self._rest()
+        if self._open[self._who] > max(1, self.max_connections // SHARE_OF_ONE_ADDRESS):
+            longest = next(iter(self._idle[self._who]))
+        elif len(self.connections) > self.max_connections:
+            most = max(self._idle, key=lambda who: len(self._idle[who]))
+            longest = next(iter(self._idle[most]))
+        else:
+            return
+        longest._refuse(b"503 Service Unavailable", told=longest is self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
-        self._idle.pop(self, None)
-        self._stop_waiting()
+        self._work()
+        self._open[self._who] -= 1
+        if not self._open[self._who]:
+            del self._open[self._who]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse, and refuse what only grows."""
+        if self._last_request or self.transport.is_closing():
+            return
         self._advanced = False
         super().data_received(data)
         self._stray_bytes = 0 if self._advanced else self._stray_bytes + len(data)
         if self._stray_bytes > MAX_HEAD_BYTES:
             self._refuse(b"431 Request Header Fields Too Large")
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; behind a request that waits for its answer, pass it over."""
+        if self._answers() and not self.cycle.more_body:
+            self._last_request = True
+            self.cycle.keep_alive = False
+        elif not self.transport.is_closing():
+            super().send_400_response(msg)
+
     def on_message_begin(self) -> None:
-        """A further request begins on the connection."""
+        """A further request begins; it must wait until the one before has its answer."""
+        if self._answers():
+            raise _UnwelcomeError
         super().on_message_begin()
-        if self._head_timer is None:
-            self._wait_for_head()
+        self._begun = True
+        self._head_since = self.loop.time()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; a trailer is none, though httptools hands it over like one."""
+        if self._begun:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._advanced = True
-        self._idle.pop(self, None)
-        self._stop_waiting()
         framing = (b"content-length", b"transfer-encoding")
         if any(name in framing for name, _ in self.headers) and self.parser.should_upgrade():
-            # httptools would not read the body, and take it for the next request.
-            self._refuse(b"400 Bad Request", told=True)
-        else:
-            super().on_headers_complete()
+            raise _UnwelcomeError
+        self._work()
+        super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """The answer was given; a further request may wait for its own."""
+        """The answer was given; a further request may come."""
         super().on_response_complete()
-        if self.cycle.response_complete and not self.transport.is_closing():
-            self._idle[self] = None
+        if not self.transport.is_closing():
+            self._rest()
 
     def on_body(self, body: bytes) -> None:
         """A part of the body is there."""
@@ -105,29 +172,46 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is there."""
         self._advanced = True
-        if not self.transport.is_closing():  # refused at its head, there is no request to complete
-            super().on_message_complete()
+        super().on_message_complete()
 
-    def _wait_for_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_S, self._late)
-
-    def _stop_waiting(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _late(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._wait_for_head()  # an earlier request of the connection is still being answered
-        else:
+    def look(self, now: float) -> None:
+        """Close what waits for a head too long, and abort what nobody reads."""
+        unread = self.transport.get_write_buffer_size()
+        if not unread or (self._answers() and not self.flow.write_paused):
+            self._unread = None  # or the answer is still being written, and has room
+        elif self._unread is None or unread <= self._unread[0] - LEAST_READ_BYTES:
+            self._unread = unread, now
+        elif now - self._unread[1] >= UNREAD_S:
+            self.transport.abort()
+            return
+        if self._head_since is not None and now - self._head_since >= HEAD_S:
             self._refuse(b"408 Request Timeout")
+
+    def _answers(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _rest(self) -> None:
+        """No request is under way."""
+        self._begun = False
+        self._head_since = self.loop.time()
+        self._idle.setdefault(self._who, {})[self] = None
+
+    def _work(self) -> None:
+        """A request is under way, or none will come."""
+        self._begun = False
+        self._head_since = None
+        idle = self._idle.get(self._who, {})
+        idle.pop(self, None)
+        if not idle:
+            self._idle.pop(self._who, None)
 
     def _refuse(self, status: bytes, *, told: bool = False) -> None:
         """told: though it has not begun to ask for anything."""
-        self._stop_waiting()
+        told = told or self._begun or self._stray_bytes > 0
+        self._work()
         if self.transport.is_closing():
             return
-        if (told or self._stray_bytes) and (self.cycle is None or self.cycle.response_complete):
+        if told and not self._answers():
             empty = b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(b"HTTP/1.1 " + status + empty)
         self.transport.close()

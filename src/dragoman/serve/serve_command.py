@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import signal
 import socket
@@ -18,7 +19,6 @@ from dragoman.serve.translator import Translator
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
 _SHORTEST_TOKEN = 16
-_DRAIN_S = 5
 
 
 def serve(options: Namespace) -> int:
@@ -34,10 +34,10 @@ def serve(options: Namespace) -> int:
         import uvicorn
 
         from dragoman.serve.app import create_app
-        from dragoman.serve.ending import Ending, EndingServer
+        from dragoman.serve.ending import GRACE_S, Ending, EndingServer
         from dragoman.serve.limits import Limits
         from dragoman.serve.models import ServedModel
-        from dragoman.serve.protocol import BoundedProtocol, allow_connections
+        from dragoman.serve.protocol import SOCKET_BYTES, BoundedProtocol, allow_connections
     except ImportError as error:
         raise MachineError(
             f"{error.name} is not installed", remedy="install it: pip install 'dragoman[serve]'"
@@ -59,9 +59,11 @@ def serve(options: Namespace) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=int(options.timeout) + _DRAIN_S,
+            timeout_graceful_shutdown=math.ceil(options.timeout) + GRACE_S,
         )
         listener = _listen(options.host, options.port)
+        for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
+            listener.setsockopt(socket.SOL_SOCKET, size, SOCKET_BYTES)
         allow_connections()
         collect_rarely()
         _tell(listener, options.host)
