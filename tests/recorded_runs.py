@@ -53,6 +53,7 @@ class Recorded:
     """All ranks give the same name of their host."""
     boots: int = 1
     """Machines that were started at different times: rank r runs on number r % boots."""
+    started_changes: dict[str, Any] = field(default_factory=dict)
     interval_changes: dict[str, Any] = field(default_factory=dict)
     extra: list[tuple[int, Payload]] = field(default_factory=list)
     """(rank, payload) of what is sampled, once after each interval of that rank."""
@@ -99,14 +100,13 @@ class _RankWriter:
 
     def _start(self, resumed: int | None) -> None:
         run = self._run
-        self._write(
-            RUN_STARTED,
-            resumed or 0,
-            world_size=run.world_size,
-            max_steps=run.max_steps,
-            device=run.device,
-            resumed_from_step=resumed,
-        )
+        values: dict[str, Any] = {
+            "world_size": run.world_size,
+            "max_steps": run.max_steps,
+            "device": run.device,
+            "resumed_from_step": resumed,
+        }
+        self._write(RUN_STARTED, resumed or 0, **values | run.started_changes)
 
     def _train(self, first: int, last: int) -> None:
         run = self._run

@@ -13,26 +13,10 @@ from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.verdicts import judge
 from dragoman.telemetry.events import Payload
-from dragoman.telemetry.samples import DeviceMeasured, GpuSampled, LinkMeasured
+from dragoman.telemetry.samples import DeviceMeasured, LinkMeasured
 from example_events import HOST_SAMPLED
+from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
-
-
-def _gpu(power_w: float | None, *, utilisation: float = 1.0, throttle: str = "") -> Payload:
-    return GpuSampled(
-        gpu=0,
-        name="Tesla V100-PCIE-16GB",
-        seconds_s=10.0,
-        utilisation_share=utilisation,
-        sm_activity_share=None,
-        power_w=power_w,
-        power_limit_w=250.0,
-        memory_bytes=10**10,
-        memory_limit_bytes=16 * 10**9,
-        clock_hz=1.38e9,
-        throttle_reasons=throttle,
-        ecc_errors=0,
-    )
 
 
 def _link(bytes_per_s: float) -> Payload:
@@ -135,18 +119,25 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         Recorded(
             dev_loss=lambda step: 10.4 - step / 10_000,
             train_loss=lambda _s: 10.3,
+            train_slice_loss=lambda _s: 10.3,
             recipe=_VOCABULARY,
         ),
         {"rate_too_low": "yes", "trained": "no"},
     ),
     "nothing learnt, and flat": (
-        Recorded(dev_loss=lambda _step: 10.4, train_loss=lambda _s: 10.4, recipe=_VOCABULARY),
+        Recorded(
+            dev_loss=lambda _step: 10.4,
+            train_slice_loss=lambda _s: 10.4,
+            train_loss=lambda _s: 10.4,
+            recipe=_VOCABULARY,
+        ),
         {"rate_too_low": "yes", "trained": "no", "plateau": "no"},
     ),
     "nothing learnt, flat, and not validated at the start": (
         Recorded(
             dev_loss=lambda step: 10.4 + 1e-4 * math.sin(step),
             train_loss=lambda _s: 10.4,
+            train_slice_loss=lambda _s: 10.4,
             validate_at_start=False,
             recipe=_VOCABULARY,
         ),
@@ -216,6 +207,22 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     "training text by heart while both rise": (
         Recorded(dev_loss=_turned, train_slice_loss=lambda step: 0.05 + step * 1e-6),
         {"overfitting": "yes", "trained": "no"},
+    ),
+    "training text by heart, and nothing learnt for other text": (
+        Recorded(
+            dev_loss=lambda step: 10.4 + 1e-4 * math.sin(step),
+            train_slice_loss=lambda step: 0.05 + 10 * math.exp(-step / 300),
+            recipe=_VOCABULARY,
+        ),
+        {"overfitting": "yes", "trained": "no", "rate_too_low": "no"},
+    ),
+    "phases longer than the steps that they are parts of": (
+        Recorded(interval_changes={"interval_s": 20.0}, extra=_BUSY_HOSTS),
+        {"processors": "cannot tell", "network": "cannot tell", "starved": "cannot tell"},
+    ),
+    "how many ranks there were is not recorded": (
+        Recorded(started_changes={"world_size": None}, one_host=True, sync_s=(1.1, 1.1)),
+        {"network": "cannot tell", "processors": "no", "straggler": "cannot tell"},
     ),
     "a gap that may be one of domains": (
         Recorded(
@@ -336,31 +343,33 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         {"processors": "no"},
     ),
     "GPU at half of its power": (
-        Recorded(device="cuda", extra=[(0, _gpu(128)), (1, _gpu(128))]),
+        Recorded(device="cuda", extra=[(0, gpu_sampled(128)), (1, gpu_sampled(128))]),
         {"processors": "cannot tell", "network": "no"},
     ),
     "one GPU at full power, the other idle": (
-        Recorded(device="cuda", extra=[(0, _gpu(245)), (1, _gpu(40))]),
+        Recorded(device="cuda", extra=[(0, gpu_sampled(245)), (1, gpu_sampled(40))]),
         {"processors": "no"},
     ),
     "one GPU at full power, the other not sampled": (
-        Recorded(device="cuda", extra=[(0, _gpu(245))]),
+        Recorded(device="cuda", extra=[(0, gpu_sampled(245))]),
         {"processors": "cannot tell"},
     ),
     "GPU busy-waiting at 100% and 43 W": (
-        Recorded(sync_s=(1.1, 1.1), device="cuda", extra=[(0, _gpu(43)), (1, _gpu(43))]),
+        Recorded(
+            sync_s=(1.1, 1.1), device="cuda", extra=[(0, gpu_sampled(43)), (1, gpu_sampled(43))]
+        ),
         {"processors": "no", "network": "yes", "throttled": "no"},
     ),
     "GPU busy at full power": (
-        Recorded(device="cuda", extra=[(0, _gpu(231)), (1, _gpu(228))]),
+        Recorded(device="cuda", extra=[(0, gpu_sampled(231)), (1, gpu_sampled(228))]),
         {"processors": "yes", "network": "no"},
     ),
     "GPU busy, power unknown": (
-        Recorded(device="cuda", extra=[(0, _gpu(None))]),
+        Recorded(device="cuda", extra=[(0, gpu_sampled(None))]),
         {"processors": "cannot tell"},
     ),
     "GPU throttled": (
-        Recorded(device="cuda", extra=[(0, _gpu(180, throttle="thermal"))]),
+        Recorded(device="cuda", extra=[(0, gpu_sampled(180, throttle="thermal"))]),
         {"throttled": "yes"},
     ),
     "phases not measured": (

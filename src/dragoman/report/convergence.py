@@ -247,8 +247,8 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
     left, learnt = left_of_uniform(facts), has_learnt(facts)
     if left is not None and not learnt:
-        say = f"It has learnt next to nothing: the dev loss is {units.SHARE.text(left)} of that "
-        say += "of a uniform prediction over the vocabulary."
+        say = "It has learnt next to nothing that helps with dev text: the loss there is "
+        say += f"{units.SHARE.text(left)} of that of a uniform prediction over the vocabulary."
         return "no", say, "Look at the learning rate, and at the text."
     if has_turned(facts):
         return _is_trained_if_turned(facts)

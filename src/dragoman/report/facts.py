@@ -403,8 +403,10 @@ class Facts:
 
     @property
     def lacks_ranks(self) -> bool:
-        """Whether a rank has left no events, where a rank writes its own."""
-        return self.imported is None and len(self.ranks) < (self.world_size or 0)
+        """Whether a rank has left no events, or may have: nobody knows how many there were."""
+        if self.imported is not None:
+            return False
+        return self.world_size is None or len(self.ranks) < self.world_size
 
     @property
     def is_finished(self) -> bool:

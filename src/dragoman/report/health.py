@@ -18,6 +18,7 @@ from dragoman.report.convergence import (
     has_turned,
     left_of_ignorance,
     loss_trend,
+    uniform_loss,
 )
 from dragoman.report.facts import Facts, Interval, Machine, Rank, total
 from dragoman.report.pauses import clock, pauses
@@ -117,10 +118,17 @@ def _spikes(facts: Facts) -> float | None:
 
 
 def _not_learnt(facts: Facts) -> float | None:
-    """`left_of_ignorance`, after a fifth of the schedule or more."""
+    """`left_of_ignorance`, after a fifth of the schedule or more.
+
+    Of the loss on training text, if that is lower: a rate that learns it by heart is not too low.
+    """
     if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
-    return left_of_ignorance(facts)
+    left, uniform = left_of_ignorance(facts), uniform_loss(facts)
+    sliced = [one.train_slice_loss for one in facts.validations if one.train_slice_loss is not None]
+    if left is None or not uniform or not sliced:
+        return left
+    return min(left, min(sliced) / uniform)
 
 
 def _data_waits(facts: Facts) -> list[tuple[float, Rank]]:
@@ -161,7 +169,7 @@ def _slowest_rank(facts: Facts) -> float | None:
     found = [seconds_s for seconds_s, _ in _computes(facts)]
     if facts.world_size == 1:
         return 1.0
-    if len(found) < (facts.world_size or 2):
+    if facts.lacks_ranks or len(found) < len(facts.ranks):
         return None
     middle = statistics.median_low(found)
     return max(found) / middle if middle else None
@@ -293,7 +301,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="rate_too_low",
         question="Is the learning rate too low?",
-        what="lowest dev loss, of that of a model that knows nothing",
+        what="lowest dev loss or loss on training text, of that of a model that knows nothing",
         measure=_not_learnt,
         quantity=units.SHARE,
         limit=NOT_LEARNT,

@@ -28,6 +28,15 @@ _ACCOUNTS = {
     events.RunFinished.kind,
 }
 """Kinds that say what the time before them went to."""
+_TOOK = {
+    events.TrainInterval.kind: ("interval_s",),
+    events.Validated.kind: ("loss_s", "decode_s"),
+    events.CheckpointWritten.kind: ("seconds_s",),
+}
+"""Where they say how long it took."""
+_PHASES = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
+_MOST_OF_INTERVAL = 1.02
+"""Phases do not overlap: together they take at most an interval, but for what clocks round."""
 
 T = TypeVar("T")
 
@@ -63,6 +72,8 @@ class RankFile:
     """When its machine was started, by its own clock."""
     versions: set[int] = field(default_factory=set)
     incomplete: int = 0
+    overfull: int = 0
+    """Intervals whose phases are longer than they are."""
     clock_jumps_s: list[float] = field(default_factory=list)
     _base: tuple[float, float] | None = None
     _ahead_s: float = 0.0
@@ -93,6 +104,9 @@ class RankFile:
             found.append(f"{name}: {len(self.damaged)} damaged lines passed over (line {lines})")
         if self.incomplete:
             found.append(f"{name}: {self.incomplete} events without what their kind needs")
+        if self.overfull:
+            said = f"{self.overfull} intervals are shorter than their phases, which do not count"
+            found.append(f"{name}: {said}")
         if other := sorted(self.versions - {SCHEMA_VERSION}):
             found.append(f"{name}: written with schema {other[0]}, this is {SCHEMA_VERSION}")
         if self.clock_jumps_s:
@@ -105,6 +119,8 @@ class RankFile:
         self.versions.add(event.v)
         self.host = event.host
         moment = self._moment(event)
+        if not self._alive:
+            self._begin_before(event, moment)
         reader = _READERS.get(event.kind)
         if reader is not None:
             reader(self, event, moment)
@@ -165,10 +181,20 @@ class RankFile:
             self._alive = False
 
     def _train_interval(self, event: Event, moment: float) -> None:
-        if not self._alive:  # its start is not in the record, but was before the interval
-            took_s = number(event.payload.get("interval_s"))
-            self._begin(moment - max(took_s or 0.0, 0.0), 0)
+        interval_s = number(event.payload.get("interval_s"))
+        phases_s = facts.summed(number(event.payload.get(name)) for name in _PHASES)
+        if interval_s is not None and (phases_s or 0.0) > _MOST_OF_INTERVAL * interval_s:
+            self.overfull += 1
+            payload = {key: one for key, one in event.payload.items() if key not in _PHASES}
+            event = replace(event, payload=payload)
         self._keep(facts.Interval, self.intervals, event, moment)
+
+    def _begin_before(self, event: Event, moment: float) -> None:
+        """Begin a life whose start is not in the record, but was before what this event tells."""
+        took = _TOOK.get(event.kind)
+        if took is not None:
+            told_s = facts.summed(number(event.payload.get(name)) for name in took)
+            self._begin(moment - max(told_s or 0.0, 0.0), 0)
 
     def _environment(self, event: Event, _moment: float) -> None:
         self.environment = event.payload

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from dragoman import units
 from dragoman.cluster.hosts import Hosts, recorded_hosts
@@ -107,7 +107,10 @@ def combine(
         for file in files
         for alert in file.alerts
     )
-    known = _of_main_rank(files[0]) if files else Facts(name="", read_at=0.0)
+    known = Facts(name="", read_at=0.0)
+    if files:  # a start that one rank has lost is in the files of others
+        started = next((file.run for file in files if file.run), {})
+        known = _of_main_rank(files[0], started)
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
     return replace(
         known,
@@ -159,8 +162,8 @@ class _RunFields:
     train_pairs: int | None = None
 
 
-def _of_main_rank(file: RankFile) -> Facts:
-    run = from_payload(_RunFields, file.run) or _RunFields()
+def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
+    run = from_payload(_RunFields, run_started) or _RunFields()
     imported = from_payload(ImportedRun, file.imported) if file.imported else None
     return Facts(
         name=run.run_name or "",

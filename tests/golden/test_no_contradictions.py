@@ -1,0 +1,300 @@
+"""Answers never contradict each other, nor what is known to have happened, on any log.
+
+The list below was written from the questions alone: it knows the words and figures of a report,
+and of the log what `adversarial_logs` put there. `make test` looks at some hundreds of logs, the
+test marked slow at 10,000.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from adversarial_logs import UNIFORM, Log, logs
+from dragoman.report.facts import Price
+from dragoman.report.health import examine
+from dragoman.report.reading import read_facts
+from dragoman.report.verdict import Verdict
+from dragoman.report.verdicts import judge
+
+RECORDED = Path(__file__).with_name("from_4254f71") / "run"
+PRICE = 3.6
+Answers = dict[str, Verdict]
+NEARLY = 1e-6
+
+
+def _value(verdict: Verdict, name: str) -> float | None:
+    found = next((row.value for row in verdict.evidence if row.name == name), None)
+    return found if isinstance(found, int | float) else None
+
+
+def _is(answers: Answers, key: str, answer: str) -> bool:
+    return answers[key].answer == answer
+
+
+def _pairs_that_exclude_each_other(_log: Log, answers: Answers) -> Iterator[str]:
+    exclusive = (
+        ("trained", "yes", "diverged", "yes"),
+        ("trained", "yes", "rate_too_low", "yes"),
+        ("trained", "no", "plateau", "yes"),
+        ("overfitting", "yes", "plateau", "yes"),
+        ("overfitting", "yes", "rate_too_low", "yes"),
+        ("network", "yes", "processors", "yes"),
+        ("starved", "yes", "processors", "yes"),
+        ("throttled", "yes", "processors", "yes"),
+    )
+    for one, answer, other, opposite in exclusive:
+        if _is(answers, one, answer) and _is(answers, other, opposite):
+            if (one, other) == ("overfitting", "plateau") and "by heart" in answers[one].says:
+                continue  # the dev loss is flat, at what was learnt by heart
+            yield f"{one} {answer}, yet {other} {opposite}"
+
+
+def _trained_and_overfitting(log: Log, answers: Answers) -> Iterator[str]:
+    trained, overfitting = answers["trained"], answers["overfitting"]
+    steps = [re.search(r"step ([\d,]+)", one.says) for one in (trained, overfitting)]
+    if all(steps) and "lowest" in trained.says:
+        one, other = (found[1] for found in steps if found)
+        if one != other:
+            yield f"the best step is {one} and {other}"
+    if trained.answer != "yes":
+        return
+    if overfitting.answer == "no" and "risen" in trained.says + overfitting.says:
+        yield "fully trained because the dev loss rises, yet not overfitting"
+    if log.dev == "nothing":
+        yield "fully trained, having learnt nothing"
+    if log.dev == "falls" and log.intervals >= 12 and log.killed_at is None and not log.dropped:
+        yield "fully trained while the dev loss falls"
+    if log.dev == "rises" and log.text in ("rises", "turns") and log.intervals >= 12:
+        yield "fully trained while both losses rise"
+    if log.dev == "constant":
+        yield "fully trained with weights that never change"
+    best = _value(trained, "best dev loss")
+    if best is not None and best >= 0.9 * UNIFORM:
+        yield "fully trained at a uniform prediction"
+
+
+def _overfitting(_log: Log, answers: Answers) -> Iterator[str]:
+    verdict = answers["overfitting"]
+    dev, text = _value(verdict, "dev loss"), _value(verdict, "loss on the training slice")
+    if dev is None or text is None:
+        return
+    if verdict.answer == "no" and text < dev / 2 and "text: that" not in verdict.says:
+        yield f"not overfitting at {text} on training text and {dev} on dev"
+    if verdict.answer == "yes" and "by heart" in verdict.says and text > dev / 2 + NEARLY:
+        yield f"by heart at {text} on training text and {dev} on dev"
+
+
+def _network(log: Log, answers: Answers) -> Iterator[str]:
+    network, fit = answers["network"], answers["network_fit"]
+    step_s = _value(answers["step_time"], "mean")
+    exposed = _value(network, "exposed communication, of a step")
+    computed_s = _value(fit, "exposed communication, computed")
+    waited_s = _value(fit, "exposed communication, measured")
+    machines = len(set(log.machines))
+    if network.answer == "yes":
+        if machines == 1:
+            yield "the network is the bottleneck of one machine"
+        if exposed is None or exposed < 0.2 - NEARLY:
+            yield f"the network is the bottleneck at {exposed} of a step"
+        if log.truly_missing:
+            yield "the network is named although a rank is missing"
+        if step_s and computed_s is not None and computed_s / step_s < 0.2 - NEARLY:
+            alone_s = sum(log.phases(rank, 2)["forward_s"] / 0.3 for rank in range(log.world_size))
+            if alone_s > step_s:
+                yield f"the bottleneck is the network, which explains {computed_s} of {step_s} s"
+        if log.wait_s == 0:
+            yield "ranks that are late are called the network"
+    if "no network was used" in network.says and machines > 1:
+        yield "no network, but machines"
+    if "share one host" in network.says and "share one host" not in fit.says:
+        yield "one host in question 5 alone"
+    if "nothing was sent" in network.says and log.world_size > 1:
+        yield "nothing was sent between ranks"
+    if network.answer == "no" and "Waiting for the network" in network.says:
+        least = min(
+            log.wait_s / sum(log.phases(rank, number).values())
+            for rank in range(log.world_size)
+            for number in (1, 2, 3)
+        )
+        if least > 0.21 and log.world_size > 1 and not log.overfull:
+            yield f"not the bottleneck at {least} of a step"
+    if fit.answer == "measured" and step_s and exposed is not None and waited_s is not None:
+        uneven = log.late == "by interval" or log.torn is not None or log.killed_at is not None
+        if not uneven and not math.isclose(waited_s, exposed * step_s, rel_tol=0.02, abs_tol=1e-6):
+            yield f"questions 5 and 11 waited {exposed * step_s} and {waited_s} s"
+
+
+def _processors(log: Log, answers: Answers) -> Iterator[str]:
+    verdict = answers["processors"]
+    parts = [
+        _value(verdict, name) or 0.0
+        for name in ("compute, of a step", "exposed communication", "waiting for data")
+    ]
+    if sum(parts) > 1.02:
+        yield f"the parts of a step are {sum(parts)} of it"
+    if verdict.answer != "yes":
+        return
+    if parts[1] > 0.1 + NEARLY or parts[2] > 0.1 + NEARLY:
+        yield f"fully used while a step waits for {parts[1:]}"
+    if log.device == "cpu":
+        if log.cpu is None or log.cpu[1] is None:
+            yield "fully used without a sample of whose work it was"
+        elif log.cpu[0] < 0.9 or log.cpu[1] > 0.1:
+            yield f"fully used at {log.cpu}"
+    elif log.power_w is not None and log.power_w < 125:
+        yield f"fully used at {log.power_w} of 250 W"
+    if log.truly_missing:
+        yield "fully used although a rank is missing"
+
+
+def _time(log: Log, answers: Answers) -> Iterator[str]:
+    duration, step = answers["duration"], answers["step_time"]
+    names = ("train", "evaluate", "save checkpoints", "idle")
+    parts = [_value(duration, name) for name in names]
+    parts.append(_value(duration, "since the last interval, not told yet"))
+    whole_s = _value(duration, "wall clock")
+    if duration.answer == "measured" and parts[0] is not None and parts[3] is not None:
+        told_s = sum(part or 0.0 for part in parts)
+        if whole_s is None or not math.isclose(told_s, whole_s, rel_tol=1e-6, abs_tol=0.1):
+            yield f"parts of {told_s} s in {whole_s} s"
+    mean, gross = _value(step, "mean"), _value(step, "with evaluation and all else")
+    if mean is not None and gross is not None and gross < mean * 0.999 and not log.dropped:
+        yield f"a step takes {mean} s, and with all else {gross} s"
+    rate = re.search(r"= ([\d.,]+) step/s", step.says)
+    if mean and (rate is None or abs(float(rate[1].replace(",", "")) * mean - 1) > 1e-3):
+        yield f"{step.says} is not {mean}"
+
+
+def _money(log: Log, answers: Answers) -> Iterator[str]:
+    cost = answers["cost"]
+    if cost.answer != "measured":
+        return
+    if log.truly_missing:
+        yield "the cost is told although a rank is missing"
+    hours, wall_s = _value(cost, "machine time"), _value(answers["duration"], "wall clock")
+    machines = len(set(log.machines))
+    if hours is None or wall_s is None:
+        yield "a cost without hours"
+        return
+    if not math.isclose(hours * 3600, wall_s * machines, rel_tol=1e-6, abs_tol=0.1):
+        yield f"{hours} h of {machines} machines in {wall_s} s"
+    told_of = re.search(r"([\d,.]+) USD", cost.says)
+    if told_of is None or abs(float(told_of[1].replace(",", "")) - hours * PRICE) > 0.0051:
+        yield f"{cost.says} for {hours} h"
+
+
+def _sums(_log: Log, answers: Answers) -> Iterator[str]:
+    files = answers["checkpoint_size"]
+    if files.answer == "measured":
+        whole = sum(row.value for row in files.evidence if isinstance(row.value, int | float))
+        told_of = re.match(r"([\d.]+) kB", files.says)
+        if told_of and abs(float(told_of[1]) - whole / 1000) > 0.1:
+            yield f"{files.says} of {whole} bytes"
+        names = {row.name for row in answers["checkpoint_files"].evidence}
+        if names != {row.name for row in files.evidence}:
+            yield "questions 8 and 9 count other files"
+    corpus = answers["corpus"]
+    if corpus.answer == "measured":
+        kept = [re.match(r"([\d,]+) of ([\d,]+) pairs", row.text) for row in corpus.evidence]
+        stages = [[int(one.replace(",", "")) for one in found.groups()] for found in kept if found]
+        dropped = sum(
+            row.value
+            for row in corpus.evidence
+            if row.name.startswith("dropped: ") and isinstance(row.value, int | float)
+        )
+        if stages[0][1] - dropped != stages[-1][0]:
+            yield f"{dropped} pairs dropped between {stages[0][1]} and {stages[-1][0]}"
+        if any(one[0] != two[1] for one, two in pairwise(stages)):
+            yield f"stages of the corpus do not join: {stages}"
+
+
+def _words(log: Log, answers: Answers) -> Iterator[str]:
+    for verdict in answers.values():
+        texts = [verdict.says, verdict.remedy, *(row.text for row in verdict.evidence)]
+        for text in texts:
+            if re.search(r"\b(None|nan|inf|not finite)\b", text):
+                yield f"{verdict.key}: {text}"
+        shares = [row for row in verdict.evidence if row.text.endswith("%")]
+        for row in shares:
+            limit = 10.0 if "dev loss" in row.name or "knows nothing" in row.name else 1 + NEARLY
+            if isinstance(row.value, int | float) and not -NEARLY <= row.value <= limit:
+                yield f"{verdict.key}: {row.name} is {row.text}"
+    if log.truly_missing and not _is(answers, "straggler", "cannot tell"):
+        yield "ranks are compared although one is missing"
+
+
+CONTRADICTIONS: tuple[Callable[[Log, Answers], Iterator[str]], ...] = (
+    _pairs_that_exclude_each_other,
+    _trained_and_overfitting,
+    _overfitting,
+    _network,
+    _processors,
+    _time,
+    _money,
+    _sums,
+    _words,
+)
+
+
+def _contradictions(log: Log) -> tuple[list[str], Answers]:
+    with tempfile.TemporaryDirectory() as folder:
+        run = log.write(Path(folder) / "run")
+        if log.intervals % 2:  # what questions 7 to 9 look at
+            shutil.copy(RECORDED / "manifest.json", run)
+            (run / "checkpoints").symlink_to(RECORDED / "checkpoints")
+        facts = read_facts(run, price=Price(amount=PRICE, currency="USD"))
+        answers = {one.key: one for one in [*judge(facts), *examine(facts)]}
+    return [said for look in CONTRADICTIONS for said in look(log, answers)], answers
+
+
+def _look_at(number: int) -> Counter[tuple[str, str]]:
+    seen: Counter[tuple[str, str]] = Counter()
+
+    @settings(
+        max_examples=number,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(logs())
+    def no_contradiction(log: Log) -> None:
+        found, answers = _contradictions(log)
+        seen.update((key, verdict.answer) for key, verdict in answers.items())
+        assert not found
+
+    no_contradiction()
+    return seen
+
+
+def _report(seen: Counter[tuple[str, str]]) -> int:
+    count = sum(times for (key, _), times in seen.items() if key == "trained")
+    print(f"{count} logs without a contradiction")
+    for (key, answer), times in sorted(seen.items()):
+        print(f"  {key:20} {answer:12} {times}")
+    return count
+
+
+@pytest.mark.timeout(600)
+def test_no_contradiction_in_some_hundred_logs() -> None:
+    seen = _look_at(300)
+    assert _report(seen) >= 300
+    for key in ("trained", "overfitting", "network", "processors"):
+        for answer in ("yes", "no", "cannot tell"):
+            assert seen[key, answer], f"no log was answered {answer} on {key}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_no_contradiction_in_ten_thousand_logs() -> None:
+    assert _report(_look_at(10_000)) >= 10_000
