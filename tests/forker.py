@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 from dragoman.launch import end_with_parent
 
-_WARM = ("torch._dynamo", "toy_fit")
+_WARM = ("torch._dynamo", "toy_fit", "dragoman.commands", "dragoman.worker")
 """What PyTorch's optimizers load when the first is made, and all else that most ranks need."""
 
 

@@ -4,62 +4,42 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from dragoman import __version__
-from dragoman.errors import DragomanError
+from dragoman.interrupts import interrupts_raise
+from dragoman.process import prepare_streams, report
 from dragoman.report.command import add_options as add_report_options
 from dragoman.watch.command import add_options as add_watch_options
 
 _RECIPE_HELP = "a shipped recipe (see: dragoman recipes), or a TOML file"
 
-_UNREACHABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
-"""What the system says to the mere question whether a path is there; any command may ask it."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, or that of the error's class."""
-    _replace_closed_streams()
-    options = _parser().parse_args(arguments)
-    try:
-        module = importlib.import_module(f"dragoman.{options.module}")
-        code: int = getattr(module, options.command.replace("-", "_"))(options)
-    except DragomanError as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if error.errno not in _UNREACHABLE or error.filename is None:
-            raise
-        remedy = "check its name, and who may read the folders on the way"
-        print(f"dragoman: {error.filename}: {error.strerror}; {remedy}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("dragoman: interrupted", file=sys.stderr)
-        return 130
-    return code
+    """Run one command; the exit code is 0, or that of the error's class.
 
-
-def _replace_closed_streams() -> None:
-    """Those that were closed when we began: the next file to be opened would take their number.
-
-    Who reads from a closed input is told so; what goes to a closed output is lost, as was wanted.
+    Whatever goes wrong is one line on standard error.
     """
-    for name, access, mode in (
-        ("stdin", os.O_WRONLY, "r"),
-        ("stdout", os.O_RDWR, "w"),
-        ("stderr", os.O_RDWR, "w"),
-    ):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
+    prepare_streams()
+    try:
+        options = _parser().parse_args(arguments)
+        module = importlib.import_module(f"dragoman.{options.module}")
+        interrupts_raise()
+        code: int = getattr(module, options.command.replace("-", "_"))(options)
+        sys.stdout.flush()  # when the process ends it would be too late for a word
+    except SystemExit:  # from the parser, which has said what there is to say
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            return report(error)
+        raise
+    except BaseException as error:
+        return report(error)
+    return code
 
 
 class _Parser(argparse.ArgumentParser):

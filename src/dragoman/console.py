@@ -29,10 +29,15 @@ _STAGES = {"clean": "read and clean", "learn": "learn the pieces", "encode": "en
 _TELL_EVERY_S = 10.0
 
 
-def open_console() -> Console:
-    """The console of this process's output. Where that is no terminal, no line is ever broken."""
+def open_console(*, outlives_reader: bool = False) -> Console:
+    """The console of this process's output. Where that is no terminal, no line is ever broken.
+
+    outlives_reader: the work that it tells of goes on when nobody reads any more.
+    """
     width = None if sys.stdout.isatty() else _UNBROKEN
-    return Terminal(highlight=False, markup=False, emoji=False, width=width)
+    return Terminal(
+        outlives_reader=outlives_reader, highlight=False, markup=False, emoji=False, width=width
+    )
 
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
@@ -60,7 +65,7 @@ def preparing(
 
     A bar on a terminal; elsewhere a line where `every_s` seconds have gone by since the last one.
     """
-    console = console or open_console()
+    console = console or open_console(outlives_reader=True)
     told_at, shown = time.monotonic(), ""
 
     def say(stage: str, pairs: int, total: int | None) -> None:

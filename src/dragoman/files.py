@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -15,8 +17,11 @@ from typing import BinaryIO
 
 from dragoman.errors import MachineError
 
+STANDARD_OUTPUT = "standard output"
+"""The file name of errors of standard output, for which the system has none."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_NUMPY_WROTE_LESS = re.compile(r"\d+ requested and \d+ written")
 
 
 @contextmanager
@@ -89,29 +94,75 @@ def remove_tree(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for lack of space. numpy says so without the system's number."""
+    return error.errno in _FULL or (
+        error.errno is None and _NUMPY_WROTE_LESS.fullmatch(str(error)) is not None
+    )
+
+
+def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
+    """What the system says of a file or a stream, as a MachineError with a remedy.
+
+    place: named if the system names no file.
+    """
+    if error.filename:
+        name = error.filename
+        place = os.fsdecode(name) if isinstance(name, bytes) else str(name)
+    if is_full(error):
+        elsewhere = "send it elsewhere" if place == STANDARD_OUTPUT else "choose another directory"
+        return MachineError(
+            "the disk is full or a quota is reached",
+            place=place,
+            remedy=f"free space there or {elsewhere}, then run again: finished parts are kept",
+        )
+    if error.errno == errno.EROFS:
+        return MachineError(
+            "cannot be written: the file system is read-only",
+            place=place,
+            remedy="choose a directory that you may write to",
+        )
+    if error.errno in _FORBIDDEN:
+        return MachineError(
+            "permission denied",
+            place=place,
+            remedy="choose a directory that you may read and write, or change its permissions",
+        )
+    if error.errno == errno.ENOENT:
+        return MachineError(
+            "no such file or directory",
+            place=place,
+            remedy="check the path; if a directory was moved or removed, name its new place",
+        )
+    return MachineError(
+        error.strerror or str(error), place=place, remedy="check the disk and the path"
+    )
+
+
 @contextmanager
 def disk_errors_named(directory: Path) -> Iterator[None]:
     """Turn what the system says of a disk into a MachineError with a remedy.
 
-    directory: named where the system names no file.
+    directory: named if the system names no file.
     """
     try:
         yield
     except OSError as error:
-        place = error.filename or directory
-        if error.errno in _FULL:
-            raise MachineError(
-                "the disk is full or a quota is reached",
-                place=place,
-                remedy="free space there or choose another directory, then run again: "
-                "finished parts are kept",
-            ) from error
-        if error.errno in _FORBIDDEN:
-            raise MachineError(
-                "cannot be written",
-                place=place,
-                remedy="choose a directory that you may write to",
-            ) from error
-        raise MachineError(
-            error.strerror or str(error), place=place, remedy="check the disk and the path"
-        ) from error
+        raise as_machine_error(error, directory) from error
+
+
+def unwritable_name(error: UnicodeEncodeError) -> tuple[str, str]:
+    """Problem and remedy of a file name that the locale or UTF-8 has no bytes for."""
+    character = error.object[error.start]
+    if sys.getfilesystemencoding() != "utf-8":
+        return (
+            "a file or folder has a name that is not ASCII, and the locale is not UTF-8",
+            "set LC_ALL=C.UTF-8 or PYTHONUTF8=1",
+        )
+    if "\udc80" <= character <= "\udcff":
+        byte = ord(character) - 0xDC00
+        return (
+            f"a file or folder has the byte 0x{byte:02x} in its name, which is not UTF-8",
+            "rename it",
+        )
+    return f"{error.encoding} has no character {character!a}", "rename that file or folder"

@@ -23,7 +23,7 @@ from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.errors import ConfigError
 from dragoman.evaluate.config import EvaluateConfig
-from dragoman.files import read_regular
+from dragoman.files import read_regular, unwritable_name
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.recipe_errors import from_toml, from_validation
 from dragoman.settings import Section
@@ -116,7 +116,11 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     _check_depth(values, place=str(file))
     try:
         # JSON in strict mode: arrays become tuples, yet "4000" and true are no integers.
-        return Recipe.model_validate_json(json.dumps(values, default=str), strict=True)
+        content = json.dumps(values, default=str, ensure_ascii=False).encode()
+        return Recipe.model_validate_json(content, strict=True)
+    except UnicodeEncodeError as error:
+        problem, remedy = unwritable_name(error)
+        raise ConfigError(problem, place=file, remedy=remedy) from error
     except ValidationError as error:
         said = {override.path: override.text for override in parsed}
         raise from_validation(error, Recipe, file=file, text=text, overrides=said) from error

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ class RunDirectory:
                 place=file,
                 remedy="restore it from a backup, or start a new run with --fresh",
             ) from error
-        remedy = f"prepare the corpus again with: dragoman prepare {self.recipe_file}"
+        remedy = (
+            f"prepare the corpus again with: dragoman prepare {shlex.quote(str(self.recipe_file))}"
+        )
         if not (directory / "manifest.json").is_file():
             raise CheckpointError("the prepared corpus is gone", place=directory, remedy=remedy)
         if Manifest.load(directory).digest != known:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,12 +24,12 @@ from pydantic import ValidationError
 from dragoman import units
 from dragoman.errors import CheckpointError, DragomanError, MachineError
 from dragoman.files import disk_errors_named, write_whole
+from dragoman.interrupts import INTERRUPTED
 from dragoman.settings import Section
 
 _LOCK: Final = "session.lock"
 _RECORD: Final = "session.json"
 _LOOK_EVERY_S: Final = 0.2
-_INTERRUPTED: Final = 130
 
 State = Literal["running", "finished", "stopped", "failed", "gone"]
 
@@ -54,7 +56,9 @@ def training_session(run: Path) -> Iterator[None]:
         other = read_session(run)
         who = f"process {other.pid} on {other.machine}" if other else "another process"
         raise CheckpointError(
-            f"is being trained by {who}", place=run, remedy=f"dragoman stop {run} ends that"
+            f"is being trained by {who}",
+            place=run,
+            remedy=f"dragoman stop {shlex.quote(str(run))} ends that",
         )
     session = Session(pid=os.getpid(), machine=socket.gethostname(), started=time.time())
     with lock:
@@ -62,9 +66,11 @@ def training_session(run: Path) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            stopped = getattr(error, "exit_code", _INTERRUPTED) == _INTERRUPTED
-            problem = str(error) if isinstance(error, DragomanError) else type(error).__name__
+            exit_code = getattr(error, "exit_code", None)
+            stopped = isinstance(error, KeyboardInterrupt) or exit_code == INTERRUPTED
             state: State = "stopped" if stopped else "failed"
+            known = isinstance(error, DragomanError)
+            problem = str(error) if known else traceback.format_exception_only(error)[-1].strip()
             with suppress(MachineError):  # of a full disk, which may be why: the first error counts
                 _write(run, session.model_copy(update={"state": state, "problem": problem}))
             raise
@@ -91,7 +97,9 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
     session = read_session(run)
     if session is None or session.state != "running":
         raise CheckpointError(
-            "nobody trains this run", place=run, remedy=f"dragoman status {run} says how it ended"
+            "nobody trains this run",
+            place=run,
+            remedy=f"dragoman status {shlex.quote(str(run))} says how it ended",
         )
     if session.machine != socket.gethostname():
         raise MachineError(

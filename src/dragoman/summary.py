@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.table import Table
 from rich.text import Text
 
@@ -22,14 +24,15 @@ def print_summary(run: RunDirectory) -> None:
         columns = (test / "source.txt", translations, test / "target.txt")
         for sentence in _shortest_third(list(zip(*map(read_lines, columns), strict=True))):
             console.print("", _sentence(sentence), soft_wrap=True)
+    name = shlex.quote(str(run.path))
     places = Table.grid(padding=(0, 2))
     for what, place in [
         ("run", run.path),
         ("checkpoints", run.checkpoints),
         *([("translations", run.samples)] if run.samples.is_dir() else []),
-        ("curves", f"tensorboard --logdir {run.path.parent}"),
-        ("every file", f"dragoman inspect {run.path}"),
-        ("translate", f'echo "Click the button." | dragoman translate {run.path}'),
+        ("curves", f"tensorboard --logdir {shlex.quote(str(run.path.parent))}"),
+        ("every file", f"dragoman inspect {name}"),
+        ("translate", f'echo "Click the button." | dragoman translate {name}'),
     ]:
         places.add_row(Text(what, style="dim"), Text(str(place)))
     console.print("", places, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,7 @@ def setup(options: Namespace) -> int:
     from dragoman.cluster.hosts import load_hosts
     from dragoman.cluster.setup import set_up
 
-    set_up(load_hosts(options.hosts), tell=open_console().print)
+    set_up(load_hosts(options.hosts), tell=open_console(outlives_reader=True).print)
     return 0
 
 
@@ -149,7 +150,7 @@ def _opened(options: Namespace) -> RunDirectory:
                 f"a run that is named keeps the {kept} it was started with",
                 place=flag,
                 remedy="leave it out, or start another run: "
-                f"dragoman train {path / 'recipe.toml'} {flag}",
+                f"dragoman train {shlex.quote(str(path / 'recipe.toml'))} {flag}",
             )
     return RunDirectory.open(path)
 
@@ -160,7 +161,7 @@ def _train_on(hosts: Hosts, directory: RunDirectory) -> int:
     from dragoman.cluster.training import NotFitError
 
     try:
-        steps.train_on(hosts, directory, tell=open_console().print)
+        steps.train_on(hosts, directory, tell=open_console(outlives_reader=True).print)
     except NotFitError as error:
         print_findings(error.findings, error.facts, open_console())
         raise

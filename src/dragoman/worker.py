@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,10 +30,11 @@ from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.errors import CheckpointError, DragomanError
 from dragoman.evaluate.validate import Validation, ValidationData, validate
-from dragoman.launch import InterruptedRunError, introduce_worker, report_failure
+from dragoman.launch import InterruptedRunError, WorkerError, introduce_worker, report_failure
 from dragoman.malloc import keep_freed_memory, memory_errors_named
 from dragoman.model.compiling import compile_stacks, compiler_errors_named
 from dragoman.model.transformer import Transformer
+from dragoman.process import explain, prepare_streams, say_error
 from dragoman.recipe import Recipe, digest
 from dragoman.run_directory import RunDirectory
 from dragoman.scoring import score_text
@@ -125,7 +127,7 @@ def train(run: RunDirectory) -> None:
         raise InterruptedRunError(
             f"stopped by a signal at step {result.state.step}; everything is saved",
             place=run.path,
-            remedy=f"go on with: dragoman train {run.path}",
+            remedy=f"go on with: dragoman train {shlex.quote(str(run.path))}",
         )
 
 
@@ -156,14 +158,22 @@ def default_ranks() -> int:
 
 
 def main() -> int:
-    """What a worker process does; a failure is one line, for a person and for the launcher."""
+    """What a worker process does; a failure is one line, for a person and for the launcher.
+
+    An error that nobody foresaw is a traceback in the launch log, which the launcher's line names:
+    it may be no more than what another rank's death looks like from here.
+    """
     introduce_worker()
+    prepare_streams()
     try:
         work(sys.argv[1:])
-    except DragomanError as error:
-        report_failure(error)
-        print(f"dragoman: {error}", file=sys.stderr)
-        return error.exit_code
+        sys.stdout.flush()
+    except (DragomanError, OSError) as error:
+        text, exit_code = explain(error)
+        if text:
+            report_failure(WorkerError(text, exit_code))
+            say_error(text)
+        return exit_code
     return 0
 
 

@@ -66,7 +66,7 @@ CONFIG_CASES = [
     ),
     Case(
         "a server of what is no bundle",
-        ["no bundle", "dragoman export . --to ctranslate2", "./export/ctranslate2-float32"],
+        ["no bundle", "dragoman export . --to ctranslate2", "serve export/ctranslate2-float32"],
         ["serve", "."],
     ),
 ]

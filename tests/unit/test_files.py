@@ -32,7 +32,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         (errno.ENOSPC, "disk is full.*free space"),
         (errno.EDQUOT, "disk is full.*free space"),
         (errno.EROFS, "cannot be written.*choose a directory"),
-        (errno.EACCES, "cannot be written.*choose a directory"),
+        (errno.EACCES, "permission denied.*choose a directory"),
         (errno.EIO, "Input/output error.*check the disk"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -73,6 +74,34 @@ def test_a_byte_order_mark_is_passed_over(mine: Path) -> None:
     plain = load_recipe(mine)
     mine.write_text(MINIMAL, encoding="utf-8-sig")
     assert load_recipe(mine) == plain
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "mine.toml").write_text(MINIMAL)
+    with pytest.raises(ConfigError, match="byte 0xe9 in its name, which is not UTF-8; rename it"):
+        load_recipe(folder / "mine.toml")
+
+
+def test_a_folder_whose_name_the_locale_lacks_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "für"
+    folder.mkdir()
+    (folder / "mine.toml").write_text(MINIMAL)
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", "run", "--dry-run", str(folder / "mine.toml")],
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "set LC_ALL=C.UTF-8 or PYTHONUTF8=1" in done.stderr
+
+
+def test_brackets_without_end_are_refused(mine: Path) -> None:
+    assert "nested too deeply" in refusal(mine, "[train]\nmax_steps = " + "[" * 5000)
 
 
 def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:

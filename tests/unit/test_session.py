@@ -69,6 +69,16 @@ def test_an_end_is_remembered(tmp_path: Path) -> None:
     assert (read_status(tmp_path).state, read_status(tmp_path).problem) == ("failed", "no")
 
 
+def test_a_bug_is_a_failure_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(LookupError), training_session(tmp_path):
+        raise LookupError("of a bug")
+    status = read_status(tmp_path)
+    assert (status.state, status.problem) == ("failed", "LookupError: of a bug")
+    with pytest.raises(KeyboardInterrupt), training_session(tmp_path):
+        raise KeyboardInterrupt
+    assert read_status(tmp_path).state == "stopped"
+
+
 def test_a_second_trainer_is_refused_and_a_first_can_be_stopped(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stderr=subprocess.DEVNULL)
     wait_until(lambda: read_session(tmp_path) is not None)

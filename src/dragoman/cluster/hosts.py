@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -167,7 +168,7 @@ def recorded_hosts(run: Path) -> Hosts | None:
         raise CheckpointError(
             "does not say which hosts the run was trained on",
             place=file,
-            remedy=f"name them anew: dragoman train {run} --hosts HOSTS",
+            remedy=f"name them anew: dragoman train {shlex.quote(str(run))} --hosts HOSTS",
         ) from error
 
 

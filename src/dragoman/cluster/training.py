@@ -8,6 +8,7 @@ and when the connection to a host ends, what was started there ends too.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -270,7 +271,7 @@ def bring_back(courier: Courier, requests: StopRequests, *, tell: Tell) -> None:
             f"stopped before all was here; {what} is still on {names}, "
             f"in {where[0].folder}/{run.place}/{CHECKPOINTS}",
             place=run.path,
-            remedy=f"dragoman resume {run.path} brings it and goes on",
+            remedy=f"dragoman resume {shlex.quote(str(run.path))} brings it and goes on",
         ) from error
     except DragomanError as error:
         tell(f"not everything came back: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -134,7 +135,9 @@ class Watch:
         if self.interrupted or self.failures:
             saved = "the last checkpoint stands" if self.failures else "everything is saved"
             raise InterruptedRunError(
-                f"stopped; {saved}", place=path, remedy=f"dragoman resume {path} goes on"
+                f"stopped; {saved}",
+                place=path,
+                remedy=f"dragoman resume {shlex.quote(str(path))} goes on",
             )
 
     def _raise_cause(self) -> None:

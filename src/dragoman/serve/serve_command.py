@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import shlex
 import signal
 import socket
 from argparse import Namespace
@@ -75,11 +76,13 @@ def serve(options: Namespace) -> int:
 
 def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Translator]:
     if not is_bundle(path):
+        export = path / "export" / default_name("ctranslate2", "float32")
         raise CheckpointError(
             "is no bundle",
             place=path,
-            remedy=f"make one of a run with dragoman export {path} --to ctranslate2, "
-            f"then serve {path}/export/{default_name('ctranslate2', 'float32')}",
+            remedy=f"make one of a run with dragoman export {shlex.quote(str(path))} "
+            "--to ctranslate2, "
+            f"then serve {shlex.quote(str(export))}",
         )
     opened = stack.enter_context(
         open_translator(

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import dragoman
+from dragoman.files import disk_errors_named, write_whole
 from dragoman.telemetry import host
 from dragoman.telemetry.events import Environment
 
@@ -39,8 +40,9 @@ def read_environment() -> Environment:
 
 
 def write_environment(environment: Environment, path: Path) -> None:
-    """Write the environment as JSON that people read too."""
-    path.write_text(json.dumps(asdict(environment), indent=1) + "\n", encoding="utf-8")
+    """Write the environment as JSON that people read too. Raises MachineError."""
+    with disk_errors_named(path):
+        write_whole(path, json.dumps(asdict(environment), indent=1) + "\n")
 
 
 def _git_state(package: Path) -> tuple[str | None, bool | None]:

@@ -291,7 +291,8 @@ class EventWriter:
     def write(self, payload: Payload, *, step: int | None = None) -> None:
         """Append one event. Numbers that JSON has no word for are written as null.
 
-        Raises MachineError where the line does not fit on the disk.
+        Raises MachineError if the line does not fit on the disk, or if the file was moved or
+        removed: what writes events would otherwise work for a directory that nobody finds.
         """
         values = as_values(payload)
         event = Event(
@@ -310,6 +311,13 @@ class EventWriter:
                 listener(event)
 
     def _append(self, line: bytes) -> None:
+        if not self.path.exists():
+            raise MachineError(
+                "this file was moved or removed while it was written",
+                place=self.path,
+                remedy="if its directory was moved, run the command again with the new place: "
+                "it goes on from the last checkpoint",
+            )
         try:
             written = self._file.write(line)
         except OSError as error:

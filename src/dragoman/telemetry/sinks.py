@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import socket
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -17,9 +22,10 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.text.metadata import create_summary_metadata
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from dragoman import units
+from dragoman.files import disk_errors_named
 from dragoman.telemetry import events
 from dragoman.telemetry.events import Event, EventListener
 from dragoman.telemetry.lines import event_lines, learning, progress_line, speed, time_left
@@ -28,7 +34,8 @@ from dragoman.telemetry.scored import MetricScored, TestScored
 from dragoman.terminal import Terminal
 
 _LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
-_TENSORBOARD_FLUSH_S = 10
+_TENSORBOARD_FORMAT = "brain.Event:2"
+_num_files = itertools.count()
 
 
 class ConsoleSink(EventListener):
@@ -39,7 +46,7 @@ class ConsoleSink(EventListener):
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self._console = console or Terminal(highlight=False)
+        self._console = console or Terminal(outlives_reader=True, highlight=False)
         self._quiet = quiet
         self._progress = Progress()
         self._live: Live | None = None
@@ -123,10 +130,20 @@ class TensorBoardSink(EventListener):
     """Writes the scalars that TensorBoard shows, and sample translations as text.
 
     Steps after a resume hide what an interrupted process had written for the same steps.
+    Raises MachineError when the disk takes no more. Nothing is written in a thread, which could
+    only print a traceback of that.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._writer = EventFileWriter(str(directory), flush_secs=_TENSORBOARD_FLUSH_S)
+        self._directory = directory
+        # TensorBoard reads files of this name; the parts keep those of all processes apart.
+        parts = (int(time.time()), socket.gethostname(), os.getpid(), next(_num_files))
+        name = ".".join(["events.out.tfevents", *map(str, parts)])
+        with disk_errors_named(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = (directory / name).open("wb")
+        self._writer = RecordWriter(self._file)
+        self._write(TensorBoardEvent(wall_time=time.time(), file_version=_TENSORBOARD_FORMAT))
         self._sample: tuple[int | None, int] = (None, 0)
 
     def __call__(self, event: Event) -> None:
@@ -146,8 +163,9 @@ class TensorBoardSink(EventListener):
                 self._add(event, summary=Summary(value=values))
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
+        """Close the file."""
+        with suppress(OSError):  # each write was flushed, so that this only repeats an error
+            self._file.close()
 
     def _restart(self, event: Event) -> None:
         if event.payload["resumed_from_step"] is not None:
@@ -171,7 +189,12 @@ class TensorBoardSink(EventListener):
 
     def _add(self, event: Event, *, step: int | None = None, **what: object) -> None:
         at = (event.step or 0) if step is None else step
-        self._writer.add_event(TensorBoardEvent(wall_time=event.time, step=at, **what))
+        self._write(TensorBoardEvent(wall_time=event.time, step=at, **what))
+
+    def _write(self, event: TensorBoardEvent) -> None:
+        with disk_errors_named(self._directory):
+            self._writer.write(event.SerializeToString())
+            self._writer.flush()
 
 
 def _scalars(event: Event) -> dict[str, float | None]:

@@ -33,9 +33,11 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
     directory = Path(os.path.realpath(directory))
     # Of this process alone: the files of another that writes to the same place are not mixed in.
     draft = _hidden(directory, f"{os.getpid()}.draft")
+    begun = False
     try:
         _remove_abandoned(directory)
         draft.mkdir(parents=True)
+        begun = True
         fill(draft)
         digests = {path.name: _digest(path) for path in sorted(draft.iterdir())}
         text = json.dumps(digests, indent=1)
@@ -52,6 +54,13 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
         _flush(directory.parent)
         shutil.rmtree(older, ignore_errors=True)
     except (OSError, SafetensorError) as error:
+        if begun and not draft.exists():
+            raise MachineError(
+                "this directory was moved or removed while it was written",
+                place=directory,
+                remedy="if the directory above it was moved, run the command again with the new "
+                "place",
+            ) from error
         shutil.rmtree(draft, ignore_errors=True)
         raise MachineError(
             f"cannot be written: {getattr(error, 'strerror', None) or error}",

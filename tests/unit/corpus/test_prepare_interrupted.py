@@ -170,7 +170,7 @@ def test_a_read_only_directory_is_one_line(tmp_path_factory: pytest.TempPathFact
     if is_root:
         os.seteuid(65534)
     try:
-        with pytest.raises(MachineError, match=r"out: cannot be written; choose a directory"):
+        with pytest.raises(MachineError, match=r"out: permission denied; choose a directory"):
             prepare(config, folder / "out", workers=1)
     finally:
         if is_root:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import resource
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from dragoman.errors import MachineError
 from dragoman.telemetry.events import Alert, CheckpointWritten, CorpusStage, Event
 from dragoman.telemetry.scored import MetricScored
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
@@ -89,6 +91,21 @@ def test_a_metric_of_your_own_is_shown(tmp_path: Path) -> None:
     sink.close()
     curves = EventAccumulator(str(tmp_path)).Reload()
     assert [(point.step, point.value) for point in curves.Scalars("eval_ter")] == [(100, 41.25)]
+
+
+def test_a_full_disk_is_named_where_it_happens(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sink = TensorBoardSink(tmp_path)
+    event_of_run = next(one for one in RUN if one.kind == "train_interval")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        with pytest.raises(MachineError, match="disk is full"):
+            sink(event_of_run)
+        sink.close()
+        with pytest.raises(MachineError, match="disk is full"):
+            TensorBoardSink(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_validations_line_up_below_each_other() -> None:

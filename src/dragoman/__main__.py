@@ -1,0 +1,22 @@
+"""The command `dragoman`, and `python -m dragoman`: Ctrl-C first, all else after it."""
+
+import sys
+
+try:
+    from dragoman.interrupts import end_at_once_on_interrupt
+except KeyboardInterrupt:  # the only one that is not caught there
+    sys.exit(130)
+
+
+def main() -> int:
+    """Run one command; returns its exit code."""
+    end_at_once_on_interrupt()
+    from dragoman import cli
+
+    code = cli.main()
+    end_at_once_on_interrupt()  # while Python ends its threads and modules
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

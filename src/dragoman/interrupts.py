@@ -1,0 +1,62 @@
+"""Ctrl-C: a process ends with exit code 130 and no traceback, whatever it is doing.
+
+Nothing heavy is imported here: this is what a command does first of all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Final
+
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+
+_interrupted = False
+
+
+def end_at_once_on_interrupt() -> None:
+    """Let Ctrl-C end the process without a word of Python's, until `interrupts_raise`.
+
+    For the time before and after the work, when there is nothing to save or to remove. A process
+    whose parent has it ignore Ctrl-C, such as a job in the background of a script, goes on with it.
+    """
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _raise_interrupt):
+        signal.signal(signal.SIGINT, _end_at_once)
+
+
+def interrupts_raise() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, so that the work that now begins can be put in order.
+
+    Python drops an exception in a callback, such as those of its importer, and only prints it;
+    that Ctrl-C is repeated when the callback has ended.
+    """
+    if signal.getsignal(signal.SIGINT) is not _end_at_once:
+        return
+    signal.signal(signal.SIGINT, _raise_interrupt)
+    sys.unraisablehook = _repeat_interrupt
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C has come since `interrupts_raise`."""
+    return _interrupted
+
+
+def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
+
+def _repeat_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"dragoman: interrupted\n")
+    os._exit(INTERRUPTED)

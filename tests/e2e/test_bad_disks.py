@@ -1,0 +1,153 @@
+"""A disk that fills up at any moment of any command: one line, and the same command goes on later.
+
+The disk is a small file system of its own, as only root can make it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bad_input import write_good_folder
+from dragoman.cli import main
+from forked_command import execute
+
+_DISK_BYTES = 6_000_000
+_STEP_BYTES = 4096
+_ALL_SIZES = range(0, 400_000, _STEP_BYTES)
+_FEW_SIZES = (0, 4096, 8 * 4096, 20 * 4096)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that writes to the disk.
+
+    words: {run} is a trained run there. says_there: whether its standard output is on the disk too.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    says_there: bool = False
+
+    def execute(self) -> tuple[int, str]:
+        """Exit code and standard error."""
+        output = "disk/standard-output" if self.says_there else os.devnull
+        return execute(self.words, output=output)
+
+
+PLACES = ("--prepared", "disk/prepared", "--workers", "1")
+COMMANDS = [
+    Command("run", ("run", "small.toml", "--ranks", "1", "--runs", "disk/runs", *PLACES)),
+    Command(
+        "run, output",
+        ("run", "small.toml", "--ranks", "1", "--runs", "disk/runs", *PLACES),
+        says_there=True,
+    ),
+    Command("prepare", ("prepare", "small.toml", *PLACES)),
+    Command("train", ("train", "disk/begun")),
+    Command("train, output", ("train", "disk/begun"), says_there=True),
+    Command("report", ("report", "disk/trained"), says_there=True),
+    Command("export", ("export", "disk/trained", "--to", "bundle"), says_there=True),
+    Command(
+        "translate",
+        ("translate", "disk/trained", "--input", "train.en", "--output", "disk/out"),
+        says_there=True,
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text, shards and a finished run."""
+    folder = tmp_path_factory.mktemp("trained")
+    with contextlib.chdir(folder):
+        write_good_folder()
+        assert main(["run", "small.toml", "--ranks", "1", "--workers", "1"]) == 0
+    return folder
+
+
+@pytest.fixture
+def disk(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small disk beside the text, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    write_good_folder()
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "dragoman-test", str(path)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs root and the right to mount a small file system")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def furnish(disk: Path, trained: Path) -> None:
+    """What a command finds there: a finished run, and one that was only begun."""
+    for entry in disk.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    (run,) = (trained / "runs").iterdir()
+    shutil.copytree(run, disk / "trained")
+    shutil.rmtree(disk / "trained" / "checkpoints" / "step-0000001", ignore_errors=True)
+    shutil.copytree(run, disk / "begun", ignore=shutil.ignore_patterns("step-*", "samples", "log*"))
+
+
+def fill(disk: Path, free_bytes: int) -> Path:
+    """A file that leaves so much room on the disk."""
+    filler = disk / "filler"
+    state = os.statvfs(disk)
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, state.f_bavail * state.f_frsize - free_bytes)
+    state = os.statvfs(disk)
+    assert abs(state.f_bavail * state.f_frsize - free_bytes) < _STEP_BYTES
+    return filler
+
+
+def check_every_size(
+    command: Command, sizes: Iterator[int], disk: Path, trained: Path
+) -> Counter[str]:
+    """How many sizes were too small, and how many were enough."""
+    ends: Counter[str] = Counter()
+    for free_bytes in sizes:
+        furnish(disk, trained)
+        filler = fill(disk, free_bytes)
+        code, said = command.execute()
+        where = f"{command.name} with {free_bytes} bytes free: exit code {code}: {said}"
+        if code == 0:
+            ends["enough"] += 1
+            assert said == "", where
+            continue
+        ends["too small"] += 1
+        assert code == 1, where
+        assert said.count("\n") == 1, where
+        assert said.startswith("dragoman: "), where
+        assert "; " in said, where
+        filler.unlink()
+        code, said = command.execute()
+        assert (code, said) == (0, ""), f"once there was room again, after {where}: {said}"
+    return ends
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_disk_with_little_room_is_one_line(command: Command, disk: Path, trained: Path) -> None:
+    ends = check_every_size(command, iter(_FEW_SIZES), disk, trained)
+    assert ends["too small"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_amount_of_room_is_enough_or_one_line(
+    command: Command, disk: Path, trained: Path
+) -> None:
+    ends = check_every_size(command, iter(_ALL_SIZES), disk, trained)
+    print(f"{command.name}: {dict(ends)}")
+    assert ends["too small"] > 0
