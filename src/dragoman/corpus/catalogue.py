@@ -75,7 +75,7 @@ class Catalogue:
                 self._index = importlib.import_module("mtdata.index").INDEX
                 self._dataset_id = importlib.import_module("mtdata.entry").DatasetId
                 self._cache = importlib.import_module("mtdata.cache").Cache
-                self._parser = importlib.import_module("mtdata.parser").Parser
+                parser: Any = importlib.import_module("mtdata.parser")
                 self._tags = importlib.import_module("mtdata.iso.bcp47")
         except ImportError as error:
             raise MachineError(
@@ -83,6 +83,9 @@ class Catalogue:
                 place="mtdata",
                 remedy='pip install "dragoman[fetch]"',
             ) from error
+        self._parser = parser.Parser
+        # It warns of a file that is closed before its end, which may be long after an error.
+        parser.log = logging.Logger("mtdata.parser", logging.CRITICAL)
 
     def find(self, entry_id: str, *, source_language: str, target_language: str) -> NamedCorpus:
         """The entry of that id; ConfigError where there is none or its languages are not ours."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import hashlib
 import io
@@ -383,13 +384,15 @@ def test_a_damaged_archive_is_removed_and_comes_again(
 
 
 def test_sides_of_different_length_are_refused(
-    tmp_path: Path, mirror: Mirror, add_entry: Any
+    tmp_path: Path, mirror: Mirror, add_entry: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirror.pages |= {"/x.de": Page(text(GERMAN)), "/x.en": Page(text(ENGLISH[:-1]))}
     urls = (mirror.url("/x.de"), mirror.url("/x.en"))
     with pytest.raises(CorpusError, match="unequal number"):
         get(add_entry("Local-some-1-deu-eng", url=urls, ext="txt"), tmp_path)
     assert not files_in(tmp_path)
+    gc.collect()
+    assert not caplog.records, "mtdata logs nothing, not even when its readers are closed"
 
 
 def test_a_server_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:

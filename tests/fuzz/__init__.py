@@ -1,0 +1,1 @@
+"""Drivers that try hostile input for as long as they are given."""
