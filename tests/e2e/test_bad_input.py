@@ -79,7 +79,7 @@ CORPUS_CASES = [
     ),
     Case(
         "text that is not UTF-8",
-        ["train.en", "line 60", "UTF-8"],
+        ["train.en", "line 2", "UTF-8"],
         spoil=write("train.en", b"a\n\xe4\n" * 30),
     ),
     Case(

@@ -101,7 +101,7 @@ def test_a_folder_whose_name_the_locale_lacks_is_refused(tmp_path: Path) -> None
 
 
 def test_brackets_without_end_are_refused(mine: Path) -> None:
-    assert "nested too deeply" in refusal(mine, "[train]\nmax_steps = " + "[" * 5000)
+    assert "nested over 16 deep" in refusal(mine, "[train]\nmax_steps = " + "[" * 5000)
 
 
 def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
