@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from dragoman.corpus.dedup import HeldOutSides, distinct_keys, pair_keys, repeated
@@ -44,3 +46,27 @@ def test_overlap_counts_the_shared_sides() -> None:
     held_out.add("c", "d")
     pairs = [("x", "y"), ("a", "y"), ("x", "d"), ("a", "d"), ("b", "a")]
     assert [held_out.overlap(*pair) for pair in pairs] == [0, 1, 1, 2, 0]
+
+
+def test_places_are_mixed_as_splitmix64_does() -> None:
+    """The first outputs of its authors' splitmix64.c for a seed of 0."""
+    keys = distinct_keys(np.zeros(3, dtype=np.uint64), first_ordinal=0)
+    assert list(map(int, keys)) == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    later = distinct_keys(np.full(1, 5, dtype=np.uint64), first_ordinal=2)
+    assert int(later[0]) == 0x06C45D188009454F ^ 5
+
+
+def test_a_key_is_the_blake2b_of_both_sides_on_every_machine() -> None:
+    salt = (7).to_bytes(16, "little")
+    digest = hashlib.blake2b("größer\tbigger".encode(), digest_size=8, salt=salt).digest()
+    assert pair_keys(["größer"], ["bigger"], seed=7)[0] == int.from_bytes(digest, "little")
+
+
+def test_held_out_pairs_may_be_given_at_once() -> None:
+    sides = HeldOutSides([("a", "b"), ("c", "d")])
+    assert [sides.overlap(*pair) for pair in (("a", "b"), ("a", "x"), ("x", "d"), ("b", "a"))] == [
+        2,
+        1,
+        1,
+        0,
+    ]

@@ -324,7 +324,8 @@ def test_a_pair_that_two_files_have_is_kept_once(tmp_path: Path) -> None:
     assert manifest.train.pairs == 300
     assert manifest.train.dropped == {"duplicate": 300}
     rejected = list(read_rejected(tmp_path / "once", "train"))
-    assert {(pair.filter, pair.file) for pair in rejected} == {("duplicate", "second.en")}
+    whys = {(pair.filter, pair.score, pair.file) for pair in rejected}
+    assert whys == {("duplicate", 1.0, "second.en")}
     assert sorted(pair.line for pair in rejected) == list(range(1, 301))
     kept = FilterConfig(drop_duplicates=False)
     manifest = prepare(config.model_copy(update={"filters": kept}), tmp_path / "twice", workers=1)
