@@ -303,6 +303,8 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("MTDATA", str(Path("build/mtdata").resolve()))
     Path(os.environ["MTDATA"]).mkdir(parents=True, exist_ok=True)
     entry = _Entry()
+    gc.collect()
+    gc.freeze()  # mtdata's index is so large that each collection would take a second
     signal.signal(signal.SIGPROF, _too_slow)
     warnings.filterwarnings("ignore", module="zipfile")  # of names that are there twice
     log = _Log()
