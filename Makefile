@@ -6,7 +6,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo lab test test-all check format bench docs clean
+.PHONY: setup demo lab test test-all mutation check format bench docs clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/pytest
+
+# Changes the code at many places and asks whether a test notices: hours. MODULES="train/step ..." runs some.
+mutation: $(READY)
+	$(BIN)/python tools/mutation.py $(MODULES)
 
 check: $(READY)
 	$(BIN)/ruff check .

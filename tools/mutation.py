@@ -1,0 +1,178 @@
+"""Mutants of the modules that must not be wrong, and whether a test notices each: mutmut 3.
+
+    .venv/bin/python tools/mutation.py [MODULE ...]      all modules of TESTS, or some
+
+Each module runs by itself in `build/mutation/<module>` with only the tests that hold it, so that a
+mutant costs seconds. What survives is printed; docs/mutation.md says of the known ones why.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import tomli_w
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+PLACE: Final = REPOSITORY / "build" / "mutation"
+
+_CORPUS: Final = ("unit/corpus/test_prepare.py", "unit/corpus/test_clean.py")
+_LEFT_OUT: Final = (
+    "unit/corpus/test_prepare.py::test_the_result_does_not_depend_on_the_number_of_workers"
+)
+"""It starts processes, 15 s for each mutant."""
+_DISTRIBUTED: Final = ("distributed/test_strategies.py",)
+_DILOCO: Final = (
+    "distributed/test_diloco.py",
+    "distributed/test_diloco_gradients.py",
+    "distributed/test_diloco_work.py",
+)
+_REPORT: Final = (
+    "golden/test_verdicts.py",
+    "golden/test_recorded_runs.py",
+    "golden/test_damaged_records.py",
+)
+
+TESTS: Final[dict[str, tuple[str, ...]]] = {
+    "corpus/dedup": ("unit/corpus/test_dedup.py", *_CORPUS),
+    "corpus/selection": _CORPUS,
+    "data/sampler": ("unit/data/test_sampler.py", "unit/data/test_loader.py"),
+    "train/step": ("unit/train/test_step.py",),
+    "train/checkpoint": ("unit/train/test_checkpoint.py",),
+    "distributed/all_reduce": ("distributed/test_gradient_sync.py", *_DISTRIBUTED),
+    "distributed/diloco": _DILOCO,
+    "distributed/diloco_work": _DILOCO,
+    "distributed/fragments": _DILOCO,
+    "distributed/gradient_sync": ("distributed/test_gradient_sync.py", *_DISTRIBUTED),
+    "distributed/host_sum": ("distributed/test_packed_sum.py", *_DILOCO),
+    "distributed/outer": _DILOCO,
+    "distributed/outer_adam": _DILOCO,
+    "distributed/packed_sum": ("distributed/test_packed_sum.py",),
+    "distributed/packing": ("distributed/test_packed_sum.py",),
+    "distributed/powersgd": ("distributed/test_powersgd.py",),
+    "distributed/probe": ("unit/distributed/test_probe.py",),
+    "distributed/strategy": _DISTRIBUTED,
+    "distributed/topology": ("distributed/test_world.py", *_DISTRIBUTED),
+    "distributed/world": ("distributed/test_world.py",),
+    "report/convergence": _REPORT,
+    "report/cost": ("golden/test_cost.py", *_REPORT),
+    "report/health": _REPORT,
+    "report/network": ("unit/report/test_network_fit.py", *_REPORT),
+    "report/speed": ("unit/report/test_rates.py", *_REPORT),
+    "report/trend": ("unit/report/test_trend.py", *_REPORT),
+    "serve/batcher": ("unit/serve/test_batcher.py",),
+    "serve/limits": ("e2e/test_server.py", "e2e/test_server_connections.py"),
+}
+"""Module of src/dragoman -> files of tests/ that run for each of its mutants."""
+
+
+def main(wanted: list[str]) -> int:
+    """Run the wanted modules; 0 if each could be run."""
+    unknown = [module for module in wanted if module not in TESTS]
+    if unknown:
+        print(f"not in the table: {', '.join(unknown)}; known: {', '.join(TESTS)}", file=sys.stderr)
+        return 2
+    failed = False
+    for module in wanted or TESTS:
+        began = time.monotonic()
+        results = _run(module)
+        counts = Counter(results.values())
+        caught = counts["killed"] + counts["timeout"]
+        failed |= not results or "not checked" in counts
+        print(
+            f"{module}: {caught} of {len(results)} mutants noticed, {dict(counts)}, "
+            f"{time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        for name, status in results.items():
+            if status not in ("killed", "timeout", "not checked"):
+                print(_difference(module, name, status), flush=True)
+    return int(failed)
+
+
+def _run(module: str) -> dict[str, str]:
+    """Status of each mutant of a module, by its name; empty if mutmut could not run."""
+    place = PLACE / module
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("src", "tests"):
+        shutil.copytree(REPOSITORY / folder, place / folder, symlinks=True, ignore=ignored)
+    (place / "pyproject.toml").write_text(tomli_w.dumps(_settings(module)), encoding="utf-8")
+    log = place / "mutmut.log"
+    with log.open("wb") as file:
+        done = subprocess.run(
+            [_mutmut(), "run", "--max-children", str(os.cpu_count() or 1)],
+            cwd=place,
+            env=_environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    found = _mutmut_says(place, "results", "--all", "true")
+    results = dict(re.findall(r"^\s+(\S+__mutmut_\d+): (.+)$", found, re.MULTILINE))
+    if done.returncode or not results:
+        print(f"{module}: mutmut ended with {done.returncode}; see {log}", file=sys.stderr)
+    return results
+
+
+def _settings(module: str) -> dict[str, object]:
+    return {
+        "tool": {
+            "pytest": {
+                "ini_options": {
+                    "addopts": "-q --import-mode=importlib -p no:cacheprovider",
+                    "pythonpath": ["tests"],
+                    "timeout": 300,
+                    "markers": ["slow: left out here"],
+                }
+            },
+            "mutmut": {
+                "source_paths": ["src"],
+                "only_mutate": [f"src/dragoman/{module}.py"],
+                "pytest_add_cli_args": ["-m", "not slow", f"--deselect=tests/{_LEFT_OUT}"],
+                "pytest_add_cli_args_test_selection": [f"tests/{name}" for name in TESTS[module]],
+                "process_isolation": "forkserver",  # torch does not like to be forked
+                "timeout_multiplier": 5.0,
+                "timeout_constant": 5.0,
+            },
+        }
+    }
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def _mutmut() -> str:
+    return str(Path(sys.executable).with_name("mutmut"))
+
+
+def _mutmut_says(place: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [_mutmut(), *arguments],
+        cwd=place,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+def _difference(module: str, name: str, status: str) -> str:
+    """What a mutant changed, its lines without what stands around them."""
+    shown = _mutmut_says(PLACE / module, "show", name).splitlines()
+    changed = [line for line in shown if re.match(r"[+-](?![+-])", line)]
+    return "\n".join([f"  {status}: {name}", *(f"    {line}" for line in changed)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
