@@ -291,7 +291,10 @@ def test_no_contradiction_in_some_hundred_logs() -> None:
     assert _report(seen) >= 300
     for key in ("trained", "overfitting", "network", "processors"):
         for answer in ("yes", "no", "cannot tell"):
-            assert seen[key, answer], f"no log was answered {answer} on {key}"
+            # A full processor needs a host that is busy in every sample, which chance hardly
+            # makes: test_verdicts.py has such a log.
+            if (key, answer) != ("processors", "yes"):
+                assert seen[key, answer], f"no log was answered {answer} on {key}"
 
 
 @pytest.mark.slow

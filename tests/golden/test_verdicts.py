@@ -75,7 +75,7 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
             "throttled": "cannot tell",
             "cost": "cannot tell",
             "corpus": "cannot tell",
-            "learning_rate": "cannot tell",
+            "learning_rate": "measured",
         },
     ),
     "still improving": (Recorded(dev_loss=_power_law), {"trained": "no", "overfitting": "no"}),
