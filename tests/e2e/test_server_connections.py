@@ -79,12 +79,12 @@ def test_the_rows_of_a_client_that_has_gone_leave_the_queue(server: Server, path
 
     left = f'dragoman_requests_total{{path="{path}",status="499"}}'
     before = numbers().get(left, 0.0)
-    text = "\n".join([LONG] * 9)
+    text = "\n".join([LONG] * 4)
     body = {"q": text, "target": "de"} if "libre" in path else {"text": text, "beam_size": 10}
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(server.connect()).sendall(post(path, json.dumps(body).encode()))
-        wait_until(lambda: waiting() > 1000)
+        wait_until(lambda: waiting() > 600)
     wait_until(lambda: waiting() == 0)
     if path != "/translate/stream":  # of which some lines may have been answered
         assert numbers()[left] == before + 2
