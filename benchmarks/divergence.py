@@ -6,7 +6,7 @@ Trains a small model on the demo's text for 2,500 steps, then trains on from it 
 healthy runs at a constant rate, two at ten times that, which lifts the loss for a while, and ten in
 which something goes wrong at a known step. Prints for each its losses, what `dragoman report` says
 of it, and where and with which words it was stopped. A healthy run that is stopped is an error, and
-so is a fault that is not stopped within 200 steps. Six minutes on one idle core.
+so is a fault that is not stopped within 200 steps. Some minutes on one idle core.
 
 Faults are planted from outside: in the learning rate, in the batches or in one weight or gradient.
 """

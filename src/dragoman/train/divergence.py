@@ -2,10 +2,10 @@
 
 The loss is judged by its trend, never by one batch: the median of 40 updates against the lowest
 such median so far. It has diverged when the last median stands `far` above the lowest, or when the
-last three, of 120 updates together, all stand half as far above it. Far is the largest of:
+last three, of 120 updates together, all stand 0.4 times as far above it. Far is the largest of:
 
 - five standard deviations of the difference of two such medians, told from the noise between
-  batches, that is from what neighbours differ by (never halved);
+  batches, that is from what neighbours differ by (this is never less);
 - a third of the way back to the loss of a model that knows nothing, the logarithm of the number
   of target pieces;
 - a tenth of that loss, for a model that has hardly learnt.
@@ -15,8 +15,8 @@ of a single batch; and the dev loss, which has no such noise, confirms it: both 
 what they were. When the dev loss alone rises, that is overfitting or another kind of text.
 
 A learning rate that is raised again lifts the loss of a trained model for a while: the demo's own
-peak rate, 30 times a usual one of fine-tuning, by a twentieth of the way back, and 90 times by an
-eighth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10 5`,
+peak rate, 30 times a usual one of fine-tuning, by a twentieth of the way back. Targets of other
+sources take it a sixth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10 5`,
 marian-dev, src/training/scheduler.h) compares a fast moving average of 10 updates with a slow one
 of 1000 by five standard deviations of the losses, and only after 1000 updates. That is later than
 a fine-tuning may be long, and a mean lets one wild batch speak for ten: hence medians. The lowest
@@ -43,7 +43,8 @@ from dragoman.train.steps import step_number
 WINDOW: Final = 40
 """Updates whose median is judged."""
 _WINDOWS: Final = 3
-"""So many medians in a row must be above the lower limit."""
+_LASTING: Final = 0.4
+"""So many medians in a row, by so much of what is far, are enough, too."""
 DEVIATIONS: Final = 5.0
 """Of the difference that chance makes; Marian's default."""
 WAY_BACK: Final = 1 / 3
@@ -117,7 +118,7 @@ class LossTrend(BaseModel):
             known, at = self.lowest, self.lowest_step
             by_chance = self.noise * _OF_TWO_MEDIANS
         far = _far(known, untrained_loss)
-        for num_windows, rise in ((1, far), (_WINDOWS, far / 2)):
+        for num_windows, rise in ((1, far), (_WINDOWS, _LASTING * far)):
             limit = known + max(DEVIATIONS * by_chance, rise)
             judged = after.recent[-num_windows * WINDOW :]
             windows = [judged[n : n + WINDOW] for n in range(0, len(judged), WINDOW)]
