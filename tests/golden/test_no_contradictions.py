@@ -74,7 +74,13 @@ def _trained_and_overfitting(log: Log, answers: Answers) -> Iterator[str]:
         yield "fully trained, having learnt nothing"
     if log.dev == "falls" and log.intervals >= 12 and log.killed_at is None and not log.dropped:
         yield "fully trained while the dev loss falls"
-    if log.dev == "rises" and log.text in ("rises", "turns") and log.intervals >= 12:
+    text_is_known = "train_slice_loss" not in log.dropped
+    if (
+        log.dev == "rises"
+        and log.text in ("rises", "turns")
+        and log.intervals >= 12
+        and text_is_known
+    ):
         yield "fully trained while both losses rise"
     if log.dev == "constant":
         yield "fully trained with weights that never change"

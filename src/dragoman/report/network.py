@@ -18,6 +18,11 @@ NETWORK_BOUND = 0.2
 
 A network without end would then make steps faster by a quarter or more (Amdahl 1967).
 """
+_MOST_CAPACITY = 1.25
+"""Times the measured capacity. A run cannot send more, so that figure is not of this run's link.
+
+The measurement itself is within some percent, and a limited port lets a burst through.
+"""
 _LARGE_RESIDUAL = 0.1
 """Of a step: what waited longer or shorter than computed by more has another cause."""
 
@@ -80,15 +85,27 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
         say = f"Waiting for the network took {part}: too near the limit."
         return "cannot tell", say, "More steps narrow the interval."
     explained = _explained_share(facts)
-    if max(explained or 0.0, measures.least_network_share(facts)) >= NETWORK_BOUND:
+    sent_faster = _times_capacity(facts) > _MOST_CAPACITY
+    share = 0.0 if explained is None or sent_faster else explained
+    if max(share, measures.least_network_share(facts)) >= NETWORK_BOUND:
         say = f"Waiting for the network took {part}."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     say = f"Waiting took {part}: for the network, or for ranks that are late in turn."
+    if sent_faster:
+        say += " The run sent more in a second than the link carried when it was measured."
+        return "cannot tell", say, "Measure the link again: dragoman doctor --hosts."
     if explained is None:
         say += " The capacity of the link, or what a step sends, was not measured."
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
+
+
+def _times_capacity(facts: Facts) -> float:
+    """What a run sent in a second, on average, over the measured capacity; 0 if unknown."""
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    seconds_s = measures.step_s(facts)
+    return wire / seconds_s / capacity if wire and capacity and seconds_s else 0.0
 
 
 def _explained_share(facts: Facts) -> float | None:
