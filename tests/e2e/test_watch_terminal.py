@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ class Terminal:
     def __init__(self, place: Path, command: list[str]) -> None:
         self._tmux = ["tmux", "-S", str(place / "tmux"), "-f", os.devnull]
         self.code = place / "code"
-        script = f"{' '.join(command)}; echo $? > {self.code}; sleep 100"
+        script = f"{shlex.join(command)}; echo $? > {shlex.quote(str(self.code))}; sleep 100"
         self._do("new-session", "-d", "-x", "80", "-y", "24", script)
 
     def text(self) -> str:
@@ -62,7 +63,7 @@ def terminal(run: Path) -> Iterator[Terminal]:
     if shutil.which("tmux") is None:
         pytest.skip("needs tmux")
     run.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "dragoman.cli", "watch", str(run), "--price", "'3 USD'"]
+    command = [sys.executable, "-m", "dragoman.cli", "watch", str(run), "--price", "3 USD"]
     opened = Terminal(run, command)
     yield opened
     opened.close()

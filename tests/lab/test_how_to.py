@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import zipfile
 from pathlib import Path
@@ -70,7 +71,7 @@ def lab(make_lab: OpenLab, tmp_path: Path) -> Lab:
 @pytest.mark.timeout(900)
 def test_the_commands_work_as_they_are_written(lab: Lab) -> None:
     (lab.desk.home / "hosts.toml").write_text(block("toml"))
-    path = f"PATH={Path(sys.executable).parent}:$PATH"
+    path = f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
     for command in commands():
         lab.desk.run(["sh", "-c", f"{path}; {command}"], timeout_s=300)
     (run,) = (lab.desk.home / "runs").iterdir()
