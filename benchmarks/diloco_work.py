@@ -20,12 +20,12 @@ from unittest import mock
 
 import torch.distributed as dist
 
+from dragoman.base.malloc import keep_freed_memory
 from dragoman.distributed import diloco
 from dragoman.distributed.diloco_work import measure_weight_s
+from dragoman.distributed.launch import NO_GPUS
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE
 from dragoman.distributed.world import join_world
-from dragoman.launch import NO_GPUS
-from dragoman.malloc import keep_freed_memory
 
 WHOLE = sys.maxsize
 

@@ -26,19 +26,19 @@ from unittest import mock
 
 import torch
 
-from dragoman import run as steps
+from dragoman.base.errors import DivergenceError
 from dragoman.corpus.special_ids import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update, merged
-from dragoman.errors import DivergenceError
 from dragoman.export.origin import Origin
-from dragoman.recipe import load_recipe
+from dragoman.inference.translation import new_model
+from dragoman.recipe.recipe import load_recipe
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.verdicts import judge
-from dragoman.run_directory import RunDirectory
+from dragoman.run import run as steps
 from dragoman.train.schedule import learning_rate
-from dragoman.translation import new_model
 
 VOCAB_SIZE = 1000
 MODEL = ["model.d_model=64", "model.d_ffn=256", "model.encoder_layers=1", "model.decoder_layers=1"]
@@ -189,9 +189,9 @@ def _planted(case: Case) -> Iterator[None]:
         return model.found
 
     with (
-        mock.patch("dragoman.worker.learning_rate", planted_rate),
-        mock.patch("dragoman.worker.merged", planted_updates),
-        mock.patch("dragoman.worker.new_model", kept_model),
+        mock.patch("dragoman.run.worker.learning_rate", planted_rate),
+        mock.patch("dragoman.run.worker.merged", planted_updates),
+        mock.patch("dragoman.run.worker.new_model", kept_model),
     ):
         yield
 

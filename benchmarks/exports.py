@@ -21,10 +21,10 @@ from dragoman.export.export import Request, export
 from dragoman.export.huggingface import translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.onnx import translate_with_onnx
+from dragoman.inference.translation import TranslationModel, checkpoint_path
 from dragoman.model.config import SearchConfig
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
-from dragoman.translation import TranslationModel, checkpoint_path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 QUANTIZATIONS: tuple[Quantization, ...] = ("float32", "float16", "int8")

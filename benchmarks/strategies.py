@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import torch
 from torch import Tensor, nn
 
-from dragoman import units
-from dragoman.auto import link_of, resolved
+from dragoman.base import units
+from dragoman.base.malloc import keep_freed_memory
 from dragoman.cluster import strategies
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.plan import choose
@@ -43,7 +43,7 @@ from dragoman.distributed.strategy import GradientSync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.traffic import interface_bytes
 from dragoman.distributed.world import World
-from dragoman.malloc import keep_freed_memory
+from dragoman.run.auto import link_of, resolved
 from lab.laboratory import INTERFACE, open_lab
 from lab.namespaces import why_no_lab
 from lab.ranks_on_hosts import run_on_hosts

@@ -31,15 +31,15 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from dragoman.base.malloc import keep_freed_memory
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, Update
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import join_world
-from dragoman.malloc import keep_freed_memory
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import load_recipe
+from dragoman.recipe.recipe import load_recipe
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
 from dragoman.telemetry import events, samples

@@ -40,10 +40,10 @@ from dragoman.evaluate.metrics import bleu
 from dragoman.evaluate.validate import read_lines
 from dragoman.export.export import Request, export
 from dragoman.export.huggingface import to_huggingface
+from dragoman.inference.translation import TranslationModel
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import load_recipe
-from dragoman.run_directory import RunDirectory
-from dragoman.translation import TranslationModel
+from dragoman.recipe.recipe import load_recipe
+from dragoman.recipe.run_directory import RunDirectory
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ENGINES = REPOSITORY / "benchmarks/translate_engines"

@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from dragoman.launch import end_with_parent
+from dragoman.distributed.launch import end_with_parent
 
-_WARM = ("torch._dynamo", "toy_fit", "dragoman.commands", "dragoman.worker")
+_WARM = ("torch._dynamo", "toy_fit", "dragoman.run.run", "dragoman.run.worker")
 """What PyTorch's optimizers load when the first is made, and all else that most ranks need."""
 
 

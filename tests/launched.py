@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from dragoman.errors import ConfigError, DragomanError
-from dragoman.launch import introduce_worker, launch_workers, report_failure
+from dragoman.base.errors import ConfigError, DragomanError
+from dragoman.distributed.launch import introduce_worker, launch_workers, report_failure
 
 
 def meet() -> None:

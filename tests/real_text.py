@@ -15,7 +15,7 @@ Split = Literal["train", "valid", "test"]
 @cache
 def real_lines(split: Split, language: Language) -> list[str]:
     """The sentences of one side: 21,249 of train, 500 each of valid and test."""
-    sample = files("dragoman") / "recipes" / "demo"
+    sample = files("dragoman") / "recipe" / "shipped" / "demo"
     if split == "train":
         text = lzma.decompress((sample / "train.tsv.xz").read_bytes()).decode()
     else:

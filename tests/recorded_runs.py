@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragoman.recipe import dump_toml, load_recipe
+from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.telemetry.events import (
     SCHEMA_VERSION,
     CheckpointWritten,

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from dragoman import run as steps
-from dragoman.recipe import load_recipe
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.recipe import load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run import run as steps
 from real_text import Split, write_real_text
 
 NUM_PAIRS = 2000

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from dragoman.errors import CorpusError
+from dragoman.base.errors import CorpusError
 
 
 def squarer() -> Callable[[int], int]:

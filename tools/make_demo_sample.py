@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 SOURCE = "doc-libreoffice-help"
-SAMPLE = Path(__file__).parents[1] / "src" / "dragoman" / "recipes" / "demo"
+SAMPLE = Path(__file__).parents[1] / "src" / "dragoman" / "recipe" / "shipped" / "demo"
 WORDS = range(3, 21)
 LENGTH_RATIO = (0.6, 2.2)
 HELD_OUT = {"test": 500, "valid": 500}

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "recipe.md"
 HEADER = """# Recipe

@@ -20,7 +20,8 @@ from torch import Tensor
 
 def main() -> int:
     """The command line, whose workers are this file again."""
-    from dragoman import cli, launch
+    from dragoman import cli
+    from dragoman.distributed import launch
 
     ordinary: Callable[..., list[str]] = launch.torchrun_command
 
@@ -38,9 +39,9 @@ def work() -> int:
     import torch
     import torch.distributed as dist
 
-    from dragoman import worker
     from dragoman.distributed import world
     from dragoman.distributed.host_sum import HostSum
+    from dragoman.run import worker
 
     if torch.cuda.is_available():
         os.environ["LOCAL_WORLD_SIZE"] = "1"  # of the GPUs that are sampled

@@ -29,12 +29,12 @@ from dragoman.corpus.normalize import normalize
 from dragoman.distributed.world import join_world
 from dragoman.evaluate.validate import read_lines
 from dragoman.export.huggingface import to_huggingface
+from dragoman.inference.translation import TranslationModel
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import load_recipe
-from dragoman.run_directory import RunDirectory
-from dragoman.translation import TranslationModel
+from dragoman.recipe.recipe import load_recipe
+from dragoman.recipe.run_directory import RunDirectory
 
 Ids = list[list[int]]
 CELLS = (16_384, 65_536, 262_144)

@@ -17,12 +17,12 @@ import torch
 from meter import METER, describe_model
 from numpy.typing import NDArray
 
+from dragoman.base.malloc import keep_freed_memory
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.world import join_world
-from dragoman.malloc import keep_freed_memory
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.timers import PhaseTimer

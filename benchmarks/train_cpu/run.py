@@ -11,9 +11,9 @@ tokens a second, the ratio ours / peer of each round and their median, peak memo
 the start of the process to the first update, and our share of the matrix rate.
 
 Two things were not the same for all, and can be chosen:
-  --malloc: ours keeps freed memory and limits oneDNN's caches (`dragoman.malloc`). `ours` leaves
-    the peers as they are, `all` gives them the same settings, `both` runs each of them both ways;
-    the name of a peer with our settings ends in +malloc.
+  --malloc: ours keeps freed memory and limits oneDNN's caches (`dragoman.base.malloc`).
+    `ours` leaves the peers as they are, `all` gives them the same settings, `both` runs each of
+    them both ways; the name of a peer with our settings ends in +malloc.
   --dropout: Eole has dropout of 0.1 in attention and feed-forward, too, which the others lack and
     which Eole cannot leave out alone. `same` gives it to all, ours included; `as-is` does not.
 A window that holds fewer than ten steps is told: its rate is that of a few batches.
@@ -34,10 +34,10 @@ from typing import Any
 
 import torch
 
-from dragoman.estimate import training_flop
-from dragoman.malloc import keep_freed_memory
+from dragoman.base.malloc import keep_freed_memory
 from dragoman.model.config import ModelConfig
 from dragoman.model.products import project
+from dragoman.recipe.estimate import training_flop
 
 SIZES = {"small": (256, 4, 1024, 3), "base": (512, 8, 2048, 6)}
 OURS = "dragoman"

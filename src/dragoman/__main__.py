@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from dragoman.interrupts import end_at_once_on_interrupt
+    from dragoman.base.interrupts import end_at_once_on_interrupt
 except KeyboardInterrupt:  # the only one that is not caught there
     sys.exit(130)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from dragoman import auto
 from dragoman.distributed.world import World
-from dragoman.recipe import load_recipe
+from dragoman.recipe.recipe import load_recipe
+from dragoman.run import auto
 from dragoman.telemetry.events import EventWriter
 from ranks import run_ranks
 from toy_task import TOY_MODEL, ToyPairs, toy_training

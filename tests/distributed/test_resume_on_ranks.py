@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from dragoman.base.errors import CheckpointError
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.world import World
-from dragoman.errors import CheckpointError
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.train.snapshot import agreed_checkpoint, resume

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster.agent import network
 from dragoman.cluster.scheduled import opened_store
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.distributed.store import connect
-from dragoman.errors import MachineError
 from processes import LOOPBACK, listening_addresses
 
 GARBAGE = {

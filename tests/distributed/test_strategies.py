@@ -16,8 +16,8 @@ from torch import Tensor
 from dragoman.cluster import step_time
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.world import World
-from dragoman.estimate import strategy_numbers
 from dragoman.model.config import ModelConfig
+from dragoman.recipe.estimate import strategy_numbers
 from dragoman.telemetry.events import Event, read_events
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from ranks import run_ranks

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bad_input import complaint, replace, write_good_folder
+from dragoman.base.errors import DragomanError
 from dragoman.cli import main
-from dragoman.errors import DragomanError
 
 
 @dataclass

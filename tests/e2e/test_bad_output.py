@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from bad_input import complaint, write_good_folder
-from dragoman import console
-from dragoman.cli import main
-from dragoman.process import INTERNAL
-from dragoman.session import read_session
+from dragoman.base.process import INTERNAL
+from dragoman.cli import console, main
+from dragoman.telemetry.session import read_session
 from forked_command import execute
 from processes import wait_until
 

@@ -115,8 +115,9 @@ def test_a_dead_worker_is_reported_in_one_line(folder: Path) -> None:
     workers = [
         pid
         for pid in processes_of(folder)
-        if b"dragoman.worker" in (words := Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
-        and b"dragoman.launch" not in words
+        if b"dragoman.run.worker"
+        in (words := Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+        and b"dragoman.distributed.launch" not in words
     ]
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)

@@ -151,7 +151,9 @@ def test_a_directory_that_is_not_there_is_named_before_the_work(
 def test_streams_that_are_closed(bundle: str, expected: str) -> None:
     def run(arguments: str) -> subprocess.CompletedProcess[str]:
         program = shlex.join([sys.executable, "-m", "dragoman.cli", "translate", bundle])
-        return subprocess.run(["sh", "-c", f"exec {program} {arguments}"], capture_output=True, text=True)
+        return subprocess.run(
+            ["sh", "-c", f"exec {program} {arguments}"], capture_output=True, text=True
+        )
 
     for arguments in ("<&-", "-i <&-", "--output out <&-"):
         done = run(arguments)

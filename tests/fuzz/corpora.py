@@ -39,10 +39,10 @@ from typing import Any, Final
 
 import zstandard
 
+from dragoman.base.errors import DragomanError
 from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.prepare import prepare
-from dragoman.errors import DragomanError
 from parallel_text import sentences
 
 _LONGEST_S: Final = 5

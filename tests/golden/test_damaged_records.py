@@ -16,10 +16,10 @@ from rich.console import Console
 from dragoman.report.facts import Facts, Price
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report, as_json, as_markdown
-from dragoman.status import print_status, read_status
 from dragoman.watch.live import open_run
 from dragoman.watch.page import live
 from dragoman.watch.screen import screen
+from dragoman.watch.status import print_status, read_status
 
 RECORDED = Path(__file__).with_name("recorded")
 RUNS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())

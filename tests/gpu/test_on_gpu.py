@@ -160,7 +160,7 @@ def test_a_run_on_a_gpu_knows_its_power_and_goes_on_to_the_bit(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dragoman import cli
-    from dragoman.run_directory import RunDirectory
+    from dragoman.recipe.run_directory import RunDirectory
 
     monkeypatch.chdir(tmp_path)
     settings = [

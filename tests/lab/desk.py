@@ -130,7 +130,7 @@ def workers(host: LabHost) -> list[int]:
     return [
         pid
         for pid, words in host.processes().items()
-        if "dragoman.worker" in words and "dragoman.launch" not in words
+        if "dragoman.run.worker" in words and "dragoman.distributed.launch" not in words
     ]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.telemetry.events import TrainInterval, read_events
 from lab.laboratory import Lab, open_lab
 from lab.namespaces import why_no_lab

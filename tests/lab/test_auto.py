@@ -18,8 +18,8 @@ def chosen(world: World, directory: str, overrides: list[str]) -> Any:
     """The strategy for a small model, and whether the measurement left its weights alone."""
     import torch
 
-    from dragoman.auto import choose_strategy
-    from dragoman.recipe import load_recipe
+    from dragoman.recipe.recipe import load_recipe
+    from dragoman.run.auto import choose_strategy
     from dragoman.telemetry.events import EventWriter
     from toy_task import TOY_MODEL, ToyPairs, toy_training
 

@@ -69,12 +69,12 @@ PLANNED: dict[str, tuple[dict[str, Any], Predict]] = {
 
 def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -> dict[str, float]:
     """Seconds of a step without and with synchronisation, and the bytes this host sent in it."""
+    from dragoman.base.malloc import keep_freed_memory
     from dragoman.distributed.config import DistributedConfig
     from dragoman.distributed.diloco_work import measure_weight_s
     from dragoman.distributed.gradient_sync import gradient_sync
     from dragoman.distributed.strategy import GradientSync, NoSync
     from dragoman.distributed.traffic import interface_bytes
-    from dragoman.malloc import keep_freed_memory
 
     keep_freed_memory()  # as a training does
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(num_layers)]

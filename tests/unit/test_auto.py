@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman.auto import resolved
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.plan import choose_for_all_ranks
 from dragoman.cluster.strategies import Cluster
@@ -14,6 +13,7 @@ from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.packed_sum import packed_bytes
 from dragoman.distributed.packing import FP4
+from dragoman.run.auto import resolved
 
 NUM_WEIGHTS = 4_000_000
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dragoman import console
+from dragoman.base.errors import CheckpointError
+from dragoman.cli import console
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
-from dragoman.errors import CheckpointError
-from dragoman.recipe import dump_toml, list_recipes, load_recipe
+from dragoman.recipe.recipe import dump_toml, list_recipes, load_recipe
 
 
 @pytest.fixture(scope="module")

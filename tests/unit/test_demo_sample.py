@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from dragoman.recipe import SHIPPED_RECIPES, load_recipe
+from dragoman.recipe.recipe import SHIPPED_RECIPES, load_recipe
 
 SAMPLE = SHIPPED_RECIPES / "demo"
 

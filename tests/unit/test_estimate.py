@@ -12,10 +12,15 @@ import torch
 
 from dragoman.data.batch import make_batch
 from dragoman.data.config import DataConfig
-from dragoman.estimate import activation_bytes, cells_per_micro_batch, estimate, training_flop
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import Recipe, load_recipe
+from dragoman.recipe.estimate import (
+    activation_bytes,
+    cells_per_micro_batch,
+    estimate,
+    training_flop,
+)
+from dragoman.recipe.recipe import Recipe, load_recipe
 from real_text import write_real_text
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import MachineError
-from dragoman.files import disk_errors_named, whole_file, write_whole
+from dragoman.base.errors import MachineError
+from dragoman.base.files import disk_errors_named, whole_file, write_whole
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ _PRODUCTS_OF_MANY_SHAPES = """
 import ctypes
 import sys
 
-from dragoman.malloc import keep_freed_memory
+from dragoman.base.malloc import keep_freed_memory
 
 if "kept" in sys.argv:
     keep_freed_memory()

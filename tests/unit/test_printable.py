@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.base.errors import MachineError
+from dragoman.base.printable import printable, printable_line
+from dragoman.base.terminal import Terminal
 from dragoman.cli import main
 from dragoman.cluster import ssh
 from dragoman.cluster.checks import Finding
 from dragoman.cluster.doctor_view import findings_as_json, print_findings
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host
-from dragoman.errors import MachineError
-from dragoman.printable import printable, printable_line
 from dragoman.telemetry.events import Alert, EventWriter, RunStarted
 from dragoman.telemetry.sinks import ConsoleSink
-from dragoman.terminal import Terminal
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\x7f\u202e\u2028end"
 STEERING = "\x1b\x07\x9b\r\x08\x7f\u202e\u2028"

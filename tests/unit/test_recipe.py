@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.errors import ConfigError
-from dragoman.recipe import Recipe, digest, dump_toml, list_recipes, load_recipe
-from dragoman.recipe_errors import line_of
+from dragoman.base.errors import ConfigError
+from dragoman.recipe.errors import line_of
+from dragoman.recipe.recipe import Recipe, digest, dump_toml, list_recipes, load_recipe
 
 MINIMAL = """\
 # A recipe of my own.
@@ -266,6 +266,6 @@ def test_a_key_is_found_on_its_line(blank: int, key: str) -> None:
 
 
 def test_reading_a_recipe_never_imports_torch() -> None:
-    code = "import sys, dragoman.recipe, dragoman.estimate; print('torch' in sys.modules)"
+    code = "import sys, dragoman.recipe.estimate; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

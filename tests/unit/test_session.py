@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import CheckpointError, MachineError, TrainingError
 from dragoman.cli import main
-from dragoman.errors import CheckpointError, MachineError, TrainingError
-from dragoman.session import read_session, stop_session, training_session
-from dragoman.status import read_status
+from dragoman.telemetry.session import read_session, stop_session, training_session
+from dragoman.watch.status import read_status
 from processes import wait_until
 
 HOLDER = """
 import signal, sys, time
 from pathlib import Path
-from dragoman.launch import InterruptedRunError
-from dragoman.session import training_session
+from dragoman.distributed.launch import InterruptedRunError
+from dragoman.telemetry.session import training_session
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 with training_session(Path(sys.argv[1])):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman import units
-from dragoman.errors import ConfigError
-from dragoman.units import Quantity
+from dragoman.base import units
+from dragoman.base.errors import ConfigError
+from dragoman.base.units import Quantity
 
 QUANTITIES = {name: value for name, value in vars(units).items() if isinstance(value, Quantity)}
 

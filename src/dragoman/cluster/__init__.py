@@ -8,7 +8,7 @@ step_time     bytes on the wire and seconds of a step: formulas alone
 strategies    these formulas for every strategy on one cluster
 plan          every strategy and what-if in hours and money; which to choose, and why
 plan_view     a plan as tables and as JSON
-plan_command  from the options of `dragoman plan` to a plan
+plan_request  from the options of `dragoman plan` to a plan
 facts         what doctor finds out on the hosts and between them
 checks        what of that is right or wrong, and what to do about it
 doctor_view   the findings as a table and as JSON

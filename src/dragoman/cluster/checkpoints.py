@@ -24,13 +24,13 @@ from typing import Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from dragoman.base.errors import CheckpointError, DragomanError, MachineError
+from dragoman.base.files import disk_errors_named, file_sha256
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import directory_parcel
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.team import agent_command
 from dragoman.cluster.unpack import unpack
-from dragoman.errors import CheckpointError, DragomanError, MachineError
-from dragoman.files import disk_errors_named, file_sha256
 from dragoman.train.durable import DIGESTS_FILE, discard, read_digests, remove_drafts, verify
 from dragoman.train.steps import step_directories, step_number
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts, Way
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.links import LATENCY_S, Link

@@ -10,8 +10,8 @@ from dragoman.cluster.copying import code_digest, code_parcel, read_code, receiv
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import ssh_command
 from dragoman.cluster.team import agent_command
+from dragoman.distributed.launch import Share, torchrun_command
 from dragoman.distributed.rendezvous import StoreAddress
-from dragoman.launch import Share, torchrun_command
 
 
 def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _torchrun(host: Host, hosts: Hosts, *, number: int, run: str) -> list[str]:
         interface=host.interface or "INTERFACE",
         store=StoreAddress(hosts.host[0].address, 0, "TOKEN"),
     )
-    worker = ["dragoman.worker", "train", run]
+    worker = ["dragoman.run.worker", "train", run]
     command = torchrun_command(worker, ranks=host.ranks, meeting=Path("MEETING"), share=share)
     at = hosts.host[0].address
     known = [word.replace(f"{at}:0", f"{at}:PORT") for word in command[1:]]

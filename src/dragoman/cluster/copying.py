@@ -20,7 +20,7 @@ from dragoman.cluster import ssh, unpack
 from dragoman.cluster.hosts import Host
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
-_NOT_CODE: Final = ("__pycache__", "recipes")
+_NOT_CODE: Final = ("__pycache__", "shipped")
 """Below the package, but no part of what runs on a host: a run's own recipe travels with it."""
 _READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
 _PROGRAM: Final = Path(unpack.__file__).read_bytes()

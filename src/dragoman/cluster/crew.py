@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.examine import on_each
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.errors import MachineError
 
 _LOOK_AFTER_S: Final = 15.0
 """Until a lost host is looked for; twice as long each time that one was lost again."""

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.printable import printable
 from dragoman.cluster.checks import Finding, is_fit, measured_link
 from dragoman.cluster.facts import ClusterFacts, HostFacts
-from dragoman.printable import printable
 
 _COLORS = {"ok": "green", "unknown": "dim", "warning": "yellow", "failure": "red"}
 

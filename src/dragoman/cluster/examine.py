@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.errors import MachineError
+from dragoman.base.files import disk_errors_named
 from dragoman.cluster import ssh
 from dragoman.cluster.agent.facts import FactsRequest
 from dragoman.cluster.copying import code_digest, code_parcel, read_code
@@ -23,8 +25,6 @@ from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
 from dragoman.cluster.messages import ProbeResult
 from dragoman.cluster.team import DONE, GONE, Message, Team, in_order
-from dragoman.errors import MachineError
-from dragoman.files import disk_errors_named
 
 _FACTS_S: Final = 120.0
 _MEASURE_S: Final = 180.0

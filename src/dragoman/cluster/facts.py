@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from dragoman.settings import Section
+from dragoman.base.settings import Section
 
 PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
 """What training needs on every host, all in one version."""

@@ -31,10 +31,10 @@ from typing import Final
 
 from pydantic import Field, ValidationError
 
-from dragoman.errors import CheckpointError, ConfigError
-from dragoman.files import disk_errors_named, write_whole
-from dragoman.recipe_errors import from_toml, from_validation, line_of
-from dragoman.settings import Section
+from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.settings import Section
+from dragoman.recipe.errors import from_toml, from_validation, line_of
 
 # No leading dash: a name is an argument of ssh, which would take it for an option.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"

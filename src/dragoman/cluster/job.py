@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Hosts
 from dragoman.cluster.team import Team
-from dragoman.errors import MachineError
 
 _MEET_S: Final = 120.0
 _PORT: Final = re.compile(r"[0-9]{1,5}")

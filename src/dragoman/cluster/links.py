@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from dragoman import units
-from dragoman.errors import ConfigError
+from dragoman.base import units
+from dragoman.base.errors import ConfigError
 
 NOMINAL_SHARE: Final = 0.945
 """Of a port's nominal rate, what all-reduce over TCP reaches (Gloo, 100 Mbit/s and 1 Gbit/s)."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from dragoman.base.files import write_whole
+from dragoman.base.settings import Section
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Hosts
-from dragoman.files import write_whole
-from dragoman.settings import Section
 
 
 class Measured(Section):

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
+from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts
-from dragoman.settings import Section
 
 Weight = Literal["own", "hung", "signal", "other"]
 """How likely a failure is the cause of those of the other hosts."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.strategies import (
     SYNC_EVERY,

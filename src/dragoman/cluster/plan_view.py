@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.cluster import step_time
 from dragoman.cluster.plan import Choice, Plan, Row
 

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cluster.agent import network
+from dragoman.distributed.launch import Share
 from dragoman.distributed.rendezvous import StoreAddress
-from dragoman.errors import ConfigError, MachineError
-from dragoman.launch import Share
 
 TOKEN_VARIABLE: Final = "DRAGOMAN_JOB_TOKEN"  # noqa: S105  # its name, not the token
 """Names the environment variable that keeps one run's processes apart from all others.

@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import PurePosixPath
 from typing import Final
 
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.examine import on_each
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.errors import ConfigError, MachineError
 
 _INSTALL_S: Final = 3600.0
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")

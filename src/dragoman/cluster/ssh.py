@@ -16,9 +16,9 @@ import weakref
 from collections.abc import Sequence
 from typing import IO, Final
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.errors import MachineError
 from dragoman.cluster.hosts import Host
-from dragoman.errors import MachineError
 
 CONNECT_S: Final = 10
 LOST_AFTER_S: Final = 15

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.cluster import step_time
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.throughput import Device

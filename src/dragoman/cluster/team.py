@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple, Self
 
 from pydantic import ValidationError
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.messages import MESSAGES
-from dragoman.errors import MachineError
 
 _STAY_EVERY_S: Final = 1.0
 _END_S: Final = 10.0

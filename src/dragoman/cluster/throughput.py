@@ -12,7 +12,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Final
 
-from dragoman.errors import ConfigError
+from dragoman.base.errors import ConfigError
 
 LEAST_STEP_S: Final = 0.02
 """A GPU's step is not shorter: some 2,000 kernels of a 6+6 Transformer, 10 µs to start each."""

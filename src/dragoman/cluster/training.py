@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.errors import DragomanError, MachineError
+from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.facts import vocabulary_digest
 from dragoman.cluster.agent.spool import prefix_digest
 from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
@@ -38,9 +40,7 @@ from dragoman.cluster.watch import (
     stop_requests,
 )
 from dragoman.corpus.manifest import Manifest
-from dragoman.errors import DragomanError, MachineError
-from dragoman.files import file_sha256
-from dragoman.launch import InterruptedRunError
+from dragoman.distributed.launch import InterruptedRunError
 from dragoman.telemetry.events import (
     Alert,
     Event,

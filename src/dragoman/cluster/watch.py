@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from dragoman.base.errors import DragomanError, MachineError
+from dragoman.base.files import disk_errors_named
 from dragoman.cluster.checkpoints import Courier
 from dragoman.cluster.team import DONE, GONE, Message, Team
-from dragoman.errors import DragomanError, MachineError
-from dragoman.files import disk_errors_named
-from dragoman.launch import InterruptedRunError, WorkerError
+from dragoman.distributed.launch import InterruptedRunError, WorkerError
 from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,

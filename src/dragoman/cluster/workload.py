@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dragoman.estimate import TYPICAL_LENGTH, estimate
 from dragoman.model.config import ModelConfig
-from dragoman.recipe import Recipe
+from dragoman.recipe.estimate import TYPICAL_LENGTH, estimate
+from dragoman.recipe.recipe import Recipe
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman.base.files import file_sha256, write_whole
 from dragoman.corpus.clean import BlockReport, run_path
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.encode import PartReport, count_side, part_path, read_rows
@@ -26,7 +27,6 @@ from dragoman.corpus.split import HELD_OUT_SPLITS, read_text
 from dragoman.corpus.stages import open_encoders
 from dragoman.corpus.subword import RowEncoder
 from dragoman.corpus.workplace import Workplace
-from dragoman.files import file_sha256, write_whole
 
 
 def write_result(place: Workplace, config: CorpusConfig, *, given: Sequence[str]) -> None:

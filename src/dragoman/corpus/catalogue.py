@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.files import remove_tree
 from dragoman.corpus.archives import unpack_file, unpack_members
 from dragoman.corpus.download import download
-from dragoman.errors import ConfigError, MachineError
-from dragoman.files import remove_tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import CorpusError
+from dragoman.base.files import write_whole
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import distinct_keys, pair_keys, repeated
 from dragoman.corpus.filters import FILTERS, Columns, Filter, Rejection, reject
@@ -18,8 +20,6 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.pairs import BLOCK_LINES, Block
 from dragoman.corpus.rejected import RejectedPair, pack_rejected
 from dragoman.corpus.runs import write_run
-from dragoman.errors import CorpusError
-from dragoman.files import write_whole
 
 INVALID_UTF8 = "invalid_utf8"
 COLUMNS = "columns"

@@ -6,8 +6,8 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dragoman.base.settings import Section
 from dragoman.corpus.filters import FilterConfig
-from dragoman.settings import Section
 
 LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
 """A language's code. It ends names of files, and pages and model cards show it."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from dragoman import __version__
-from dragoman.errors import CorpusError, MachineError
-from dragoman.files import disk_errors_named, write_whole
+from dragoman.base.errors import CorpusError, MachineError
+from dragoman.base.files import disk_errors_named, write_whole
 
 ATTEMPTS: Final = 5
 _TIMEOUT_S: Final = 30

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.clean import num_bytes
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.filters import Rejection
@@ -21,7 +22,6 @@ from dragoman.corpus.selection import Selector
 from dragoman.corpus.shards import SIDES, TokenRows, save_array
 from dragoman.corpus.special_ids import UNK
 from dragoman.corpus.subword import RowEncoder
-from dragoman.files import whole_file, write_whole
 
 TOO_MANY_PIECES = "too_many_pieces"
 

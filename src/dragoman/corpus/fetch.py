@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from dragoman.base.errors import CorpusError, DragomanError
+from dragoman.base.files import disk_errors_named, file_sha256, whole_file, write_whole
 from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
 from dragoman.corpus.config import TextFiles
-from dragoman.errors import CorpusError, DragomanError
-from dragoman.files import disk_errors_named, file_sha256, whole_file, write_whole
 
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dragoman.settings import Section
+from dragoman.base.settings import Section
 
 _RATIO_MIN_CHARACTERS = 20
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})

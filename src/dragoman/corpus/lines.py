@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.unpack import PIECE_BYTES, DamagedError, unpacked
-from dragoman.errors import CorpusError
 
 RUN_BYTES = 16 << 20
 MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}

@@ -12,10 +12,10 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationError
 
+from dragoman.base.errors import CorpusError
+from dragoman.base.files import read_regular
+from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig
-from dragoman.errors import CorpusError
-from dragoman.files import read_regular
-from dragoman.settings import Section
 
 FORMAT_VERSION: Final = 1
 FILE_NAME = "manifest.json"

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.alignment import first_suspicious_line
 from dragoman.corpus.lines import RUN_BYTES, FileFacts, LineReader
-from dragoman.errors import CorpusError
 
 BLOCK_LINES = 32_768
 _TARGET_RUN_BYTES = 8 * RUN_BYTES

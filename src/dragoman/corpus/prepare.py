@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.corpus.assemble import clean_stage, encode_stage, write_result
 from dragoman.corpus.clean import BlockCleaner, BlockReport, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
@@ -33,8 +35,6 @@ from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_te
 from dragoman.corpus.stages import encode, learn_models, open_runs
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, sole_use
-from dragoman.errors import ConfigError, CorpusError
-from dragoman.files import disk_errors_named, write_whole
 from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
 
 Progress = Callable[[str, int, int | None], None]

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import zstandard
 
+from dragoman.base.errors import CorpusError
+from dragoman.base.files import whole_file
 from dragoman.corpus.lines import LineReader
-from dragoman.errors import CorpusError
-from dragoman.files import whole_file
 
 REJECTED = "rejected"
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.files import whole_file
 from dragoman.corpus.dedup import Keys
 from dragoman.corpus.shards import save_array
-from dragoman.files import whole_file
 
 KEY_SPACE = 1 << 64
 RANGE_BYTES = 8 << 20

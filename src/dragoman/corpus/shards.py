@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import CorpusError
-from dragoman.files import whole_file
+from dragoman.base.errors import CorpusError
+from dragoman.base.files import whole_file
 
 Ids = NDArray[np.integer]
 Lengths = NDArray[np.int32]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.files import file_sha256
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.fetch import fetch
 from dragoman.corpus.lines import FileFacts
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.pairs import NamedPath, TextEntry
-from dragoman.errors import ConfigError, CorpusError
-from dragoman.files import file_sha256
 
 
 @dataclass(frozen=True, slots=True)

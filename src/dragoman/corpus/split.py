@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dragoman.base.errors import CorpusError
+from dragoman.base.files import write_whole
 from dragoman.corpus.clean import BlockReport, clean_block, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides, Keys
@@ -16,8 +18,6 @@ from dragoman.corpus.lines import FileFacts
 from dragoman.corpus.pairs import BlockReader, TextEntry
 from dragoman.corpus.rejected import RejectedPair
 from dragoman.corpus.runs import SortedRuns
-from dragoman.errors import CorpusError
-from dragoman.files import write_whole
 
 HELD_OUT_SPLITS = ("valid", "test")
 

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from dragoman.base.files import write_whole
 from dragoman.corpus.clean import run_path
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides
@@ -22,7 +23,6 @@ from dragoman.corpus.split import HELD_OUT_SPLITS, read_text
 from dragoman.corpus.subword import RowEncoder, Subword, count_words, train_on_words
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace
-from dragoman.files import write_whole
 
 
 def open_runs(place: Workplace) -> SortedRuns:

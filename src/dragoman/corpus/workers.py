@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

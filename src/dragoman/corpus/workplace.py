@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.files import remove_tree, write_whole
 from dragoman.corpus.manifest import FILE_NAME
-from dragoman.errors import ConfigError, MachineError
-from dragoman.files import remove_tree, write_whole
 
 _FOLDER = ".unfinished"
 _RETIRED = "retired"

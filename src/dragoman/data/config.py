@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from dragoman.settings import Section
+from dragoman.base.settings import Section
 
 
 class DataConfig(Section):

@@ -1,5 +1,7 @@
 """Gradients over the network, inside a process group.
 
+launch          starts the ranks of a machine with torchrun
+inside_rate     measures the link between them (a program)
 rendezvous      where the processes of a run meet
 store           the store in which those of several hosts do
 world           who am I among how many, on which device

@@ -17,10 +17,10 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from dragoman.base.malloc import keep_freed_memory
 from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.traffic import ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
-from dragoman.malloc import keep_freed_memory
 
 _LEAST_BYTES: Final = 1 << 18
 _MOST_BYTES: Final = 1 << 28

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 RENDEZVOUS_VARIABLE: Final = "DRAGOMAN_RENDEZVOUS"
-"""Names the file through which the processes of one machine find each other; set by launch.py."""
+"""Names the file through which the processes of one machine meet; `launch` sets it."""
 STORE_VARIABLE: Final = "DRAGOMAN_STORE"
 """`address:port/token` of the store through which those of several machines do."""
 _RESTART_VARIABLE: Final = "TORCHELASTIC_RESTART_COUNT"

@@ -22,9 +22,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, Store
 
+from dragoman.base.errors import MachineError
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, StoreAddress, attempt
 from dragoman.distributed.store import connect
-from dragoman.errors import MachineError
 
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
 _COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)

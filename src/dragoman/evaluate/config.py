@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from dragoman.settings import Section
+from dragoman.base.settings import Section
 
 
 class EvaluateConfig(Section):

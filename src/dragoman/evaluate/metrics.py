@@ -12,7 +12,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
-from dragoman.errors import CorpusError
+from dragoman.base.errors import CorpusError
 
 
 @dataclass(frozen=True, slots=True)

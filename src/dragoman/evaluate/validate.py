@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import Subword
 from dragoman.data.batch import make_batch
 from dragoman.distributed.world import World
-from dragoman.errors import CorpusError
 from dragoman.evaluate.config import EvaluateConfig
 from dragoman.evaluate.long_text import cut_into_chunks
 from dragoman.evaluate.metrics import METRICS, Score

@@ -22,14 +22,14 @@ from typing import Final, Literal, Self
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from dragoman.base.errors import CheckpointError, DragomanError
+from dragoman.base.files import read_regular
+from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
-from dragoman.errors import CheckpointError, DragomanError
 from dragoman.export.ctranslate2_file import check_ctranslate2_file
-from dragoman.files import read_regular
-from dragoman.recipe import NAME, Recipe, load_recipe
-from dragoman.settings import Section
+from dragoman.recipe.recipe import NAME, Recipe, load_recipe
 from dragoman.train.durable import DIGESTS_FILE, read_digests, verify
 
 INFO_FILE: Final = "bundle.json"

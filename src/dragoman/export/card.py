@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+from dragoman.base.printable import printable_line
 from dragoman.corpus.manifest import Manifest
 from dragoman.export.bundle import BundleInfo, Kind, Verified
 from dragoman.model.config import power_search
-from dragoman.printable import printable_line
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 
 _USES = {
     "bundle": "dragoman translate THIS_FOLDER < in.txt > out.txt",

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dragoman.base.errors import MachineError
 from dragoman.corpus.subword import Subword
-from dragoman.errors import MachineError
 from dragoman.export.bundle import Quantization
 from dragoman.model.attention import CrossAttention, SelfAttention
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from dragoman.base.errors import CheckpointError, MachineError
 from dragoman.corpus.subword import Subword
-from dragoman.errors import CheckpointError, MachineError
 from dragoman.model.config import (
     ModelConfig,
     SearchConfig,

@@ -22,11 +22,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import open_regular
 from dragoman.corpus.manifest import Manifest
-from dragoman.errors import CheckpointError
-from dragoman.files import open_regular
 from dragoman.model.config import ModelConfig
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 
 _VERSION: Final = 6
 _TYPES: Final = ("float32", "int8", "int16", "int32", "float16", "bfloat16")

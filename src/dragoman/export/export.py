@@ -10,11 +10,11 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from dragoman import __version__
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.distributed.world import World
-from dragoman.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.evaluate.validate import read_lines
 from dragoman.export.bundle import (
     CARD_FILE,
@@ -38,12 +38,12 @@ from dragoman.export.onnx import translate_with_onnx, write_onnx
 from dragoman.export.public import public_manifest, public_recipe
 from dragoman.export.scores import scores_of
 from dragoman.export.verify import NUM_SENTENCES, check_equal, check_near, compare
+from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
-from dragoman.recipe import Recipe, dump_toml
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.recipe import Recipe, dump_toml
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.train.durable import DIGESTS_FILE, publish
-from dragoman.translation import TranslationModel, checkpoint_path, new_model
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.special_ids import BOS, EOS, PAD
-from dragoman.errors import CheckpointError, ConfigError, MachineError
 from dragoman.export.huggingface_tokenizer import SPECIAL_PIECES, make_tokenizer
+from dragoman.inference.translation import new_model
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 from dragoman.train.checkpoint import read_weights, weight_shapes
-from dragoman.translation import new_model
 
 _AGAIN: Final = "export it again from its run"
 _POSITIONS: Final = "embed_positions.weight"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torch import nn
 
+from dragoman.base.errors import CheckpointError
 from dragoman.distributed.world import World
-from dragoman.errors import CheckpointError
 from dragoman.export.bundle import Bundle, is_bundle
-from dragoman.run_directory import RunDirectory
+from dragoman.inference.translation import TranslationModel, model_for
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.train.checkpoint import copy_named, read_weights
-from dragoman.translation import TranslationModel, model_for
 
 
 def load_translation_model(

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from torch import Tensor, nn
 
+from dragoman.base.errors import MachineError
 from dragoman.corpus.special_ids import BOS, EOS, PAD
-from dragoman.errors import MachineError
 from dragoman.export.onnx_graph import Graph, onnx_module
 from dragoman.model.attention import CrossAttention, SelfAttention
 from dragoman.model.config import SearchConfig, length_limit

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman import __version__
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 
 _OPSET: Final = 17
 """The first with LayerNormalization; onnxruntime has had it since 1.12."""

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
-from dragoman.errors import CheckpointError, ConfigError
 from dragoman.export.bundle import Bundle, is_bundle
 from dragoman.export.huggingface import model_from_huggingface
 from dragoman.export.load import fill_from
+from dragoman.inference.translation import checkpoint_path, model_for, trained_with
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import Recipe, digest
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.recipe import Recipe, digest
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.train.checkpoint import CheckpointStore, load_weights, weights_file
 from dragoman.train.state import TrainState
-from dragoman.translation import checkpoint_path, model_for, trained_with
 
 ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: what its weights were before its first step."""

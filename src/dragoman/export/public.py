@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 
 CORPUS: Final = {
     "source_language", "target_language", "train", "valid", "test", "valid_pairs", "test_pairs",

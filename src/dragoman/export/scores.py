@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.errors import CheckpointError
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import file_sha256
 from dragoman.export.bundle import BundleScore
-from dragoman.files import file_sha256
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Event, Validated, read_events
 from dragoman.telemetry.scored import TestScored
 from dragoman.train.checkpoint import read_state

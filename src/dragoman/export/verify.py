@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dragoman.errors import CheckpointError
+from dragoman.base.errors import CheckpointError
 from dragoman.evaluate.metrics import chrf
 from dragoman.export.bundle import Verified
 from dragoman.model.search import Hypothesis

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.model.transformer import Transformer
 
 _COMPILERS: Final = ("torch._dynamo", "torch._inductor", "triton")

@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dragoman.errors import ConfigError
-from dragoman.settings import Section
+from dragoman.base.errors import ConfigError
+from dragoman.base.settings import Section
 
 
 class ModelConfig(Section):

@@ -12,5 +12,4 @@ health        ailments, each with its limit and remedy
 comparison, comparison_page   runs beside each other
 svg, plots    pictures that need nothing but themselves
 render, page  report.json, report.md and one page of HTML
-command       `dragoman report`
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.corpus.manifest import SplitFacts
 from dragoman.report import measures
 from dragoman.report.cost import HOUR_S, machine_hours, machines_now, spent_text

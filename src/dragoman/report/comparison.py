@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report import measures
 from dragoman.report.convergence import LEAST_FALL
 from dragoman.report.cost import HOUR_S, machine_hours

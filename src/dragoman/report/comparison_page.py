@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report.comparison import (
     MACHINES,
     TOKENS,

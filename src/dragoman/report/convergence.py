@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report.cost import cost_text
 from dragoman.report.facts import Facts, Validation
 from dragoman.report.measures import step_s

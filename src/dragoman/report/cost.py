@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report.facts import Facts, Price
 
 HOUR_S = 3600.0

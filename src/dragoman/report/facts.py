@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dragoman.corpus.manifest import Manifest
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 from dragoman.report.imported import ImportedRun
 
 _SILENCE_S = 600.0

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.units import Quantity
 from dragoman.report import measures
 from dragoman.report.convergence import (
     LEAST_FALL,
@@ -23,7 +24,6 @@ from dragoman.report.convergence import (
 from dragoman.report.facts import Facts, Interval, Machine, Rank, total
 from dragoman.report.pauses import clock, pauses
 from dragoman.report.verdict import Answer, Verdict, evidence
-from dragoman.units import Quantity
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
 _SPIKE = 1.2

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dragoman.estimate import training_flop
+from dragoman.recipe.estimate import training_flop
 from dragoman.report.facts import Facts, Interval, Link, LinkChange, summed, total
 from dragoman.report.trend import ratio_interval
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.cluster import step_time
 from dragoman.cluster.workload import Shapes, weight_shapes
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 from dragoman.report import measures
 from dragoman.report.facts import Facts, LinkChange, Traffic
 from dragoman.report.pauses import clock

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import ConfigError
+from dragoman.base.errors import ConfigError
 from dragoman.report.imported import ImportedRun, ImportedScore
 from dragoman.telemetry.events import (
     SCHEMA_VERSION,

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.units import Quantity
 from dragoman.report.facts import Exit, Facts
 from dragoman.report.plots import PLOTS
 from dragoman.report.verdict import Evidence, Verdict
-from dragoman.units import Quantity
 
 WIDE, NARROW = 760, 340
 """Widths of plots on a wide and on a narrow screen, in pixels."""

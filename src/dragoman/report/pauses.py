@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report.facts import Facts, Interval, Pause, Rank
 from dragoman.report.verdict import Evidence, Verdict, evidence
 from dragoman.telemetry.events import OUTSIDE_STEPS

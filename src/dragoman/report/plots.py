@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report import measures
 from dragoman.report.account import idle_s
 from dragoman.report.facts import Facts

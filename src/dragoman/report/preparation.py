@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
+from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.report.facts import summed
 from dragoman.report.payloads import number
 from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, read_events
-
-PREPARE_EVENTS = "prepare.jsonl"
 
 
 def prepare_s(directory: Path) -> float | None:

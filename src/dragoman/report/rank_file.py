@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.report import facts
 from dragoman.report.imported import ImportedRun, ImportedScore
 from dragoman.report.payloads import from_payload, number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report.facts import Facts
 from dragoman.report.verdict import Evidence, Verdict, evidence, in_words
 from dragoman.train.schedule import SCHEDULES, ScheduleConfig, learning_rate

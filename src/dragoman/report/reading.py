@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
-from dragoman.errors import CheckpointError, ConfigError, CorpusError
-from dragoman.recipe import Recipe, load_recipe
+from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.report import facts
 from dragoman.report.facts import Exit, Facts, Price, Rank, Segment
 from dragoman.report.imported import ImportedRun
@@ -22,7 +22,7 @@ from dragoman.report.pauses import known_pauses, without_pauses
 from dragoman.report.payloads import from_payload
 from dragoman.report.preparation import prepare_s
 from dragoman.report.rank_file import RankFile
-from dragoman.session import read_session
+from dragoman.telemetry.session import read_session
 from dragoman.train.inventory import take_inventory
 from dragoman.train.steps import step_directories
 

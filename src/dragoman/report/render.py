@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from dragoman import units
-from dragoman.errors import MachineError
-from dragoman.printable import printable
+from dragoman.base import units
+from dragoman.base.errors import MachineError
+from dragoman.base.printable import printable
 from dragoman.report.facts import Facts
 from dragoman.report.health import examine
 from dragoman.report.page import page, state_text

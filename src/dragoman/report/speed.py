@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report import measures
 from dragoman.report.facts import Facts, Gpu, Machine
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dragoman.base.units import Quantity
 from dragoman.telemetry.lines import told
-from dragoman.units import Quantity
 
 Answer = Literal["yes", "no", "cannot tell", "measured"]
 """Questions that ask how much are "measured" or "cannot tell"."""

@@ -6,7 +6,7 @@ torch_engine       search with PyTorch, where CTranslate2 is not to be had
 engines            the engine for a run or a bundle
 translator         texts -> rows of pieces -> texts, streamed in bounded memory
 files              a file translated; broken off at any moment, it goes on where it stopped
-translate_command  dragoman translate
+translate          a stream, a file, or line by line at a terminal
 aside              work on long texts in threads, so that nobody waits for it
 batcher            requests of many clients -> batches
 protocol           what a connection may take: bytes, time, places
@@ -18,5 +18,5 @@ json_route         bytes -> request, answer -> bytes
 app                the HTTP interface
 libretranslate     the same for clients of LibreTranslate
 page/              the page where people translate
-serve_command      dragoman serve
+server             from options to a server that listens, and its end
 """

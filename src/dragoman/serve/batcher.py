@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from dragoman import units
-from dragoman.errors import DragomanError
+from dragoman.base import units
+from dragoman.base.errors import DragomanError
 from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 

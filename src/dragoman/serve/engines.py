@@ -11,16 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dragoman.errors import ConfigError
+from dragoman.base.errors import ConfigError
 from dragoman.export.bundle import Bundle, Quantization, is_bundle
 from dragoman.export.ctranslate2_engine import CTranslate2Engine, fitting_cells
-from dragoman.recipe import Recipe, load_recipe
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import Translator
 from dragoman.train.durable import DIGESTS_FILE
 
 if TYPE_CHECKING:
-    from dragoman.translation import TranslationModel
+    from dragoman.inference.translation import TranslationModel
 
 EngineName = Literal["auto", "ctranslate2", "torch"]
 
@@ -165,7 +165,7 @@ def _weights(path: Path, checkpoints: Sequence[str]) -> list[Path]:
     """The directories of the weights: what is the best of a run changes while it trains."""
     if is_bundle(path):
         return [path]
-    from dragoman.translation import checkpoint_path
+    from dragoman.inference.translation import checkpoint_path
 
     run = RunDirectory.open(path)
     recipe = run.recipe()

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
-from dragoman.errors import ConfigError, CorpusError, MachineError
+from dragoman.base.errors import ConfigError, CorpusError, MachineError
 
 _STANDARD_INPUT: Final = "standard input"
 TranslateLines = Callable[[Iterable[str], int], Iterator[list[str]]]

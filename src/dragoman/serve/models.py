@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from dragoman.errors import ConfigError
+from dragoman.base.errors import ConfigError
 from dragoman.export.bundle import Bundle
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig

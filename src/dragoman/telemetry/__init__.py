@@ -9,6 +9,7 @@ samples       event types of what is looked at once a second, and of measurement
 machine, network, gpu, gpm   what is looked at: processor, memory, disk, interface, GPUs
 sampler       the thread that looks
 environment   versions, git state and hardware of a run
+session       session.json: who trains a run, and how that ended
 progress      where a run stands, folded from its events
 lines         events and progress in words
 sinks         console and TensorBoard, fed by events

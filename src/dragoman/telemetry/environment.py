@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import dragoman
-from dragoman.files import disk_errors_named, write_whole
+from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.telemetry import host
 from dragoman.telemetry.events import Environment
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType, UnionType
 from typing import Any, ClassVar, Final, Self
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 
 SCHEMA_VERSION = 1
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Final, Self
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import Payload
 from dragoman.telemetry.gpm import MultiprocessorActivity
 from dragoman.telemetry.samples import POWER_CAP, GpuSampled

@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.text import Text
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.units import Quantity
 from dragoman.telemetry import events
 from dragoman.telemetry.events import Event
 from dragoman.telemetry.planned import StrategyChosen
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.scored import MetricScored, TestScored
-from dragoman.units import Quantity
 
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 _ENDINGS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import Event, EventListener, RunFinished, RunStarted
 from dragoman.telemetry.scalars import scalars
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final, NamedTuple
 
-from dragoman import units
+from dragoman.base import units
 
 PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
 """Names the environment variable of workers that holds the price of all hosts: `6.12 USD`."""

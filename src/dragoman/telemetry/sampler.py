@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Protocol, Self, TypeVar
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import Alert, EventWriter, Payload
 from dragoman.telemetry.gpu import GpuProbe
 from dragoman.telemetry.machine import MachineProbe

@@ -24,14 +24,14 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from dragoman import units
-from dragoman.files import disk_errors_named
+from dragoman.base import units
+from dragoman.base.files import disk_errors_named
+from dragoman.base.terminal import Terminal
 from dragoman.telemetry import events
 from dragoman.telemetry.events import Event, EventListener
 from dragoman.telemetry.lines import event_lines, learning, progress_line, speed, time_left
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.scored import MetricScored, TestScored
-from dragoman.terminal import Terminal
 
 _LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
 _TENSORBOARD_FORMAT = "brain.Event:2"

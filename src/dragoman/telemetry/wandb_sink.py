@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import Event, EventListener, RunStarted
 from dragoman.telemetry.scalars import scalars
 

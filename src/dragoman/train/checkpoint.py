@@ -28,8 +28,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dragoman.errors import CheckpointError
-from dragoman.files import open_regular, read_regular
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import open_regular, read_regular
 from dragoman.train.config import CheckpointConfig
 from dragoman.train.durable import discard, publish, read_digests, remove_drafts, verify
 from dragoman.train.state import TrainState

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dragoman.settings import Section
+from dragoman.base.settings import Section
 
 Precision = Literal["fp32", "bf16", "fp16"]
 

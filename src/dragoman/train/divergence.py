@@ -37,7 +37,7 @@ from typing import Final, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from dragoman.errors import DivergenceError
+from dragoman.base.errors import DivergenceError
 from dragoman.train.steps import step_number
 
 WINDOW: Final = 40

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from safetensors import SafetensorError
 
-from dragoman.errors import CheckpointError, MachineError
-from dragoman.files import open_regular, read_regular
+from dragoman.base.errors import CheckpointError, MachineError
+from dragoman.base.files import open_regular, read_regular
 
 DIGESTS_FILE: Final = "digests.json"
 _LONGEST_LIST: Final = 1 << 20

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.distributed.strategy import GradientSync
 from dragoman.telemetry.events import Alert
 from dragoman.telemetry.network import Counters, collective_interface, nominal_bits_per_s

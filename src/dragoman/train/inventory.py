@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from dragoman.errors import CheckpointError
+from dragoman.base.errors import CheckpointError
 from dragoman.train.config import CheckpointConfig, TrainConfig
 
 Part = Literal["weights", "optimizer", "state", "vocabulary", "text", "record"]

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from dragoman import units
+from dragoman.base import units
+from dragoman.base.errors import MachineError
 from dragoman.distributed.standing import Board, Standing
 from dragoman.distributed.world import World
-from dragoman.errors import MachineError
 from dragoman.telemetry.events import OUTSIDE_STEPS, Alert, EventWriter, RankPaused
 from dragoman.telemetry.timers import PhaseTimer
 

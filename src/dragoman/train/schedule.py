@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from dragoman.settings import Section
+from dragoman.base.settings import Section
 
 
 class ScheduleConfig(Section):

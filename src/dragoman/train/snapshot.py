@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import file_sha256
 from dragoman.distributed.world import World
-from dragoman.errors import CheckpointError
-from dragoman.files import file_sha256
 from dragoman.train.checkpoint import (
     Checkpoint,
     CheckpointStore,

@@ -15,9 +15,9 @@ from typing import Final, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from dragoman.base.errors import DivergenceError
 from dragoman.data.loader import Update
 from dragoman.distributed.standing import open_board
-from dragoman.errors import DivergenceError
 from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,

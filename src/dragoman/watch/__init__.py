@@ -7,5 +7,5 @@ sender        what a host runs for that
 charts        curves and bars in characters
 screen        all of it on a terminal
 page, server  all of it in a browser on this machine
-command       `dragoman watch`
+status        where runs stand: a line each
 """

@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterator
 from importlib import resources
 
-from dragoman import units
-from dragoman.printable import printable
+from dragoman.base import units
+from dragoman.base.printable import printable
 from dragoman.report import plots
 from dragoman.report.page import NARROW, WIDE, escape, state_text
 from dragoman.report.svg import Axis, Part, Series, bar_plot, line_plot

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host
-from dragoman.errors import MachineError
 from dragoman.report.facts import Price
 from dragoman.watch import sender
 from dragoman.watch.live import LiveRun

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from dragoman import units
-from dragoman.printable import printable_line
+from dragoman.base import units
+from dragoman.base.printable import printable_line
+from dragoman.base.units import Quantity
 from dragoman.report import measures
 from dragoman.report.cost import spent_text
 from dragoman.report.facts import Facts
 from dragoman.report.page import state_text
 from dragoman.report.payloads import number
 from dragoman.telemetry.lines import clock_time, time_left, told
-from dragoman.units import Quantity
 from dragoman.watch.charts import Curve, bar, chart, spark
 from dragoman.watch.live import HostNow, Now
 

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.watch.live import LiveRun, Now
 from dragoman.watch.page import live, shell
 

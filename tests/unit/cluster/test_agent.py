@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.base.errors import MachineError, TrainingError
 from dragoman.cluster.agent import network, sole, work
 from dragoman.cluster.agent.facts import FactsRequest, gather
 from dragoman.cluster.agent.sole import sole_agent
@@ -28,8 +29,7 @@ from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import shares
 from dragoman.cluster.team import agent_command
 from dragoman.distributed.devices import nccl_version
-from dragoman.errors import MachineError, TrainingError
-from dragoman.launch import launch_log
+from dragoman.distributed.launch import launch_log
 from processes import wait_until
 
 SOURCE = Path(dragoman.__file__).resolve().parents[1]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster.agent.work import forget_newer
 from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
 from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
@@ -25,8 +26,7 @@ from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.training import bring_back
 from dragoman.cluster.watch import Record, stop_requests
-from dragoman.errors import MachineError
-from dragoman.launch import InterruptedRunError
+from dragoman.distributed.launch import InterruptedRunError
 from dragoman.telemetry.events import Alert, CheckpointWritten, Event, EventListener, EventWriter
 from dragoman.train.durable import publish, verify
 from dragoman.train.steps import step_directories, step_name

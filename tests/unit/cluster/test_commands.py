@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.cluster.commands import planned_commands
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.errors import ConfigError
-from dragoman.recipe import dump_toml, load_recipe
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.recipe import dump_toml, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
 
 HOSTS = Hosts(
     host=(
@@ -71,7 +71,7 @@ def test_a_run_that_is_named_from_inside_has_its_name_on_hosts(
     monkeypatch.chdir(run / place)
     assert main(["train", named, "--hosts", "10.0.0.1:1", "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert "dragoman.worker train runs/demo-TIME-DIGEST\n" in printed
+    assert "dragoman.run.worker train runs/demo-TIME-DIGEST\n" in printed
     assert "10.0.0.1:PORT" in printed
     assert RunDirectory.open(Path(named)).path == run
 
@@ -109,10 +109,22 @@ def test_uneven_hosts_and_all_that_is_started_there() -> None:
         "distributed.store",
         "distributed.devices",
         *measuring,
-        "worker",
+        "run.worker",
         *measuring,
-        "worker",
+        "run.worker",
     ]
-    torchruns = [words for words in there if "dragoman.launch" in words]
+    torchruns = [words for words in there if "dragoman.distributed.launch" in words]
     assert ["--nproc-per-node=2" in words for words in torchruns] == [True, False]
     assert ["--nproc-per-node=1" in words for words in torchruns] == [False, True]
+
+
+def test_the_link_between_gpus_is_taken_from_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["plan", "wmt16-ende-base", "--ranks", "8+8", "--link", "100Gbit", "--gpu", "a100"]
+    planned = []
+    for more in ((), ("--gpu-link", "pcie3")):
+        assert main([*words, "--json", *more]) == 0
+        planned.append(capsys.readouterr().out)
+    assert "PCIe" not in planned[0]
+    assert "PCIe" in planned[1]

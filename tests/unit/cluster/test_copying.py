@@ -78,7 +78,9 @@ def test_names_that_lead_out_are_refused(
 def test_code_has_one_digest_whatever_was_compiled(tmp_path: Path) -> None:
     code = read_code()
     assert "cluster/copying.py" in code
-    assert not [name for name in code if "__pycache__" in name or name.startswith("recipes/")]
+    assert not [
+        name for name in code if "__pycache__" in name or name.startswith("recipe/shipped/")
+    ]
     package = tmp_path / "dragoman"
     for name, content in code_parcel(code).files.items():
         path = tmp_path / name

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.cluster import hosts as hosts_module
 from dragoman.cluster.hosts import (
     HOSTS_FILE,
@@ -20,7 +21,6 @@ from dragoman.cluster.hosts import (
     record_hosts,
     recorded_hosts,
 )
-from dragoman.errors import CheckpointError, ConfigError, MachineError
 
 GOOD = """\
 currency = "EUR"

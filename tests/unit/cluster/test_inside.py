@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.agent.facts import FactsRequest, gather
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.links import INSIDES, Inside, Layout, Link, inside_of
 from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, make_plan
-from dragoman.cluster.plan_command import PlanRequest, plan_recipe
+from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan
 from dragoman.cluster.strategies import Cluster, Compute
 from dragoman.cluster.throughput import Device
 from dragoman.cluster.workload import Workload, weight_shapes
-from dragoman.errors import ConfigError
 from dragoman.model.config import ModelConfig
-from dragoman.recipe import load_recipe
+from dragoman.recipe.recipe import load_recipe
 
 FLOP_PER_TOKEN = 1.258e9
 BIG = weight_shapes(

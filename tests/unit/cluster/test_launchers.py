@@ -12,14 +12,14 @@ import pytest
 import yaml
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
+from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.cluster.launchers.job import ScheduledJob
 from dragoman.cluster.launchers.kubernetes import kubernetes
 from dragoman.cluster.launchers.skypilot import skypilot
 from dragoman.cluster.launchers.slurm import slurm
-from dragoman.errors import ConfigError
-from dragoman.recipe import load_recipe
-from dragoman.run import default_place
+from dragoman.recipe.recipe import load_recipe
+from dragoman.run.run import default_place
 
 OTHER_TEXT = "corpus.max_pieces=30"
 AWKWARD = 'corpus.folder=/text/it\'s "here" $HOME $(HOME) $$ --at AT '

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.links import Layout, Link
-from dragoman.errors import ConfigError
 
 
 @pytest.mark.parametrize(

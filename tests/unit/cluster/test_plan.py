@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, choose, make_plan, predict_all
-from dragoman.cluster.plan_command import PlanRequest, plan_recipe
+from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan, recommendation
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S, GPU_SPREAD, largest_of_draws
 from dragoman.cluster.strategies import Cluster, Compute
 from dragoman.cluster.workload import Workload, weight_shapes
-from dragoman.errors import ConfigError
 from dragoman.model.config import ModelConfig
-from dragoman.recipe import load_recipe
+from dragoman.recipe.recipe import load_recipe
 
 WORKLOAD = Workload(
     name="reference",
@@ -320,7 +320,7 @@ def test_what_is_missing_is_named(request_: PlanRequest, words: str) -> None:
 
 
 def test_planning_never_imports_torch() -> None:
-    program = "import sys, dragoman.cluster.plan_command, dragoman.cluster.plan_view as _; "
+    program = "import sys, dragoman.cluster.plan_request, dragoman.cluster.plan_view as _; "
     program += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

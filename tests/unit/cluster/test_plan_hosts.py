@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.plan import choose_for_all_ranks
-from dragoman.cluster.plan_command import PlanRequest, plan_recipe
+from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S
 from dragoman.cluster.strategies import Cluster, sync
 from dragoman.cluster.workload import workload_of
-from dragoman.errors import ConfigError
-from dragoman.recipe import load_recipe
+from dragoman.recipe.recipe import load_recipe
 
 
 def test_hosts_of_processors_are_planned_with_the_gpus_that_are_asked_about(

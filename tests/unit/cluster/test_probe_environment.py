@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.cluster.agent.work import WorkRequest, probe_environment
+from dragoman.distributed.launch import Share
 from dragoman.distributed.rendezvous import StoreAddress
-from dragoman.launch import Share
 from dragoman.telemetry import host
 
 

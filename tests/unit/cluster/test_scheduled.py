@@ -8,13 +8,13 @@ from threading import Timer
 
 import pytest
 
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cli import main
 from dragoman.cluster.scheduled import TOKEN_VARIABLE, Place, met
 from dragoman.corpus.workplace import sole_use
-from dragoman.errors import ConfigError, MachineError
-from dragoman.recipe import load_recipe
-from dragoman.run import default_place
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.recipe import load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run.run import default_place
 from parallel_text import sentences, write_pairs
 from tiny_recipe import TINY
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.setup import commands, environment_of, requirements
-from dragoman.errors import ConfigError
 
 
 def test_packages_have_the_versions_of_this_machine_however_they_were_built() -> None:

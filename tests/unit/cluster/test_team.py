@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.job import Job
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.team import GONE, Team
-from dragoman.errors import MachineError
 from processes import wait_until
 
 HOSTS = (Host(address="10.0.0.1", name="alpha", slots=1), Host(address="b", name="beta", slots=1))

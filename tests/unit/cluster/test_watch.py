@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from dragoman.cluster.watch import stop_requests
-from dragoman.launch import InterruptedRunError
+from dragoman.distributed.launch import InterruptedRunError
 
 
 def test_a_signal_ends_what_is_prepared_and_is_counted_while_hosts_train() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.clean import BlockCleaner, BlockReport, clean_block, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.pairs import Block, NamedPath, TextEntry
 from dragoman.corpus.runs import KEY_SPACE, KeyRange, SortedRuns
-from dragoman.errors import CorpusError
 
 
 def block(source: bytes, target: bytes | None = None, first_line: int = 1) -> Block:

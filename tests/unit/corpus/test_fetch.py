@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
+from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.config import TextFiles
 from dragoman.corpus.download import ATTEMPTS, download
 from dragoman.corpus.fetch import fetch
-from dragoman.errors import ConfigError, CorpusError, MachineError
 
 # mtdata builds its index once for each folder; it takes some 15 s.
 INDEX_FOLDER = Path(__file__).parents[3] / "build" / "mtdata"
@@ -404,7 +404,7 @@ def test_a_server_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> No
 
 
 def test_the_corpora_of_the_shipped_recipes_are_known() -> None:
-    from dragoman.recipe import list_recipes, load_recipe
+    from dragoman.recipe.recipe import list_recipes, load_recipe
 
     catalogue = Catalogue()
     recipes = [load_recipe(recipe.name).corpus for recipe in list_recipes()]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.lines import LineReader
-from dragoman.errors import CorpusError
 
 TEXT = "".join(f"Zeile {number} – größer\n" for number in range(50_000)).encode()
 PACKINGS: list[Callable[[bytes], bytes]] = [

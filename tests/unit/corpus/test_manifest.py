@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.manifest import Manifest, TextSize
 from dragoman.corpus.prepare import prepare
-from dragoman.errors import CorpusError
 from parallel_text import small_corpus
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.pairs import BlockReader, NamedPath, TextEntry
-from dragoman.errors import CorpusError
 
 
 def entry(folder: Path, source: bytes, target: bytes) -> TextEntry:

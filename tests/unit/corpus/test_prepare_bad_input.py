@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from dragoman.base.errors import ConfigError, CorpusError, DragomanError
 from dragoman.corpus.config import SubwordConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
-from dragoman.errors import ConfigError, CorpusError, DragomanError
 from parallel_text import sentences, small_corpus, write_lines, write_pairs
 
 SOURCES, TARGETS = sentences(300)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import MachineError
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
-from dragoman.errors import MachineError
 from parallel_text import sentences, small_corpus, write_pairs
 
 PREPARE = """
@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_torn_file(tmp_path: Path, limit: 
     command = [sys.executable, "-c", script, config.model_dump_json(), str(tmp_path / "out"), "1"]
     run = subprocess.run(command, capture_output=True, text=True)
     last_line = run.stderr.strip().splitlines()[-1]
-    assert last_line.startswith("dragoman.errors.MachineError: ")
+    assert last_line.startswith("dragoman.base.errors.MachineError: ")
     assert "the disk is full or a quota is reached; free space there" in last_line
     assert not [name for name in names(tmp_path / "out") if name.endswith(".tmp")]
     assert not (tmp_path / "out/manifest.json").exists()

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.errors import CorpusError, MachineError
+from dragoman.base.files import disk_errors_named
 from dragoman.corpus.shards import (
     SideSize,
     TokenRows,
@@ -13,8 +15,6 @@ from dragoman.corpus.shards import (
     save_array,
     write_side,
 )
-from dragoman.errors import CorpusError, MachineError
-from dragoman.files import disk_errors_named
 
 
 def rows_of(rows: list[list[int]], dtype: type[np.integer] = np.uint16) -> TokenRows:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.dedup import HeldOutSides, pair_keys
 from dragoman.corpus.pairs import NamedPath, TextEntry
 from dragoman.corpus.runs import SortedRuns, write_run
 from dragoman.corpus.split import hold_out, read_split, read_text, write_text
-from dragoman.errors import CorpusError
 
 
 def runs_of(folder: Path, pairs: list[tuple[str, str]]) -> SortedRuns:

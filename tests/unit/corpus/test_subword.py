@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import TokenRows
 from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
 from dragoman.corpus.subword import RowEncoder, Subword, train_subword
-from dragoman.errors import CorpusError
 from real_text import real_lines
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import CorpusError, MachineError
 from dragoman.corpus.workers import parallel_map
-from dragoman.errors import CorpusError, MachineError
 from worker_tasks import killed, refuse_to_start, refuser, squarer
 
 MakeTask = Callable[[], Callable[[int], int]]

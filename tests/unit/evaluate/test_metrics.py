@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from dragoman.errors import CorpusError
+from dragoman.base.errors import CorpusError
 from dragoman.evaluate.metrics import METRICS, Score, bleu, chrf
 from real_text import real_lines
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.shards import SideSize, write_side
 from dragoman.distributed.world import World, join_world
-from dragoman.errors import CorpusError
 from dragoman.evaluate.config import EvaluateConfig
 from dragoman.evaluate.metrics import METRICS, Score
 from dragoman.evaluate.validate import (

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.special_ids import EOS
 from dragoman.corpus.subword import Subword
-from dragoman.errors import ConfigError
 from dragoman.export.ctranslate2 import write_ctranslate2
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.export.huggingface import (
@@ -25,7 +25,7 @@ from dragoman.export.onnx import translate_with_onnx, write_onnx
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
-from dragoman.recipe import Recipe
+from dragoman.recipe.recipe import Recipe
 from real_text import real_lines
 from trained_model import train_on_real_text
 

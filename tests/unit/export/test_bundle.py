@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.cli import main
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import World, join_world
-from dragoman.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.export import ctranslate2_engine
 from dragoman.export.bundle import Bundle, Kind
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
@@ -25,12 +25,12 @@ from dragoman.export.export import Exported, Request, export
 from dragoman.export.huggingface import translate_with_huggingface
 from dragoman.export.load import load_translation_model
 from dragoman.export.verify import check_equal, check_near, compare
+from dragoman.inference.translation import TranslationModel
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.engines import translator_of
 from dragoman.train.durable import verify
-from dragoman.translation import TranslationModel
 from real_text import real_lines
 from small_run import small_run
 

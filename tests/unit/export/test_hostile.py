@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import open_regular
 from dragoman.cli import main
-from dragoman.errors import CheckpointError
 from dragoman.export.bundle import Bundle
 from dragoman.export.ctranslate2_file import check_ctranslate2_file, variables
-from dragoman.files import open_regular
 from dragoman.train.checkpoint import read_weights
 from hostile import BUNDLE, change_header, change_weights, redo_digests
 

@@ -16,8 +16,8 @@ from dragoman.cli import main
 from dragoman.corpus.config import TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.export import public
-from dragoman.recipe import Recipe, load_recipe
-from dragoman.run_directory import RunDirectory
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
 from small_run import small_run
 
 AT_HOME = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import CheckpointError
+from dragoman.base.errors import CheckpointError
 from dragoman.export.bundle import Bundle
 from served import served_bundle
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.base.errors import ConfigError
 from dragoman.corpus.special_ids import EOS
 from dragoman.data.batch import make_batch
-from dragoman.errors import ConfigError
 from dragoman.model.config import ModelConfig, SearchConfig, length_penalty
 from dragoman.model.search import (
     Hypothesis,

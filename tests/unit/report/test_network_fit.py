@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
-from dragoman.recipe import load_recipe
+from dragoman.recipe.recipe import load_recipe
 from dragoman.report.facts import Chosen, Facts
 from dragoman.report.network import computed_exposed_s, network_fit
 from dragoman.report.reading import read_facts

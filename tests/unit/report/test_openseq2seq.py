@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import ConfigError
+from dragoman.base.errors import ConfigError
 from dragoman.report.openseq2seq import import_log, read_log
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report

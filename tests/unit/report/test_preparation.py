@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
-from dragoman.recipe import Recipe
-from dragoman.report.preparation import PREPARE_EVENTS, prepare_s
+from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.run_directory import PREPARE_EVENTS, RunDirectory
+from dragoman.report.preparation import prepare_s
 from dragoman.report.reading import read_facts
 from dragoman.report.verdicts import judge
-from dragoman.run import prepare
-from dragoman.run_directory import RunDirectory
+from dragoman.run.run import prepare
 from dragoman.telemetry.events import (
     SCHEMA_VERSION,
     CorpusPrepared,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.recipe import load_recipe
+from dragoman.recipe.recipe import load_recipe
 from dragoman.report.facts import Facts
 from dragoman.report.rates import rate, rates_of
 from dragoman.report.reading import read_facts

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import CheckpointError
-from dragoman.recipe import dump_toml, load_recipe
+from dragoman.base.errors import CheckpointError
+from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.report import measures
 from dragoman.report.facts import Facts, Price
 from dragoman.report.health import examine
@@ -19,8 +19,8 @@ from dragoman.report.page import state_text
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
 from dragoman.report.verdicts import judge
-from dragoman.status import read_status
 from dragoman.telemetry.samples import GpuSampled, NetworkSampled
+from dragoman.watch.status import read_status
 from recorded_runs import START, Recorded
 
 SHORT = Recorded(steps=1000, max_steps=1000, validate_every=200)

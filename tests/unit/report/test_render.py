@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dragoman.errors import MachineError
-from dragoman.recipe import dump_toml, load_recipe
+from dragoman.base.errors import MachineError
+from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.report.facts import Price
 from dragoman.report.page import escape
 from dragoman.report.reading import read_facts

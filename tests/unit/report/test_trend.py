@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman import units
+from dragoman.base import units
 from dragoman.report import measures
 from dragoman.report.network import network
 from dragoman.report.reading import read_facts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.serve.files import translate_file
 
 

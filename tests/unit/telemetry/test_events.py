@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry import events
 from dragoman.telemetry.events import Alert, CorpusDropped, Event, EventWriter, Payload, read_events
 

@@ -21,7 +21,7 @@ STUB = Path(__file__).resolve().parents[2] / "nvml_stub.c"
 PROGRAM = """
 import json, sys
 from dataclasses import asdict
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry import gpu
 gpu._uuids = lambda num_gpus: [sys.argv[1]]
 try:

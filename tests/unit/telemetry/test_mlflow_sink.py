@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import EventWriter
 from dragoman.telemetry.mlflow_sink import MlflowSink
 from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import MachineError
-from dragoman.recipe import digest, load_recipe
+from dragoman.base.errors import MachineError
+from dragoman.recipe.recipe import digest, load_recipe
 from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.events import Event, EventListener, EventWriter, read_events
 from dragoman.telemetry.outside import Guarded, subscribe_sinks

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import EventWriter
 from dragoman.telemetry.prometheus_sink import PrometheusSink
 from dragoman.telemetry.samples import GpuSampled, NetworkSampled

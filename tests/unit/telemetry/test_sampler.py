@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry import sampler
 from dragoman.telemetry.events import Event, EventWriter, read_events
 from dragoman.telemetry.machine import MachineProbe

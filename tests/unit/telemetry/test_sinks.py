@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import Alert, CheckpointWritten, CorpusStage, Event
 from dragoman.telemetry.scored import MetricScored
 from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink

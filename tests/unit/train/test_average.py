@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.errors import CheckpointError
+from dragoman.base.errors import CheckpointError
 from dragoman.train.average import average_checkpoints
 from dragoman.train.checkpoint import CheckpointStore, load_weights
 from dragoman.train.config import CheckpointConfig

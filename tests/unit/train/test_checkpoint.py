@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dragoman.errors import CheckpointError
+from dragoman.base.errors import CheckpointError
 from dragoman.train.checkpoint import Checkpoint, CheckpointStore, copy_named, load_weights
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.train.snapshot import restore, snapshot
@@ -233,7 +233,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import torch
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import CheckpointConfig
 from dragoman.train.state import TrainState

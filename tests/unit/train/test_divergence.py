@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.base.errors import DivergenceError
 from dragoman.corpus.special_ids import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update
-from dragoman.errors import DivergenceError
 from dragoman.model.transformer import Transformer
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.train.divergence import LossTrend, Problem, diverged

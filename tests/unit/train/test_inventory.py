@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import CheckpointError
+from dragoman.base.errors import CheckpointError
 from dragoman.train.average import average_checkpoints
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import CheckpointConfig, TrainConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.recipe import dump_toml, load_recipe
+from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.report import measures
 from dragoman.report.reading import read_facts
 from dragoman.train.config import Precision

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dragoman.errors import DivergenceError
+from dragoman.base.errors import DivergenceError
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import Event, read_events
 from dragoman.train.config import CheckpointConfig, TrainConfig

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster.hosts import Host
-from dragoman.errors import MachineError
 from dragoman.watch import sender
 from dragoman.watch.remote import Mirror, remote_run
 from dragoman.watch.screen import screen

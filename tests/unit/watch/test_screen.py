@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from dragoman.errors import CheckpointError
-from dragoman.recipe import dump_toml, load_recipe
+from dragoman.base.errors import CheckpointError
+from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.report.facts import Price
 from dragoman.telemetry.events import Alert
 from dragoman.telemetry.samples import (

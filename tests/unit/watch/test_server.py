@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import MachineError
+from dragoman.base.errors import MachineError
 from dragoman.watch.live import Now, open_run
 from dragoman.watch.server import WatchServer
 from processes import wait_until

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.facts import tell_facts
 from dragoman.cluster.agent.work import work
-from dragoman.files import file_sha256
 from dragoman.train.durable import DIGESTS_FILE, discard
 
 

@@ -17,20 +17,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from dragoman.base.errors import CorpusError
+from dragoman.base.files import file_sha256
+from dragoman.base.settings import Section
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.copying import code_digest, read_code
 from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
-from dragoman.errors import CorpusError
-from dragoman.files import file_sha256
-from dragoman.launch import (
+from dragoman.distributed.launch import (
     NO_GPUS,
     rank_environment,
     torchrun_command,
     workers_environment,
 )
-from dragoman.settings import Section
 from dragoman.telemetry import host
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
@@ -146,7 +146,9 @@ def _inside(request: FactsRequest) -> dict[str, float]:
         environment = workers_environment(request.ranks, meeting)
         try:
             done = subprocess.run(
-                torchrun_command(["dragoman.inside_rate"], ranks=request.ranks, meeting=meeting),
+                torchrun_command(
+                    ["dragoman.distributed.inside_rate"], ranks=request.ranks, meeting=meeting
+                ),
                 capture_output=True,
                 timeout=_INSIDE_S,
                 check=True,

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster.agent import network
-from dragoman.errors import MachineError
 
 _GONE_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.1

@@ -23,14 +23,14 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from dragoman.base.errors import DragomanError, MachineError
+from dragoman.base.settings import Section
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.sole import sole_agent
 from dragoman.cluster.agent.spool import Spool
 from dragoman.cluster.messages import Weight
-from dragoman.distributed.rendezvous import StoreAddress
-from dragoman.errors import DragomanError, MachineError
-from dragoman.launch import (
+from dragoman.distributed.launch import (
     HungWorkerError,
     Share,
     WorkerError,
@@ -38,7 +38,7 @@ from dragoman.launch import (
     launch_workers,
     rank_environment,
 )
-from dragoman.settings import Section
+from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.train.durable import discard
 from dragoman.train.steps import step_directories, step_number
 
@@ -106,7 +106,7 @@ def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
         spool = Spool(run / "events", request.events)
         with _heeding(channel), _forwarding(spool, channel):
             launch_workers(
-                ["dragoman.worker", "train", str(run)],
+                ["dragoman.run.worker", "train", str(run)],
                 ranks=request.ranks,
                 run_directory=run,
                 share=share,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from dragoman.errors import ConfigError
+from dragoman.base.errors import ConfigError
 
 PORT: Final = 29_400
 """Where the machines of a run meet, on the first one's private address."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.launchers.job import ScheduledJob, quoted
-from dragoman.errors import ConfigError
 
 _LONGEST: Final = 63
 

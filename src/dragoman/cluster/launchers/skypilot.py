@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.launchers.job import PORT, ScheduledJob, quoted
-from dragoman.errors import ConfigError
 
 _PYTHON: Final = "3.12"
 """Machines have what their image has, be it older than dragoman asks for; SkyPilot brings uv. One

@@ -1,0 +1,12 @@
+"""Words that every other part uses.
+
+errors        errors with place and remedy, and exit codes
+printable     text of strangers without escape sequences
+units         numbers with units: read and written
+settings      sections of a recipe: strict pydantic models
+files         whole files or none; disk errors by name
+interrupts    Ctrl-C at any moment
+process       standard streams, and the one line in which a command ends
+terminal      a console whose reader may leave
+malloc        memory that glibc and oneDNN keep
+"""

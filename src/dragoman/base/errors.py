@@ -1,0 +1,65 @@
+"""Every error a user can meet, as one tree.
+
+DragomanError              one line: place, problem, remedy
+├── ConfigError            a recipe, a --set, a command line
+├── CorpusError            a text file, a subword model, a shard
+├── CheckpointError        a checkpoint or a run directory
+├── TrainingError          training cannot go on
+│   └── DivergenceError    the loss left the range in which training makes sense
+└── MachineError           disk, memory, devices, network, a missing package
+
+A message names the place (file, line, key), what is wrong there, and what to do about it.
+`assert` is for our own bugs only. What a message quotes, of a file or of another machine, cannot
+steer the terminal it is shown on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from dragoman.base.printable import printable_line
+
+
+class DragomanError(Exception):
+    """An error with a place and a remedy, printed by the command line as one line.
+
+    problem: what is wrong, in words a user knows.
+    place: the file, line or key it is wrong at; "" where there is none.
+    remedy: what to change or to run; "" only where nothing can be done.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problem: str, *, place: str | Path = "", remedy: str = "") -> None:
+        self.problem = printable_line(problem)
+        self.place = printable_line(str(place))
+        self.remedy = printable_line(remedy)
+        text = f"{self.place}: {self.problem}" if self.place else self.problem
+        super().__init__(f"{text}; {self.remedy}" if self.remedy else text)
+
+
+class ConfigError(DragomanError):
+    """A recipe, an override or a command line that cannot be used."""
+
+    exit_code = 2
+
+
+class CorpusError(DragomanError):
+    """A text file, subword model or shard that cannot be used."""
+
+
+class CheckpointError(DragomanError):
+    """A checkpoint or run directory that cannot be used."""
+
+
+class TrainingError(DragomanError):
+    """Training cannot go on."""
+
+
+class DivergenceError(TrainingError):
+    """The loss is NaN, infinite or back above that of an untrained model."""
+
+
+class MachineError(DragomanError):
+    """The machine lacks something: disk, memory, a device, a package, the network."""

@@ -1,0 +1,168 @@
+"""Files that are whole or absent, and a disk's troubles as one line each."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from dragoman.base.errors import MachineError
+
+STANDARD_OUTPUT = "standard output"
+"""The file name of errors of standard output, for which the system has none."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_NUMPY_WROTE_LESS = re.compile(r"\d+ requested and \d+ written")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that appears under its name when the block ends, or never.
+
+    Raises: OSError as the system gives it; nothing is left behind then.
+    """
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a small file so that it is whole or absent."""
+    with whole_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BufferedReader]:
+    """A file to read that somebody else may have made.
+
+    Raises: OSError where it is no regular file, nor a link to one. A pipe would keep us waiting
+    for ever, and a device may have no end, or act on being opened: neither is opened.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise _refusal(path, "is no regular file")
+    # It may be another file by now: O_NONBLOCK keeps the opening of a pipe from waiting.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _refusal(path, "is no regular file")
+        yield file
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """All of a regular file of at most `limit` bytes.
+
+    Raises: OSError where it is longer or no regular file.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise _refusal(path, f"has more than {limit:,} bytes")
+    return content
+
+
+def _refusal(path: Path, problem: str) -> OSError:
+    return OSError(errno.EINVAL, problem, str(path))
+
+
+def file_sha256(path: Path) -> str:
+    """Digest of a regular file, in hexadecimal digits; raises OSError."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory and all in it; one that is not there is fine."""
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for lack of space. numpy says so without the system's number."""
+    return error.errno in _FULL or (
+        error.errno is None and _NUMPY_WROTE_LESS.fullmatch(str(error)) is not None
+    )
+
+
+def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
+    """What the system says of a file or a stream, as a MachineError with a remedy.
+
+    place: named if the system names no file.
+    """
+    if error.filename:
+        name = error.filename
+        place = os.fsdecode(name) if isinstance(name, bytes) else str(name)
+    if is_full(error):
+        elsewhere = "send it elsewhere" if place == STANDARD_OUTPUT else "choose another directory"
+        return MachineError(
+            "the disk is full or a quota is reached",
+            place=place,
+            remedy=f"free space there or {elsewhere}, then run again: finished parts are kept",
+        )
+    if error.errno == errno.EROFS:
+        return MachineError(
+            "cannot be written: the file system is read-only",
+            place=place,
+            remedy="choose a directory that you may write to",
+        )
+    if error.errno in _FORBIDDEN:
+        return MachineError(
+            "permission denied",
+            place=place,
+            remedy="choose a directory that you may read and write, or change its permissions",
+        )
+    if error.errno == errno.ENOENT:
+        return MachineError(
+            "no such file or directory",
+            place=place,
+            remedy="check the path; if a directory was moved or removed, name its new place",
+        )
+    return MachineError(
+        error.strerror or str(error), place=place, remedy="check the disk and the path"
+    )
+
+
+@contextmanager
+def disk_errors_named(directory: Path) -> Iterator[None]:
+    """Turn what the system says of a disk into a MachineError with a remedy.
+
+    directory: named if the system names no file.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise as_machine_error(error, directory) from error
+
+
+def unwritable_name(error: UnicodeEncodeError) -> tuple[str, str]:
+    """Problem and remedy of a file name that the locale or UTF-8 has no bytes for."""
+    character = error.object[error.start]
+    if sys.getfilesystemencoding() != "utf-8":
+        return (
+            "a file or folder has a name that is not ASCII, and the locale is not UTF-8",
+            "set LC_ALL=C.UTF-8 or PYTHONUTF8=1",
+        )
+    if "\udc80" <= character <= "\udcff":
+        byte = ord(character) - 0xDC00
+        return (
+            f"a file or folder has the byte 0x{byte:02x} in its name, which is not UTF-8",
+            "rename it",
+        )
+    return f"{error.encoding} has no character {character!a}", "rename that file or folder"

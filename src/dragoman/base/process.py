@@ -1,0 +1,146 @@
+"""How a process of dragoman speaks and how it ends: its streams and its last line."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import os
+import sys
+import tempfile
+import traceback
+from typing import Final
+
+from dragoman.base.errors import DragomanError
+from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full, unwritable_name
+from dragoman.base.interrupts import INTERRUPTED, was_interrupted
+from dragoman.base.printable import printable_line
+
+INTERNAL: Final = 70
+"""Exit code after an error that is a bug of dragoman (EX_SOFTWARE of sysexits.h)."""
+DEBUG_VARIABLE: Final = "DRAGOMAN_DEBUG"
+_WRITABLE: Final = "dragoman.writable"
+
+
+class _Output(io.FileIO):
+    """Descriptor 1; what goes wrong there names it, since the system names no file."""
+
+    def write(self, content: object, /) -> int:
+        """Write as FileIO does. Raises OSError with `standard output` as its file name."""
+        try:
+            return super().write(content)  # type: ignore[arg-type]
+        except OSError as error:
+            # A terminal that has gone gives EIO; it is a reader that has gone like any other.
+            code = errno.EPIPE if error.errno == errno.EIO else error.errno
+            raise OSError(code, error.strerror, STANDARD_OUTPUT) from None
+
+
+def prepare_streams() -> None:
+    """Make the standard streams fit for any text and any trouble.
+
+    Streams that were closed when the process began are replaced by /dev/null, since the next file
+    to be opened would take their number. Standard output writes the bytes of names that are no
+    valid text as they are, and characters that its encoding lacks as escapes.
+    """
+    for name, access, mode in (
+        ("stdin", os.O_WRONLY, "r"),  # who reads from a closed input is told so
+        ("stdout", os.O_RDWR, "w"),
+        ("stderr", os.O_RDWR, "w"),
+    ):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
+    codecs.register_error(_WRITABLE, _writable)
+    out = sys.stdout
+    if out is sys.__stdout__ and isinstance(out, io.TextIOWrapper) and out.fileno() == 1:
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Output(1, "w", closefd=False)),
+            encoding=out.encoding,
+            errors=_WRITABLE,
+            line_buffering=out.line_buffering,
+        )
+
+
+def _writable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """A codec's error handler: bytes that were no text as they are, other characters as escapes."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if "\udc80" <= character <= "\udcff":
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    return character.encode("ascii", "backslashreplace"), error.start + 1
+
+
+def drop_output(instead: str) -> None:
+    """Send standard output to /dev/null from now on, and say on standard error that it is gone.
+
+    For work that is worth more than its output. instead: what happens now, in words.
+    """
+    say_error(f"nobody reads {STANDARD_OUTPUT} any more; {instead}")
+    discard_output()
+
+
+def discard_output() -> None:
+    """Send standard output to /dev/null, with all that is still to be written to it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def say_error(text: str) -> None:
+    """One line on standard error, whatever the text holds; nothing where nobody can read it."""
+    try:
+        print(f"dragoman: {printable_line(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
+
+
+def report(error: BaseException) -> int:
+    """Say in one line why the process ends, and return its exit code."""
+    text, exit_code = explain(error)
+    if text:
+        say_error(text)
+    return exit_code
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """Why the process ends, in a line that may be empty, and its exit code.
+
+    For an error of standard output, what is still to be written there is discarded: Python would
+    try it again at its end, and complain. For a bug, the traceback is written to a file, or to
+    standard error if DRAGOMAN_DEBUG is set.
+    """
+    if isinstance(error, DragomanError):
+        return str(error), error.exit_code
+    if isinstance(error, BrokenPipeError) and error.filename in (None, STANDARD_OUTPUT):
+        discard_output()  # the reader of our output has gone, as `| head` does
+        return "", 0
+    # An import that Ctrl-C broke off may say that a package is damaged.
+    if isinstance(error, KeyboardInterrupt) or (was_interrupted() and isinstance(error, Exception)):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, OSError) and (error.errno is not None or is_full(error)):
+        if error.filename == STANDARD_OUTPUT:
+            discard_output()
+        return str(as_machine_error(error)), 1
+    if isinstance(error, MemoryError):
+        return "this machine: memory ran out; free memory, or give the command less to do", 1
+    if isinstance(error, UnicodeEncodeError):
+        return "; ".join(unwritable_name(error)), 1
+    traceback_text = "".join(traceback.format_exception(error))
+    what = traceback.format_exception_only(error)[-1].strip()
+    return f"internal error: {what}; {_place_of_traceback(traceback_text)}", INTERNAL
+
+
+def _place_of_traceback(text: str) -> str:
+    if os.environ.get(DEBUG_VARIABLE):
+        sys.stderr.write(text)
+        return "please report it with the traceback above"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="dragoman-", suffix=".traceback", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(text)
+    except OSError:
+        return f"run the command again with {DEBUG_VARIABLE}=1 for its traceback"
+    return f"please report it with the traceback in {file.name}"

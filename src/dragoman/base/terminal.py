@@ -1,0 +1,44 @@
+"""The console that everything of ours is shown on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from dragoman.base.printable import printable
+from dragoman.base.process import drop_output
+
+
+class Terminal(Console):
+    """A rich console on which styles come from us alone.
+
+    A character in a text that would steer the terminal is shown as U+FFFD, whoever wrote it.
+
+    outlives_reader: when nobody reads any more, as after `| head`, the work goes on without output
+    and a line on standard error says so. Otherwise BrokenPipeError ends the command, in peace.
+    **options: those of rich's Console.
+    """
+
+    def __init__(self, *, outlives_reader: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self._outlives_reader = outlives_reader
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """What rich makes of it, its texts made harmless; rich's own control codes stay."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich while it handles BrokenPipeError; its own way is exit code 1 and no word.
+
+        `dragoman.cli.main` knows what to do with the error.
+        """
+        if not self._outlives_reader:
+            raise  # noqa: PLE0704  # rich handles the error right now
+        self.quiet = True
+        drop_output("the work goes on, and its directory holds what it records")

@@ -1,0 +1,46 @@
+"""`dragoman average`: several checkpoints into one model."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from dragoman.cli.options import Commands, positive
+
+_DEFAULT_COUNT: Final = 5
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman average`."""
+    parser = commands.add_parser("average", help="average checkpoints into one model")
+    parser.add_argument("run", type=Path, metavar="RUN")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--last", type=positive, metavar="K", help="the last K (default: 5)")
+    chosen.add_argument("--best", type=positive, metavar="K", help="the best K by dev loss")
+    parser.add_argument("--output", type=Path, help="default: RUN/checkpoints/average")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Average checkpoints into one model; CheckpointError if there are fewer than were named."""
+    from dragoman.base.errors import CheckpointError
+    from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.train.average import average_checkpoints
+    from dragoman.train.checkpoint import CheckpointStore
+
+    directory = RunDirectory.open(options.run)
+    store = CheckpointStore(directory.checkpoints, directory.recipe().checkpoint)
+    paths = store.best(options.best) if options.best else store.last(options.last or _DEFAULT_COUNT)
+    wanted = options.best or options.last
+    if wanted and len(paths) < wanted:
+        kept, key = ("measured and kept", "best") if options.best else ("kept", "last")
+        raise CheckpointError(
+            f"only {len(paths)} of the {wanted} checkpoints to average were {kept}",
+            place=directory.checkpoints,
+            remedy=f"average fewer; a run with checkpoint.keep_{key} = {wanted} keeps enough",
+        )
+    output = options.output or directory.checkpoints / "average"
+    average_checkpoints(paths, output)
+    print(f"average of {', '.join(path.name for path in paths)}: {output}")
+    return 0

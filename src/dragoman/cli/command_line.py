@@ -1,0 +1,84 @@
+"""`dragoman COMMAND ...`: one parser, one module a command.
+
+A module of this package adds its parser with `add_parser` and does the work in `run`. It imports
+what is heavy inside `run`, so that `dragoman --help` starts at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dragoman import __version__
+from dragoman.base.interrupts import interrupts_raise
+from dragoman.base.process import prepare_streams, report
+from dragoman.cli import (
+    average,
+    doctor,
+    evaluate,
+    export,
+    generate,
+    inspect,
+    join,
+    plan,
+    prepare,
+    recipes,
+    resume,
+    serve,
+    setup,
+    status,
+    stop,
+    train,
+    translate,
+    watch,
+)
+from dragoman.cli import report as report_command
+from dragoman.cli import run as run_command
+from dragoman.cli.options import Parser
+
+_COMMANDS: Final = (
+    *(run_command, prepare, train, recipes, plan),
+    *(evaluate, translate, export, serve, average, report_command, watch, inspect),
+    *(doctor, setup, resume, stop, status),
+    *(generate, join),
+)
+"""In the order of `dragoman --help`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, or that of the error's class.
+
+    Whatever goes wrong is one line on standard error.
+    """
+    prepare_streams()
+    try:
+        options = _parser().parse_args(arguments)
+        run: Callable[..., int] = options.run_command
+        interrupts_raise()
+        code = run(options)
+        sys.stdout.flush()  # when the process ends it would be too late for an error message
+    except SystemExit:  # from the parser, which has printed its own message
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            return report(error)
+        raise
+    except BaseException as error:
+        return report(error)
+    return code
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="dragoman",
+        description="Parallel text in, a measured translation model out.",
+        epilog="A first try: dragoman run demo --ranks 2",
+    )
+    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
+    for command in _COMMANDS:
+        command.add_parser(commands)
+    return parser

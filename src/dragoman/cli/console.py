@@ -1,0 +1,261 @@
+"""What commands print: tables on a terminal, the same as plain unbroken lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError
+from dragoman.base.printable import printable_line
+from dragoman.base.terminal import Terminal
+from dragoman.corpus.manifest import FILE_NAME as MANIFEST
+from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
+from dragoman.recipe.estimate import Estimate, Memory, estimate
+from dragoman.recipe.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
+from dragoman.train.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
+
+_UNBROKEN = 10_000
+_STAGES = {"clean": "read and clean", "learn": "learn the pieces", "encode": "encode"}
+_TELL_EVERY_S = 10.0
+
+
+def open_console(*, outlives_reader: bool = False) -> Console:
+    """The console of this process's output. Where that is no terminal, no line is ever broken.
+
+    outlives_reader: the work that it tells of goes on when nobody reads any more.
+    """
+    width = None if sys.stdout.isatty() else _UNBROKEN
+    return Terminal(
+        outlives_reader=outlives_reader, highlight=False, markup=False, emoji=False, width=width
+    )
+
+
+def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
+    """The shipped recipes, a row each."""
+    table = _table("recipe", "what it is for")
+    table.columns[0].no_wrap = True
+    for recipe in recipes:
+        table.add_row(recipe.name, recipe.summary)
+    open_console().print(table)
+
+
+def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
+    """The resolved recipe, then what a run of it will take on each of `world_size` ranks."""
+    console = open_console()
+    console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
+    taken = estimate(recipe, world_size=world_size)
+    console.print("", _facts(_taken(taken)))
+
+
+@contextmanager
+def preparing(
+    console: Console | None = None, *, every_s: float = _TELL_EVERY_S
+) -> Iterator[Callable[[str, int, int | None], None]]:
+    """What tells how far a preparation is: (stage, pairs done, all pairs where they are known).
+
+    A bar on a terminal; elsewhere a line where `every_s` seconds have gone by since the last one.
+    """
+    console = console or open_console(outlives_reader=True)
+    told_at, shown = time.monotonic(), ""
+
+    def say(stage: str, pairs: int, total: int | None) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= every_s:
+            told_at = time.monotonic()
+            console.print(f"{_STAGES[stage]}: {_pairs(pairs, total)}")
+
+    if not console.is_terminal:
+        yield say
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *times, console=console, transient=True) as bar:
+        task = bar.add_task("read", total=None, done="")
+
+        def draw(stage: str, pairs: int, total: int | None) -> None:
+            nonlocal shown
+            if stage != shown:
+                shown = stage
+                bar.reset(task, total=total, description=_STAGES[stage])
+            bar.update(task, completed=pairs, done=_pairs(pairs, total))
+
+        yield draw
+
+
+def _pairs(pairs: int, total: int | None) -> str:
+    of_all = "" if total is None else f" of {units.COUNT.text(total)}"
+    return f"{units.COUNT.text(pairs)}{of_all} pairs" if pairs else ""
+
+
+def print_prepared(manifest: Manifest, directory: Path) -> None:
+    """What went in, what came out and why the rest did not, split by split."""
+    console = open_console()
+    console.print(Text(str(directory), style="bold"), soft_wrap=True)
+    console.print("", _splits(manifest), "")
+    dropped = _dropped(manifest)
+    if dropped.row_count:
+        console.print(dropped)
+        console.print(f"dropped pairs: {directory / 'rejected'}", soft_wrap=True, style="dim")
+    for source in manifest.sources:
+        for trace, count in source.mended.items():
+            console.print(f"{source.name}: {units.COUNT.text(count)} x {trace} taken out")
+    vocabulary = units.COUNT.text(manifest.source_vocab_size)
+    if manifest.target_vocab_size != manifest.source_vocab_size:
+        vocabulary += f" and {units.COUNT.text(manifest.target_vocab_size)}"
+    kind = manifest.config.subword.kind
+    model = f"{'joint' if manifest.config.subword.joint else 'separate'} {kind}"
+    console.print(f"{model} pieces: {vocabulary}; digest {manifest.digest[:12]}", style="dim")
+
+
+def print_inventory(path: Path) -> None:
+    """Every file of a run, a checkpoint or prepared shards; what takes how much; a forecast."""
+    console, inventory = open_console(), take_inventory(path)
+    console.print(Text(printable_line(str(path)), style="bold"), soft_wrap=True)
+    console.print(_files(inventory), "", _facts(_parts(inventory)))
+
+
+def _files(inventory: Inventory) -> Table:
+    table = _table("file", right=("size",))
+    table.add_column("purpose")
+    folder = Path()
+    for entry in sorted(inventory.entries, key=lambda entry: (entry.path.parent, entry.path)):
+        if entry.path.parent != folder:
+            folder = entry.path.parent
+            table.add_row(Text(printable_line(f"{folder}/"), style="cyan"))
+        name = entry.path.name if folder == Path() else f"  {entry.path.name}"
+        table.add_row(printable_line(name), units.SIZE.text(entry.size_bytes), entry.purpose)
+    return table
+
+
+def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
+    for part, size_bytes in inventory.bytes_by_part().items():
+        yield part, _both_sizes(size_bytes)
+    yield "all files", _both_sizes(inventory.size_bytes)
+    if inventory.inference_bytes():
+        yield "to translate with", _both_sizes(inventory.inference_bytes())
+    recipe_file, manifest_file = (inventory.root / name for name in ("recipe.toml", MANIFEST))
+    if recipe_file.is_file() and manifest_file.is_file():
+        recipe, manifest = load_recipe(recipe_file), Manifest.load(inventory.root)
+        try:
+            num_parameters = recipe.model.num_parameters(
+                source_vocab_size=manifest.source_vocab_size,
+                target_vocab_size=manifest.target_vocab_size,
+            )
+        except ValueError as error:
+            raise CheckpointError(
+                f"describes no model: {error}", place=recipe_file, remedy="restore the run's files"
+            ) from error
+        most = forecast_disk(num_parameters, train=recipe.train, checkpoint=recipe.checkpoint)
+        yield "this run, at most", _most_disk(most)
+
+
+def _both_sizes(size_bytes: int) -> str:
+    return f"{units.SIZE.text(size_bytes)} ({units.BINARY_SIZE.text(size_bytes)})"
+
+
+def _splits(manifest: Manifest) -> Table:
+    table = _table("split", right=("read", "kept", "dropped", "cut short", "source", "target"))
+    for name, split in manifest.splits.items():
+        text = split.stages[-1]
+        table.add_row(
+            name,
+            units.COUNT.text(split.pairs_in),
+            units.COUNT.text(split.pairs),
+            _share(split.pairs_in - split.pairs, split.pairs_in),
+            _share(split.truncated, split.pairs),
+            _side(text.source_text, split.source_pieces),
+            _side(text.target_text, split.target_pieces),
+        )
+    return table
+
+
+def _side(text: TextSize, pieces: int) -> str:
+    size, binary = units.SIZE.text(text.num_bytes), units.BINARY_SIZE.text(text.num_bytes)
+    return f"{size}\n({binary})\n{units.SHORT_COUNT.text(pieces)} pieces"
+
+
+def _dropped(manifest: Manifest) -> Table:
+    table = _table("dropped from", "because", right=("pairs", "share"))
+    for name, split in manifest.splits.items():
+        for reason, pairs in _by_count(split):
+            share = _share(pairs, split.pairs_in)
+            table.add_row(name, reason.replace("_", " "), units.COUNT.text(pairs), share)
+    return table
+
+
+def _by_count(split: SplitFacts) -> list[tuple[str, int]]:
+    return sorted(split.dropped.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _share(part: int, whole: int) -> str:
+    return units.SHARE.text(part / whole) if whole else units.SHARE.text(0.0)
+
+
+def _taken(taken: Estimate) -> Iterable[tuple[str, RenderableType]]:
+    tokens, total = taken.target_tokens_per_update, taken.target_tokens
+    yield "parameters", units.COUNT.text(taken.num_parameters)
+    yield "steps", units.COUNT.text(taken.num_updates)
+    yield (
+        "target tokens",
+        f"at most {units.COUNT.text(tokens)} a step, {units.COUNT.text(total)} in all",
+    )
+    yield (
+        "arithmetic",
+        f"{units.FLOPS.text(taken.flop_per_target_token)} a target token, "
+        f"at most {units.FLOPS.text(taken.total_flop)} in all",
+    )
+    yield "memory a rank", _memory(taken.memory)
+    yield "disk", _disk(taken)
+
+
+def _memory(memory: Memory) -> str:
+    parts = (
+        f"{field.name.removesuffix('_bytes')} {units.SIZE.text(getattr(memory, field.name))}"
+        for field in fields(memory)
+        if getattr(memory, field.name)
+    )
+    total = units.SIZE.text(memory.total_bytes)
+    return f"{total} ({', '.join(parts)}), and about 0.5 GB for Python and PyTorch"
+
+
+def _disk(taken: Estimate) -> str:
+    text = f"at most {_most_disk(taken.disk)}"
+    if taken.shards_bytes is None:
+        return f"{text}; the text is not here yet to tell the size of its shards"
+    return f"{text}; about {units.SIZE.text(taken.shards_bytes)} of shards"
+
+
+def _most_disk(most: DiskForecast) -> str:
+    checkpoint = units.SIZE.text(most.checkpoint_bytes)
+    return (
+        f"{units.SIZE.text(most.size_bytes)} for {most.num_checkpoints} checkpoints "
+        f"of {checkpoint} and the records"
+    )
+
+
+def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _table(*left: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table

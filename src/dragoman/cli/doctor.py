@@ -1,0 +1,47 @@
+"""`dragoman doctor`: what is right and wrong on the hosts of a run."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from dragoman.cli import options as shared
+from dragoman.cli.options import Commands
+
+_NEEDED_BYTES: Final = 2_000_000_000
+"""Disk on each host if no run says how much: code, some data, some checkpoints."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman doctor`."""
+    parser = commands.add_parser("doctor", help="what is right and wrong on the hosts of a run")
+    shared.add_hosts(parser, required=True)
+    parser.add_argument("--run", type=Path, help="compare also its files on the hosts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Examine the hosts; the exit code is 1 if training would refuse to start."""
+    from dragoman.cli.console import open_console
+    from dragoman.cluster.checks import Wanted, examine, is_fit
+    from dragoman.cluster.doctor_view import findings_as_json, print_findings
+    from dragoman.cluster.examine import examine_hosts
+    from dragoman.cluster.hosts import load_hosts
+    from dragoman.cluster.measured import remember
+    from dragoman.cluster.training import digests_here
+    from dragoman.recipe.run_directory import RunDirectory
+
+    hosts = load_hosts(options.hosts)
+    directory = None if options.run is None else RunDirectory.open(options.run)
+    place = "" if directory is None else f"runs/{directory.path.name}"
+    facts = examine_hosts(hosts, run=place).facts
+    remember(hosts, facts)
+    digests = {} if directory is None else digests_here(directory.path, directory.prepared())
+    findings = examine(facts, Wanted(hosts, needed_bytes=_NEEDED_BYTES, digests=digests))
+    if options.json:
+        print(findings_as_json(findings, facts))
+    else:
+        print_findings(findings, facts, open_console())
+    return 0 if is_fit(findings) else 1

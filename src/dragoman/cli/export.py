@@ -1,0 +1,59 @@
+"""`dragoman export`: a model in a format that others run, checked."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from dragoman.cli.options import Commands
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman export`."""
+    parser = commands.add_parser("export", help="a model in a format that others run, checked")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "--to", choices=["bundle", "ctranslate2", "huggingface", "onnx"], required=True
+    )
+    parser.add_argument("--checkpoint", default="best", help="as for translate")
+    parser.add_argument("--output", type=Path, help="default: RUN/export/FORMAT")
+    parser.add_argument(
+        "--quantization", choices=["float32", "float16", "int8"], default="float32",
+        help="of the weights, for ctranslate2",
+    )  # fmt: skip
+    parser.add_argument("--licence", default="Not stated.", help="of the model, for its card")
+    parser.add_argument(
+        "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
+    )
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Write a checkpoint's weights in a format that others run, checked."""
+    from dragoman.base import units
+    from dragoman.distributed.world import join_world
+    from dragoman.export.export import Request, export
+    from dragoman.export.verify import warning_of
+    from dragoman.recipe.run_directory import RunDirectory
+
+    request = Request(
+        to=options.to,
+        checkpoint=options.checkpoint,
+        output=options.output,
+        quantization=options.quantization,
+        licence=options.licence,
+        sentences=options.sentences,
+    )
+    with join_world() as world:
+        exported = export(RunDirectory.open(options.run), request, world)
+    verified = exported.verified
+    print(
+        f"checked: {verified.identical} of {verified.sentences} translations equal our own, "
+        f"chrF between them {verified.chrf:.1f}"
+    )
+    warning = warning_of(verified, fewer_bits=options.quantization != "float32")
+    if warning:
+        print(warning, file=sys.stderr)
+    print(f"{exported.path}: {units.SIZE.text(exported.size_bytes)}")
+    return 0

@@ -1,0 +1,97 @@
+"""`dragoman join`: train as one of the machines that a scheduler started."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dragoman.base.errors import MachineError
+from dragoman.cli import options as shared
+from dragoman.cli.options import Commands, positive
+
+_WAIT_S: Final = 6 * 3600.0
+"""How long the first machine may prepare text; the scheduler's own limit comes first mostly."""
+_APPEAR_S: Final = 120.0
+"""How long a shared folder may take to show on one machine what another wrote."""
+_LOOK_EVERY_S: Final = 1.0
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman join`."""
+    parser = commands.add_parser("join", help="train as one of the machines a scheduler started")
+    shared.add_recipe(parser)
+    parser.add_argument("--at", required=True, help="ADDRESS:PORT of the first machine")
+    parser.add_argument("--node", type=int, help="which machine (default: as the scheduler says)")
+    parser.add_argument("--nodes", type=positive, help="of how many (the same)")
+    shared.add_places(parser)
+    parser.add_argument("--ranks", type=positive, default=1, help="of this machine (default: 1)")
+    parser.add_argument("--fresh", action="store_true", help="start anew, resume nothing")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Train a recipe as one of several machines that run this same command."""
+    from dragoman.base.files import disk_errors_named, write_whole
+    from dragoman.cluster.scheduled import Place, met
+    from dragoman.recipe.recipe import load_recipe
+    from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.run import run as steps
+
+    recipe = load_recipe(options.recipe, options.overrides)
+    place = Place.read(options.at, node=options.node, nodes=options.nodes, environment=os.environ)
+    note = options.runs / f".join-{hashlib.sha256(place.token.encode()).hexdigest()[:16]}"
+    if place.node == 0:
+        # Beside the runs: what all machines share.
+        shards = options.prepared or options.runs.parent / steps.default_place(recipe)
+        prepared = _once_free(
+            lambda: steps.prepare(recipe, directory=shards, workers=options.workers)
+        )
+        directory = steps.start(recipe, prepared=prepared, runs=options.runs, fresh=options.fresh)
+        with disk_errors_named(options.runs):
+            write_whole(note, directory.path.name)
+    try:
+        with met(place, wait_s=_WAIT_S) as share:
+            if place.node:
+                directory = RunDirectory.open(options.runs / _read_when_there(note))
+            steps.train_share(directory, share, ranks=options.ranks)
+    finally:
+        if place.node == 0:
+            note.unlink(missing_ok=True)
+    print(f"run directory: {directory.path}")
+    return 0
+
+
+def _once_free(prepare: Callable[[], Path]) -> Path:
+    """The shards. Jobs of one corpus that begin together prepare it once, and all use it."""
+    from dragoman.corpus.workplace import OccupiedError
+
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            return prepare()
+        except OccupiedError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _read_when_there(note: Path) -> str:
+    """What the first machine wrote, once the shared folder shows it here."""
+    deadline = time.monotonic() + _APPEAR_S
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            if text := note.read_text(encoding="utf-8"):
+                return text
+        if time.monotonic() > deadline:
+            raise MachineError(
+                "the run that the first machine made is not here",
+                place=note.parent,
+                remedy="--runs must name a folder that all machines share",
+            )
+        time.sleep(_LOOK_EVERY_S)

@@ -1,0 +1,52 @@
+"""`dragoman plan`: what a run will take on given hosts and links, before any machine is rented."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from dragoman.cli import options as shared
+from dragoman.cli.options import Commands
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman plan`."""
+    parser = commands.add_parser(
+        "plan", help="seconds a step, hours and money for every strategy, before any machine"
+    )
+    shared.add_recipe(parser)
+    shared.add_hosts(parser)
+    parser.add_argument("--ranks", help="in place of hosts: 4, or 2+1 for two hosts")
+    parser.add_argument("--link", help="100Mbit, 1Gbit for a port; 12MB/s for a measurement")
+    parser.add_argument("--gpu", help="the kind of all ranks, such as v100 or cpu")
+    parser.add_argument(
+        "--gpu-link",
+        help="between GPUs of one host: nvlink1 to nvlink5, pcie3 to pcie5, none, 200GB/s",
+    )
+    parser.add_argument("--compute", help="in place of --gpu: seconds of a step without network")
+    parser.add_argument("--price", help='of one host for an hour, such as "3 USD"')
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Print the plan, as tables or as JSON."""
+    from dragoman.cli.console import open_console
+    from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+    from dragoman.cluster.plan_view import plan_as_json, print_plan
+    from dragoman.recipe.recipe import load_recipe
+
+    request = PlanRequest(
+        link=options.link,
+        hosts=options.hosts,
+        ranks=options.ranks,
+        gpu=options.gpu,
+        gpu_link=options.gpu_link,
+        compute=options.compute,
+        price=options.price,
+    )
+    planned = plan_recipe(load_recipe(options.recipe, options.overrides), request)
+    if options.json:
+        print(plan_as_json(planned))
+    else:
+        print_plan(planned, open_console())
+    return 0

@@ -1,0 +1,112 @@
+"""`dragoman report`: of one run, of several beside each other, or of the old tool's log."""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.cli.options import Commands
+
+if TYPE_CHECKING:
+    from dragoman.report.facts import Price
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman report`."""
+    parser = commands.add_parser("report", help="answer twelve questions about a run, measured")
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="a run directory; several are compared"
+    )
+    parser.add_argument("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log")
+    parser.add_argument(
+        "--output", type=Path, help="where to write it (default: RUN/report, or ./comparison)"
+    )
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        help='of one machine for an hour, such as "3 USD"; once for all runs, or once for each',
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON; files are written with --output alone"
+    )
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Answer the twelve questions about a run or an old log, or compare runs."""
+    from dragoman.base.errors import ConfigError
+    from dragoman.base.printable import printable
+
+    runs: list[Path] = options.runs
+    if bool(runs) == bool(options.openseq2seq):
+        raise ConfigError(
+            "nothing is reported on" if not runs else "runs and an old log are not compared",
+            place="report",
+            remedy="name one run, several to compare them, or give --openseq2seq",
+        )
+    prices = _prices(options.price, count=max(len(runs), 1))
+    found = _compare(runs, prices) if len(runs) > 1 else _answer(prices[0], options)
+    written = []
+    if options.output or not options.json:
+        written = found.write(options.output or found.place)
+    if options.json:
+        print(printable(found.json), end="")
+    else:
+        print(*(printable(str(path)) for path in written), sep="\n")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is to be written, where if nobody says where, and the same as JSON."""
+
+    write: Callable[[Path], list[Path]]
+    place: Path
+    json: str
+
+
+def _answer(price: Price | None, options: Namespace) -> _Found:
+    from dragoman.report.openseq2seq import import_log
+    from dragoman.report.reading import read_facts
+    from dragoman.report.render import Report, as_json
+
+    with tempfile.TemporaryDirectory() as scratch:
+        log = options.openseq2seq
+        run = import_log(log, Path(scratch) / "run") if log else options.runs[0]
+        answers = Report.of(read_facts(run, price=price))
+    place = Path("report") if log else run / "report"
+    return _Found(answers.write, place, as_json(answers))
+
+
+def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Found:
+    from dragoman.base.errors import ConfigError
+    from dragoman.report.comparison import NAMES, compare
+    from dragoman.report.comparison_page import ComparisonReport, as_json
+    from dragoman.report.reading import read_facts
+
+    if len(runs) > len(NAMES):
+        raise ConfigError(
+            f"{len(runs)} runs are too many", place="report", remedy=f"name at most {len(NAMES)}"
+        )
+    facts = [read_facts(run, price=price) for run, price in zip(runs, prices, strict=True)]
+    found = compare(facts)
+    return _Found(ComparisonReport(found).write, Path("comparison"), as_json(found))
+
+
+def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:
+    from dragoman.base.errors import ConfigError
+    from dragoman.report.cost import parse_price
+
+    if len(texts) not in (0, 1, count):
+        raise ConfigError(
+            f"{len(texts)} prices for {count} runs",
+            place="--price",
+            remedy="give one for all, or one for each in their order",
+        )
+    prices: list[Price | None] = [parse_price(text) for text in texts]
+    return prices if len(prices) == count else (prices or [None]) * count

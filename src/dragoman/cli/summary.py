@@ -1,0 +1,51 @@
+"""What a person sees at the end of a run: translations, and where everything lies."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.table import Table
+from rich.text import Text
+
+from dragoman.cli.console import open_console
+from dragoman.evaluate.validate import read_lines
+from dragoman.recipe.run_directory import RunDirectory
+
+_NUM_SENTENCES = 3
+
+
+def print_summary(run: RunDirectory) -> None:
+    """Three sentences of the test set as the model translates them, and the places of a run."""
+    console = open_console()
+    recipe = run.recipe()
+    translations = run.samples / f"test.{recipe.corpus.target_language}"
+    if translations.is_file():
+        test = run.prepared() / "test"
+        columns = (test / "source.txt", translations, test / "target.txt")
+        for sentence in _shortest_third(list(zip(*map(read_lines, columns), strict=True))):
+            console.print("", _sentence(sentence), soft_wrap=True)
+    name = shlex.quote(str(run.path))
+    places = Table.grid(padding=(0, 2))
+    for what, place in [
+        ("run", run.path),
+        ("checkpoints", run.checkpoints),
+        *([("translations", run.samples)] if run.samples.is_dir() else []),
+        ("curves", f"tensorboard --logdir {shlex.quote(str(run.path.parent))}"),
+        ("every file", f"dragoman inspect {name}"),
+        ("translate", f'echo "Click the button." | dragoman translate {name}'),
+    ]:
+        places.add_row(Text(what, style="dim"), Text(str(place)))
+    console.print("", places, soft_wrap=True)
+
+
+def _shortest_third(sentences: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Three sentences, evenly from the shorter third of the set: they fit on a line."""
+    short = sorted(sentences, key=lambda sentence: len(sentence[0]))[: max(1, len(sentences) // 3)]
+    return short[:: -(-len(short) // _NUM_SENTENCES)]
+
+
+def _sentence(sentence: tuple[str, ...]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, text in zip(("source", "translation", "reference"), sentence, strict=True):
+        table.add_row(Text(name, style="dim"), Text(text))
+    return table

@@ -1,0 +1,114 @@
+"""`dragoman watch RUN`: look until the run is over or the user has seen enough."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dragoman.cli.options import Commands
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dragoman.watch.live import LiveRun
+
+_LOOK_EVERY_S: Final = 0.5
+_DRAW_EVERY_S: Final = 5.0
+"""Also where nothing is new: what is left grows less."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman watch`."""
+    parser = commands.add_parser("watch", help="a live screen of a run, or a page with --web")
+    parser.add_argument(
+        "run", nargs="?", type=Path, metavar="RUN", help="a run directory (default: the newest)"
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help="hosts.toml, or user@address: read the run there over ssh, by its name or path there",
+    )
+    parser.add_argument("--price", help='of one machine for an hour, such as "3 USD"')
+    parser.add_argument("--once", action="store_true", help="print where it stands and end")
+    parser.add_argument("--web", action="store_true", help="a page for the browser, on loopback")
+    parser.add_argument("--port", type=int, default=0, help="of the page (default: a free one)")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Show a run while it runs, here or in a browser. Ctrl-C ends the looking, not the run."""
+    from dragoman.cli.console import open_console
+
+    with suppress(KeyboardInterrupt), _opened(options) as run:
+        if options.web:
+            from dragoman.watch.server import serve
+
+            serve(run, port=options.port)
+        elif options.once or not sys.stdout.isatty():
+            _print(run, open_console())
+        else:
+            _follow(run, open_console())
+    return 0
+
+
+@contextmanager
+def _opened(options: Namespace) -> Iterator[LiveRun]:
+    """The run that was named, here or on hosts."""
+    from dragoman.report.cost import parse_price
+    from dragoman.watch.live import newest_run, open_run
+
+    price = parse_price(options.price) if options.price else None
+    if options.hosts is None:
+        with closing(open_run(options.run or newest_run(options.runs), price=price)) as run:
+            yield run
+        return
+    from dragoman.base.errors import ConfigError
+    from dragoman.cluster.hosts import load_hosts
+    from dragoman.report.facts import Price
+    from dragoman.watch.remote import remote_run
+
+    if options.run is None:
+        raise ConfigError(
+            "the run is not named", place="watch --hosts", remedy="name it as it is called there"
+        )
+    hosts = load_hosts(options.hosts)
+    if price is None and hosts.price_per_hour is not None:
+        price = Price(amount=hosts.price_per_hour / len(hosts.host), currency=hosts.currency)
+    with remote_run(hosts.host, options.run, price=price) as run:
+        yield run
+
+
+def _print(run: LiveRun, console: Console) -> None:
+    from dragoman.watch.screen import screen
+
+    run.look()
+    width = console.width if console.is_terminal else 100
+    for line in screen(run.now(), width=width, height=1000):
+        console.print(line, soft_wrap=True)
+
+
+def _follow(run: LiveRun, console: Console) -> None:
+    """Draw on the whole terminal, anew where something was said or the window has another size."""
+    from rich.console import ConsoleDimensions, Group
+    from rich.live import Live
+
+    from dragoman.watch.screen import screen
+
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        drawn_at, drawn_size = 0.0, None
+        while True:
+            # The terminal itself is asked: COLUMNS is what it was when the shell began.
+            size, moment = os.get_terminal_size(sys.stdout.fileno()), time.monotonic()
+            if run.look() or size != drawn_size or moment - drawn_at >= _DRAW_EVERY_S:
+                console.size = ConsoleDimensions(size.columns, size.lines)
+                lines = screen(run.now(), width=size.columns, height=size.lines)
+                live.update(Group(*lines), refresh=True)
+                drawn_at, drawn_size = moment, size
+            time.sleep(_LOOK_EVERY_S)

@@ -1,0 +1,318 @@
+"""Starts the worker processes of this machine through torchrun, and ends them.
+
+Where several machines train together each of them does this for its own share of the ranks.
+
+Rank 0 writes what a person should see to stdout; all else, torchrun's own reports included, goes
+to `launch_log` of the run. A worker that fails leaves its one-line error in a file, which is
+raised here. When the starting process dies, torchrun and the workers end too.
+
+`python -m dragoman.distributed.launch ...` is torchrun with this last property.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final, Self
+
+from dragoman.base import units
+from dragoman.base.errors import DragomanError, TrainingError
+from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
+from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
+from dragoman.telemetry import host
+from dragoman.telemetry.price import PRICE_VARIABLE
+
+_PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
+"""The process id of whoever started this process, if it was one of ours."""
+NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
+"""The environment of processes that compute on the processor, be there GPUs or not."""
+_PR_SET_PDEATHSIG: Final = 1
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SECONDS_TO_SAVE: Final = 60.0
+"""How long workers may go on when torchrun itself was killed."""
+_SECONDS_TO_MEET: Final = 300
+"""How long torchrun waits for those of the other hosts."""
+_SECONDS_TO_MOURN: Final = 5.0
+"""Torchrun may wait for a store that is out of reach, for minutes after its workers were killed."""
+_HUNG_AFTER_S: Final = 60.0
+"""A worker of which no thread has run for so long is stopped, or its machine thrashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """This host's part of a run over several: one of `num_hosts`, ranks counted in their order.
+
+    interface: the one network interface that the collectives use.
+    price_per_hour: of all hosts, such as `6.12 USD`; "" where it is not known.
+    on_processor: whether its ranks leave the GPUs alone that the machine may have.
+    """
+
+    number: int
+    num_hosts: int
+    interface: str
+    store: StoreAddress
+    price_per_hour: str = ""
+    on_processor: bool = False
+
+    def environment(self) -> dict[str, str]:
+        """What a process of this share must know: where to meet the others, and over what."""
+        return {
+            STORE_VARIABLE: str(self.store),
+            "GLOO_SOCKET_IFNAME": self.interface,
+            "NCCL_SOCKET_IFNAME": f"={self.interface}",
+            PRICE_VARIABLE: self.price_per_hour,
+            **(NO_GPUS if self.on_processor else {}),
+        }
+
+
+def launch_log(run_directory: Path, share_number: int | None = None) -> Path:
+    """Where torchrun and the workers write; of a share its own, as hosts may share the folder."""
+    name = "launch.log" if share_number is None else f"launch-{share_number}.log"
+    return run_directory / "logs" / name
+
+
+class WorkerError(DragomanError):
+    """A worker's own one-line error, raised again in the process that started it."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # that of the class it was raised as
+
+
+class HungWorkerError(TrainingError):
+    """A worker gave no sign of life and was killed."""
+
+
+class InterruptedRunError(DragomanError):
+    """A signal ended the run; the same command goes on."""
+
+    exit_code = 130
+
+
+def launch_workers(
+    module_arguments: Sequence[str],
+    *,
+    ranks: int,
+    run_directory: Path,
+    share: Share | None = None,
+    hung_after_s: float = _HUNG_AFTER_S,
+) -> None:
+    """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
+
+    share: where these are only a part of the run's ranks; None where they are all.
+    SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
+    Raises WorkerError with the error of the first worker that failed, HungWorkerError where one
+    gave no sign of life for `hung_after_s` and was killed, InterruptedRunError where a signal came
+    before a worker could do anything about it, TrainingError where a worker died without a word.
+    """
+    log_path = launch_log(run_directory, share.number if share else None)
+    log_path.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as directory, log_path.open("ab") as log:
+        meeting = Path(directory)
+        torchrun = subprocess.Popen(
+            torchrun_command(module_arguments, ranks=ranks, meeting=meeting, share=share),
+            env=workers_environment(ranks, meeting, share),
+            stderr=log,
+            start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
+        )
+        with _SignalRelay(torchrun, meeting) as relay:
+            hung = _wait(torchrun, meeting, relay, hung_after_s)
+            _end_workers(meeting)
+        if hung is not None:
+            raise HungWorkerError(
+                f"rank {hung} gave no sign of life for {units.DURATION.text(hung_after_s)} "
+                "and was killed",
+                place=log_path,
+                remedy="look at that machine's memory and processes; the same command goes on "
+                "from the last checkpoint",
+            )
+        if torchrun.returncode:
+            raise _failure(meeting, log_path, interrupted=relay.received > 0)
+
+
+def introduce_worker() -> None:
+    """Called first by a worker: end with torchrun, say which process to send signals to, and that
+    it lives."""
+    end_with_parent()
+    meeting = os.environ.get(RENDEZVOUS_VARIABLE)
+    if meeting:
+        name = f"pid-{os.environ['RANK']}"
+        draft = Path(meeting).with_name(f"new-{name}")
+        draft.write_text(str(os.getpid()), encoding="utf-8")
+        draft.rename(draft.with_name(name))
+        beat(draft.parent, rank=int(os.environ["RANK"]))
+
+
+def report_failure(error: DragomanError) -> None:
+    """Leave a worker's error where launch_workers finds it."""
+    meeting = os.environ.get(RENDEZVOUS_VARIABLE)
+    if meeting:
+        record = {"message": str(error), "exit_code": error.exit_code}
+        path = Path(meeting).with_name(f"failure-{os.environ['RANK']}.json")
+        path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent process dies (Linux; elsewhere nothing).
+
+    Exits at once where the parent is dead already.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    parent = os.environ.get(_PARENT_VARIABLE)
+    if parent is not None and os.getppid() != int(parent):
+        sys.exit("dragoman: the process that started this one is gone")
+
+
+def torchrun_command(
+    module_arguments: Sequence[str], *, ranks: int, meeting: Path, share: Share | None = None
+) -> list[str]:
+    """How torchrun is started; `meeting` is a directory of this machine."""
+    if share is None:
+        place = [
+            *("--nnodes=1", "--rdzv-id=local", "--local-addr=127.0.0.1"),
+            *(f"--rdzv-endpoint={meeting / 'agents'}", "--rdzv-conf=store_type=file"),
+        ]
+    else:
+        place = [
+            *(f"--nnodes={share.num_hosts}", f"--rdzv-id={share.store.token}"),
+            f"--rdzv-endpoint={share.store.endpoint}",
+            f"--rdzv-conf=is_host=false,join_timeout={_SECONDS_TO_MEET}",
+            # Ranks follow the order of these names; nobody connects to them, as there is a store.
+            f"--local-addr=host-{share.number:04d}",
+        ]
+    return [
+        *(sys.executable, "-m", "dragoman.distributed.launch"),
+        *(f"--nproc-per-node={ranks}", "--max-restarts=0", "--rdzv-backend=c10d", *place),
+        *("-m", *module_arguments),
+    ]
+
+
+def workers_environment(ranks: int, meeting: Path, share: Share | None = None) -> dict[str, str]:
+    """That of the processes which `torchrun_command` starts."""
+    return {
+        **rank_environment(ranks),
+        RENDEZVOUS_VARIABLE: str(meeting / "workers"),
+        _PARENT_VARIABLE: str(os.getpid()),
+        # Otherwise torchrun opens a store for the workers on every interface of the machine.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        **(share.environment() if share else {}),
+    }
+
+
+def rank_environment(ranks: int) -> dict[str, str]:
+    """This process's own, with the threads of one of so many ranks that share its cores.
+
+    Where OMP_NUM_THREADS is set, that counts.
+    """
+    return {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // ranks)), **os.environ}
+
+
+class _SignalRelay:
+    """Inside the block SIGTERM and SIGINT go to the workers as SIGTERM, the second as SIGKILL.
+
+    They go to each worker and not to torchrun, which would kill after 30 seconds; to torchrun only
+    while there is no worker yet.
+    """
+
+    def __init__(self, torchrun: subprocess.Popen[bytes], meeting: Path) -> None:
+        self.received = 0
+        self._torchrun = torchrun
+        self._meeting = meeting
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._pass_on) for number in _STOP_SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
+        self.received += 1
+        number = signal.SIGTERM if self.received == 1 else signal.SIGKILL
+        for pid in _worker_pids(self._meeting) or [self._torchrun.pid]:
+            _send(number, pid)
+
+
+def _wait(
+    torchrun: subprocess.Popen[bytes], meeting: Path, relay: _SignalRelay, hung_after_s: float
+) -> int | None:
+    """Until torchrun has ended; returns the rank that was killed because it hung, if any."""
+    pulses, hung, left_s = Pulses(meeting), None, _SECONDS_TO_MOURN
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            torchrun.wait(PULSE_EVERY_S)
+            return hung
+        if relay.received > 1:
+            left_s -= PULSE_EVERY_S
+            if left_s <= 0:
+                torchrun.kill()
+        for rank, silent_s in pulses.look().items():
+            if hung is None and silent_s >= hung_after_s:
+                pid = int((meeting / f"pid-{rank}").read_text(encoding="utf-8"))
+                hung = rank if _send(signal.SIGKILL, pid) else None
+
+
+def _worker_pids(meeting: Path) -> list[int]:
+    return [int(path.read_text(encoding="utf-8")) for path in sorted(meeting.glob("pid-*"))]
+
+
+def _send(number: int, pid: int) -> bool:
+    """Send a signal; whether the process is still there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _end_workers(meeting: Path) -> None:
+    """Nothing where torchrun has ended in peace; where it was killed, its workers end here."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        alive = [pid for pid in _worker_pids(meeting) if _send(number, pid)]
+        deadline = time.monotonic() + _SECONDS_TO_SAVE
+        while alive and time.monotonic() < deadline:
+            time.sleep(0.1)
+            alive = [pid for pid in alive if _send(0, pid)]
+
+
+def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanError:
+    """The error that was reported first; the others are often only its consequences."""
+    reports = sorted(meeting.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
+    if reports:
+        record = json.loads(reports[0].read_text(encoding="utf-8"))
+        return WorkerError(record["message"], record["exit_code"])
+    if interrupted:
+        return InterruptedRunError(
+            "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+        )
+    return TrainingError(
+        "a worker process ended unexpectedly",
+        place=log_path,
+        remedy="its end tells why; exit code -9 means killed, often for lack of memory",
+    )
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    os.environ[_PARENT_VARIABLE] = str(os.getpid())
+    from torch.distributed.run import main
+
+    main()

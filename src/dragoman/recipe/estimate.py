@@ -1,0 +1,205 @@
+"""What a run will take, by arithmetic alone: for a dry run, before anything is read or made.
+
+Tokens count the end of sentence. What depends on the text is an upper bound: every micro-batch
+full, every sentence as long as the recipe lets it be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from dragoman.corpus.config import CorpusConfig, TextFiles
+from dragoman.data.config import DataConfig
+from dragoman.distributed.config import DistributedConfig
+from dragoman.model.config import ModelConfig
+from dragoman.recipe.recipe import Recipe
+from dragoman.train.inventory import DiskForecast, forecast_disk
+
+TYPICAL_LENGTH: Final = 25
+"""Tokens in a sentence where useful FLOPs must assume one; attention's share is small."""
+
+_FP32: Final = 4
+_LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * _FP32
+"""The logits that exist at a time, with what the softmax makes of them."""
+_COMPRESSED: Final = 3.5
+"""Text bytes in one byte of a .gz, .xz or .zst of parallel text, about."""
+_SHARD_SHARE: Final = 0.6
+"""Shard bytes for one byte of text: two bytes a piece of 3 to 5 characters, and the lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one rank. The sum is a peak: all of it exists when the backward pass begins."""
+
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    ema_bytes: int
+    strategy_bytes: int
+    activations_bytes: int
+    loss_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All of the above; Python and PyTorch themselves take about 0.5 GB more."""
+        return sum(getattr(self, part.name) for part in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run of a recipe will take. Token counts are at most these.
+
+    shards_bytes: None where the text is not here yet to be measured.
+    """
+
+    num_parameters: int
+    num_updates: int
+    target_tokens_per_update: int
+    flop_per_target_token: float
+    memory: Memory
+    disk: DiskForecast
+    shards_bytes: int | None
+
+    @property
+    def target_tokens(self) -> int:
+        """Of the whole run."""
+        return self.num_updates * self.target_tokens_per_update
+
+    @property
+    def total_flop(self) -> float:
+        """Useful FLOPs of the whole run."""
+        return self.target_tokens * self.flop_per_target_token
+
+
+def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
+    """Parameters, tokens, FLOPs, memory of one of `world_size` ranks, and disk."""
+    vocab_size = recipe.corpus.subword.vocab_size
+    num_parameters = recipe.model.num_parameters(
+        source_vocab_size=vocab_size, target_vocab_size=vocab_size
+    )
+    with_ema = recipe.train.ema_decay > 0
+    cells = cells_per_micro_batch(recipe.data, max_pieces=recipe.corpus.max_pieces)
+    length = min(TYPICAL_LENGTH, recipe.corpus.max_pieces + 1)
+    flop_per_pair = training_flop(
+        recipe.model, target_vocab_size=vocab_size, source_length=length, target_length=length
+    )
+    half = recipe.train.precision != "fp32"
+    kept, saved = strategy_numbers(recipe.distributed, world_size)
+    return Estimate(
+        num_parameters=num_parameters,
+        num_updates=recipe.train.max_steps,
+        target_tokens_per_update=cells * recipe.data.accumulate,
+        flop_per_target_token=flop_per_pair / length,
+        memory=Memory(
+            # Autocast keeps the weights in half precision beside the fp32 ones during a step.
+            weights_bytes=num_parameters * (_FP32 + 2 * half),
+            gradients_bytes=num_parameters * _FP32,
+            optimizer_bytes=num_parameters * 2 * _FP32,
+            ema_bytes=num_parameters * _FP32 * with_ema,
+            strategy_bytes=round(num_parameters * _FP32 * kept),
+            activations_bytes=activation_bytes(
+                recipe.model, tokens=-(-cells // world_size), half=half
+            ),
+            loss_bytes=_LOSS_CHUNK_BYTES + vocab_size * recipe.model.d_model * _FP32,
+        ),
+        disk=forecast_disk(
+            num_parameters,
+            train=recipe.train,
+            checkpoint=recipe.checkpoint,
+            world_size=world_size,
+            strategy_tensors=saved,
+        ),
+        shards_bytes=_shards_bytes(recipe.corpus),
+    )
+
+
+def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[float, int]:
+    """For each weight: what `diloco` keeps on a rank, and what all ranks save beside rank 0's rest.
+
+    `auto` may come to take it. Kept are global weights and, with an outer Adam, two moments and a
+    sum; the others have been counted as weights and optimizer. Of the fragment that is on its way
+    there are the weights, the moments, what is summed and what rounding took. Saved are the moments
+    once, of every rank its weights and sum, of all but rank 0 the optimizer.
+    """
+    if world_size == 1 or config.strategy not in ("diloco", "auto"):
+        return 0, 0
+    diloco = config.diloco
+    under_way = (5 if diloco.outer == "adam" else 3) / diloco.fragments * (diloco.delay > 0)
+    if diloco.outer == "adam":
+        return 4 + under_way, 2 + 2 * world_size + 2 * (world_size - 1)
+    momentum = int(diloco.outer_momentum > 0)
+    return 1 + momentum + under_way, momentum + world_size + 2 * (world_size - 1)
+
+
+def cells_per_micro_batch(config: DataConfig, *, max_pieces: int) -> int:
+    """Cells of the longer side of one global micro-batch, at most; no side has more."""
+    if config.batch_sentences is not None:
+        return config.batch_sentences * (max_pieces + 1)
+    assert config.batch_tokens is not None
+    return max(config.batch_tokens, max_pieces + 1)
+
+
+def training_flop(
+    config: ModelConfig, *, target_vocab_size: int, source_length: int, target_length: int
+) -> float:
+    """Useful FLOPs of one pair of these lengths, forward and backward.
+
+    6 for each weight in a matrix product that a token meets (2 forward, 4 backward; Kaplan et al.
+    2020, section 2.1), softmax included; 12 x width for each pair of tokens that attend, of which
+    causal attention has half. Padding and recomputation are not useful and do not count.
+    """
+    d, s, t = config.d_model, source_length, target_length
+    ffn = (3 if config.activation == "swiglu" else 2) * d * config.d_ffn
+    # Keys and values of cross-attention are made once for each source token.
+    source_weights = config.encoder_layers * (4 * d * d + ffn) + config.decoder_layers * 2 * d * d
+    target_weights = config.decoder_layers * (6 * d * d + ffn) + target_vocab_size * d
+    attended = config.encoder_layers * s * s + config.decoder_layers * (t * t / 2 + s * t)
+    return 6 * (s * source_weights + t * target_weights) + 12 * d * attended
+
+
+def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
+    """What the backward pass needs of `tokens` source and as many target tokens.
+
+    A sub-layer keeps the residual stream that enters its norm (fp32, also under autocast), and in
+    the precision of the products (half: two bytes): the norm's output, each projection's output,
+    the mixed values as attention gives them and again as rows, the activation's input and output
+    as its derivative asks for; dropout keeps a mask of one byte. torch.compile keeps less;
+    attention dropout on a CPU keeps the attention weights as well.
+    """
+    d, f = config.d_model, config.d_ffn
+    product = 2 if half else _FP32
+    mask = 1 if config.dropout else 0
+    residual = d * (_FP32 + product + mask)
+    # Query, key, value and twice the mixed values; cross-attention's keys are as many tokens.
+    attention = residual + 5 * d * product
+    kept = {"relu": 1, "gelu": 2, "swiglu": 4}[config.activation]
+    ffn = residual + f * kept * product
+    if config.activation_dropout:
+        ffn += f * (product + 1)
+    encoder = config.encoder_layers * (attention + ffn)
+    decoder = config.decoder_layers * (2 * attention + ffn)
+    ends = 2 * d * (_FP32 + product + mask)
+    return tokens * (encoder + decoder + ends)
+
+
+def _shards_bytes(corpus: CorpusConfig) -> int | None:
+    sizes = [_text_bytes(entry, Path(corpus.folder)) for entry in corpus.train]
+    if any(size is None for size in sizes):
+        return None
+    id_bytes = 2 if corpus.subword.vocab_size <= 1 << 16 else 4
+    return round(sum(size or 0 for size in sizes) * _SHARD_SHARE * id_bytes / 2)
+
+
+def _text_bytes(entry: TextFiles, folder: Path) -> float | None:
+    """Bytes of text, unpacked; None where a file is not there (yet)."""
+    names: Iterable[str] = filter(None, (entry.source, entry.target, entry.tsv))
+    paths = [folder / name for name in names]
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    return sum(
+        path.stat().st_size * (_COMPRESSED if path.suffix in (".gz", ".xz", ".zst") else 1)
+        for path in paths
+    )

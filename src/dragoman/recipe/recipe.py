@@ -1,0 +1,326 @@
+"""A recipe: every section in one file. Defaults < the file < `--set section.key=value`.
+
+Free of torch, so that `--help`, `--dry-run` and a wrong key answer at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import tomli_w
+from pydantic import Field, ValidationError, model_validator
+
+from dragoman.base.errors import ConfigError
+from dragoman.base.files import read_regular, unwritable_name
+from dragoman.base.settings import Section
+from dragoman.corpus.config import CorpusConfig
+from dragoman.data.config import DataConfig
+from dragoman.distributed.config import DistributedConfig
+from dragoman.evaluate.config import EvaluateConfig
+from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.recipe.errors import from_toml, from_validation
+from dragoman.telemetry.config import SinksConfig
+from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from dragoman.train.schedule import ScheduleConfig
+
+SHIPPED_RECIPES: Final = Path(__file__).parent / "shipped"
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Of a recipe: it begins names of folders, and pages and model cards show it."""
+_LONGEST_BYTES: Final = 1 << 20
+_DEEPEST: Final = 16
+"""Tables and arrays within each other; a recipe needs four."""
+_LONG_KEY: Final = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}"""
+)
+"""A key of a hundred parts: tomllib takes their number squared to read it."""
+_SPLITS: Final = ("train", "valid", "test")
+_FILE_KEYS: Final = ("source", "target", "tsv")
+
+
+class Recipe(Section):
+    """All that decides what a run does; each part takes only its own section."""
+
+    name: str = Field(pattern=NAME, max_length=100)
+    """Begins the name of the run's directory; the file's name where it is not set."""
+    corpus: CorpusConfig = CorpusConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    search: SearchConfig = SearchConfig()
+    sinks: SinksConfig = SinksConfig()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        corpus = self.corpus
+        if not corpus.train:
+            raise ValueError("corpus.train names no text to train on")
+        if not corpus.valid and not corpus.valid_pairs:
+            raise ValueError("neither corpus.valid nor corpus.valid_pairs is set")
+        if self.model.tied_embeddings == "all" and not corpus.subword.joint:
+            raise ValueError('model.tied_embeddings = "all" needs corpus.subword.joint = true')
+        if (
+            self.train.stop_metric == "bleu"
+            and self.train.patience
+            and not self.evaluate.bleu_pairs
+        ):
+            raise ValueError('train.stop_metric = "bleu" never stops with evaluate.bleu_pairs = 0')
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedRecipe:
+    """A recipe that comes with dragoman; the summary is the first comment of its file."""
+
+    name: str
+    summary: str
+    path: Path
+
+
+def list_recipes() -> list[ShippedRecipe]:
+    """The shipped recipes, by name."""
+    return [
+        ShippedRecipe(path.stem, _summary(path.read_text(encoding="utf-8")), path)
+        for path in sorted(SHIPPED_RECIPES.glob("*.toml"))
+    ]
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or file, with overrides like "schedule.warmup_steps=400".
+
+    The value of an override is TOML; a bare word is a string, no value at all restores a default.
+    `corpus.folder` of the result is absolute: names in the file start at its own folder, names
+    in an override at the current one. So the dump of a recipe works from anywhere.
+    Raises ConfigError naming the file and line, or the override, the key and the remedy.
+    """
+    file = _find(name_or_path)
+    text = _read(file)
+    values = _parse(text, place=str(file))
+    values.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem))
+    parsed = [_Override.parse(override) for override in overrides]
+    for override in parsed:
+        override.apply(values)
+    _anchor_folder(values, file.parent)
+    _check_depth(values, place=str(file))
+    try:
+        # JSON in strict mode: arrays become tuples, yet "4000" and true are no integers.
+        content = json.dumps(values, default=str, ensure_ascii=False).encode()
+        return Recipe.model_validate_json(content, strict=True)
+    except UnicodeEncodeError as error:
+        problem, remedy = unwritable_name(error)
+        raise ConfigError(problem, place=file, remedy=remedy) from error
+    except ValidationError as error:
+        said = {override.path: override.text for override in parsed}
+        raise from_validation(error, Recipe, file=file, text=text, overrides=said) from error
+
+
+def dump_toml(recipe: Recipe) -> str:
+    """The resolved recipe as TOML, every key in it; load_recipe reads it back to an equal one."""
+    values = recipe.model_dump(mode="json", exclude_none=True)
+    for split in _SPLITS:
+        values["corpus"][split] = [
+            {key: value for key, value in entry.items() if value}
+            for entry in values["corpus"][split]
+        ]
+    return tomli_w.dumps(values)
+
+
+def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
+    """Raises ConfigError where an override would change nothing of a model that is trained.
+
+    sections: of the recipe, that what is to be done reads.
+    """
+    for override in overrides:
+        if override.partition(".")[0].strip() not in sections:
+            raise ConfigError(
+                f"a model that is trained can be used with other {' and '.join(sections)} only",
+                place=f"--set {override}",
+                remedy="leave it out, or train another model",
+            )
+
+
+def digest(section: Section) -> str:
+    """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling.
+
+    Where measurements are sent to is left out: it changes nothing of what a run does.
+    """
+    values = section.model_dump(mode="json", exclude={"sinks"})
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Override:
+    """One `--set`: the key's path, its value, and the words it was given in."""
+
+    path: tuple[str, ...]
+    value: Any
+    text: str
+
+    @classmethod
+    def parse(cls, override: str) -> _Override:
+        key, equals, value = override.partition("=")
+        path = tuple(part.strip() for part in key.split("."))
+        if not equals or not all(path):
+            raise ConfigError(
+                "not of the form section.key=value",
+                place=f"--set {override}",
+                remedy="write for example --set schedule.warmup_steps=400",
+            )
+        return cls(path, _parse_value(value.strip(), override), override)
+
+    def apply(self, values: dict[str, Any]) -> None:
+        table = values
+        for part in self.path[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise ConfigError(
+                    f"{part} is not a section",
+                    place=f"--set {self.text}",
+                    remedy="name a section and a key of it, such as schedule.warmup_steps",
+                )
+        if self.value is None:
+            table.pop(self.path[-1], None)
+        else:
+            table[self.path[-1]] = self._anchored()
+
+    def _anchored(self) -> Any:
+        """File names are those of the current directory, not of the recipe's."""
+        if self.path == ("corpus", "folder") and isinstance(self.value, str):
+            return _resolved(self.value)
+        if self.path[:1] == ("corpus",) and self.path[1:] in {(split,) for split in _SPLITS}:
+            return _absolute(self.value)
+        return self.value
+
+
+def _parse_value(value: str, override: str) -> Any:
+    """The value as TOML, a bare word as a string, None where there is nothing."""
+    if not value:
+        return None
+    try:
+        parsed = _parse(f"value = {value}", place=f"--set {override}", in_file=False)
+    except ConfigError:
+        if value[:1] in ("[", "{", '"', "'"):
+            raise
+        return value
+    return parsed["value"] if len(parsed) == 1 else value
+
+
+def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
+    """TOML as its values; raises ConfigError, in no time, whatever the text is."""
+    if key := _LONG_KEY.search(text):
+        line = f":{text.count(chr(10), 0, key.start()) + 1}" if in_file else ""
+        raise ConfigError(
+            "a key with a hundred parts", place=f"{place}{line}", remedy="write section.key = value"
+        )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise from_toml(error, place=place, in_file=in_file) from error
+    except RecursionError as error:
+        raise _too_deep(place) from error
+    except ValueError as error:  # a number of thousands of digits, a date that there is not
+        raise ConfigError(
+            f"not TOML: {error}", place=place, remedy="give it a value of the usual size"
+        ) from error
+
+
+def _check_depth(values: Any, *, place: str) -> None:
+    """Raises ConfigError where tables and arrays are nested deeper than any recipe's."""
+    level = [values]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if any(isinstance(one, dict | list) for one in level):
+        raise _too_deep(place)
+
+
+def _too_deep(place: str) -> ConfigError:
+    return ConfigError(
+        f"tables or arrays are nested over {_DEEPEST} deep",
+        place=place,
+        remedy="a recipe has sections, keys and lists of files",
+    )
+
+
+def _absolute(entries: Any) -> Any:
+    """The same entries of text with their file names made absolute; wrong types stay."""
+    if not isinstance(entries, list):
+        return entries
+    return [
+        {
+            key: _resolved(name) if key in _FILE_KEYS and isinstance(name, str) else name
+            for key, name in entry.items()
+        }
+        if isinstance(entry, Mapping)
+        else entry
+        for entry in entries
+    ]
+
+
+def _anchor_folder(values: dict[str, Any], base: Path) -> None:
+    corpus = values.setdefault("corpus", {})
+    folder = corpus.get("folder", "") if isinstance(corpus, dict) else None
+    if isinstance(folder, str):
+        corpus["folder"] = _resolved(folder, base)
+
+
+def _resolved(name: str, base: Path = Path()) -> str:
+    """An absolute name; one that no file can have stays, for the section to refuse."""
+    return name if "\0" in name else str((base / name).resolve())
+
+
+def _find(name_or_path: str | Path) -> Path:
+    shipped = SHIPPED_RECIPES / f"{name_or_path}.toml"
+    if isinstance(name_or_path, str) and re.fullmatch(r"[\w-]+", name_or_path) and shipped.exists():
+        return shipped
+    path = Path(name_or_path)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    names = [recipe.name for recipe in list_recipes()]
+    near = difflib.get_close_matches(str(name_or_path), names, n=1)
+    known = f"did you mean {near[0]}?" if near else f"the shipped ones are {', '.join(names)}"
+    raise ConfigError(
+        "there is no shipped recipe and no file of this name",
+        place=str(name_or_path),
+        remedy=f"{known} (a file's name ends in .toml)",
+    )
+
+
+def _read(file: Path) -> str:
+    try:
+        # Editors on Windows put a mark first, and end lines with two characters.
+        text = read_regular(file, limit=_LONGEST_BYTES).decode("utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            "the recipe is not UTF-8", place=f"{file}:{line}", remedy="save the file as UTF-8"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the recipe: {error.strerror}",
+            place=file,
+            remedy="name a TOML file, or one of the recipes that `dragoman recipes` lists",
+        ) from error
+
+
+def _summary(text: str) -> str:
+    first = text.split("\n", 1)[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -1,0 +1,183 @@
+"""One directory holds all of a run; its name says which recipe made it and when.
+
+runs/<name>-<utc>-<digest>/
+    recipe.toml              the resolved recipe
+    corpus.json              where the shards lie, and their manifest's digest
+    manifest.json            what the shards were made of
+    source.model target.model   the subword models
+    environment.json         versions and hardware of the last start
+    events/                  what happened: prepare.jsonl, and one file a rank
+    tensorboard/             the same for TensorBoard
+    checkpoints/             step-NNNNNNN directories
+    samples/                 translations of test sets
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from dragoman.base.errors import CheckpointError, MachineError
+from dragoman.corpus.manifest import Manifest
+from dragoman.recipe.recipe import Recipe, digest, dump_toml, load_recipe
+
+PREPARE_EVENTS: Final = "prepare.jsonl"
+"""In the folder of events: what happened while the corpus of the run was prepared."""
+_DIGEST_CHARACTERS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.toml"
+
+    @property
+    def events(self) -> Path:
+        """Event files, one a rank."""
+        return self.path / "events"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One directory a checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files in TensorBoard's own format."""
+        return self.path / "tensorboard"
+
+    @property
+    def samples(self) -> Path:
+        """Translations of test sets."""
+        return self.path / "samples"
+
+    def recipe(self) -> Recipe:
+        """The resolved recipe of this run."""
+        return load_recipe(str(self.recipe_file), [])
+
+    def prepared(self) -> Path:
+        """The shards this run trains on, checked to be the ones it started with.
+
+        Raises CheckpointError where they are gone or were prepared again from other text, or where
+        the run does not say which they are.
+        """
+        file = self.path / "corpus.json"
+        try:
+            record = json.loads(file.read_bytes())
+            directory, known = Path(record["prepared"]), record["digest"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                "does not say where the prepared corpus lies",
+                place=file,
+                remedy="restore it from a backup, or start a new run with --fresh",
+            ) from error
+        remedy = (
+            f"prepare the corpus again with: dragoman prepare {shlex.quote(str(self.recipe_file))}"
+        )
+        if not (directory / "manifest.json").is_file():
+            raise CheckpointError("the prepared corpus is gone", place=directory, remedy=remedy)
+        if Manifest.load(directory).digest != known:
+            raise CheckpointError(
+                "the prepared corpus is not the one this run was started with",
+                place=directory,
+                remedy="start a new run with --fresh",
+            )
+        return directory
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """The run at this path; raises CheckpointError where there is none."""
+        # Its name is its place on hosts and in the record; `.` has none.
+        run = cls(path if path.name not in ("", "..") else path.resolve())
+        if (path / "bundle.json").is_file():
+            raise CheckpointError(
+                "is an export", place=path, remedy="name the run that it was made of"
+            )
+        if not run.recipe_file.is_file():
+            raise CheckpointError(
+                "not a run directory: it holds no recipe.toml",
+                place=path,
+                remedy="name a directory that dragoman run or dragoman train made",
+            )
+        return run
+
+    @classmethod
+    def create(
+        cls,
+        recipe: Recipe,
+        *,
+        prepared: Path,
+        runs: Path,
+        origin: str = "",
+        fill: Callable[[RunDirectory], None] | None = None,
+    ) -> RunDirectory:
+        """A new run directory, complete or not there at all.
+
+        origin: digest of the model that it starts from; fill: what puts that into the draft.
+        """
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
+        # Of this process alone: another may make a run of the same recipe in the same second.
+        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            draft.mkdir(parents=True)
+            (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
+            for name in ("manifest.json", "source.model", "target.model"):
+                shutil.copyfile(prepared / name, draft / name)
+            _copy_prepare_events(prepared, draft)
+            record = {
+                "prepared": str(prepared.resolve()),
+                "digest": Manifest.load(prepared).digest,
+            }
+            (draft / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+            if fill is not None:
+                fill(cls(draft))
+            draft.rename(path)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise MachineError(
+                f"cannot create the run directory: {error.strerror}",
+                place=path,
+                remedy="free disk space, or choose another place with --runs",
+            ) from error
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        return cls(path)
+
+    @classmethod
+    def newest(cls, recipe: Recipe, *, runs: Path, origin: str = "") -> RunDirectory | None:
+        """The latest run of exactly this recipe from this origin, or None."""
+        pattern = f"{recipe.name}-*-{_label(recipe, origin)}"
+        found = sorted(path for path in runs.glob(pattern) if (path / "recipe.toml").is_file())
+        return cls(found[-1]) if found else None
+
+
+def _label(recipe: Recipe, origin: str) -> str:
+    """The digits that end the name of a run."""
+    whole = digest(recipe)
+    if origin:
+        whole = hashlib.sha256(f"{whole} {origin}".encode()).hexdigest()
+    return whole[:_DIGEST_CHARACTERS]
+
+
+def _copy_prepare_events(prepared: Path, run: Path) -> None:
+    """What happened while the corpus was prepared belongs to the record of every run of it."""
+    events = prepared / "events" / "rank-0000.jsonl"
+    if events.is_file():
+        (run / "events").mkdir()
+        shutil.copyfile(events, run / "events" / PREPARE_EVENTS)

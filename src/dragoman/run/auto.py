@@ -1,0 +1,176 @@
+"""`strategy = "auto"`: measure link and compute with what training uses, then ask the planner.
+
+The choice is made once, before the first step, told with its reason and kept in every checkpoint:
+a run goes on with what it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+import torch
+
+from dragoman.cluster.links import Inside, Layout, Link, inside_of
+from dragoman.cluster.plan import Choice, choose, choose_for_all_ranks
+from dragoman.cluster.strategies import Cluster, Compute
+from dragoman.cluster.workload import Workload
+from dragoman.data.loader import Update
+from dragoman.distributed.config import DistributedConfig
+from dragoman.distributed.diloco_work import measure_weight_s
+from dragoman.distributed.link_rate import LinkRate, measure_link
+from dragoman.distributed.strategy import NoSync
+from dragoman.distributed.topology import find_topology
+from dragoman.distributed.world import World
+from dragoman.recipe.recipe import Recipe
+from dragoman.telemetry.events import Alert, EventWriter
+from dragoman.telemetry.planned import StrategyChosen
+from dragoman.telemetry.timers import PhaseTimer
+from dragoman.train.optimizer import make_optimizer
+from dragoman.train.step import TrainStep
+
+_WARM_STEPS: Final = 2
+_TIMED_STEPS: Final = 7
+_LONGEST_ADAM_PERIOD: Final = 8
+"""Steps: with 3 and 6 of them `diloco` learns more with an outer Adam, with 32 less; where between
+6 and 32 that turns has not been measured."""
+
+
+class Chosen(NamedTuple):
+    """The section of the recipe with the choice in it, and seconds of a step by the plan."""
+
+    config: DistributedConfig
+    planned_step_s: float | None
+    link_bytes_per_s: float | None = None
+    """What was measured before the choice, where there are several hosts."""
+
+
+def choose_strategy(
+    recipe: Recipe,
+    model: torch.nn.Module,
+    updates: Iterator[Update],
+    *,
+    world: World,
+    events: EventWriter,
+) -> Chosen:
+    """What to train this recipe with on these ranks; every rank calls it and gets the same.
+
+    updates: the first ones of the run; the model is not changed by them.
+    """
+    if world.world_size == 1:
+        return Chosen(recipe.distributed.model_copy(update={"strategy": "sync"}), None)
+    topology = find_topology(world)
+    compute_s, tokens = measure_compute(recipe, model, updates, world=world)
+    rate = measure_link(world, topology)
+    workload = Workload(
+        name=recipe.name,
+        shapes=tuple(tuple(weight.shape) for weight in model.parameters()),
+        flop_per_step=0.0,
+        target_tokens_per_step=tokens,
+        max_steps=recipe.train.max_steps,
+        micro_batches_per_step=recipe.data.accumulate,
+    )
+    cluster = Cluster(
+        Layout(tuple(map(len, topology.hosts))),
+        link_of(rate, topology.num_hosts, device_name(world)),
+        # Inside one host there is no `diloco` to choose.
+        measure_weight_s(world) if topology.num_hosts > 1 else 0.0,
+    )
+    # Ranks of one measured speed; alone, one of them would do the work of all.
+    compute = Compute(compute_s * world.world_size, "measured")
+    choice = choose_for_all_ranks(cluster, workload, compute_s)
+    best = choose(cluster, workload, compute)
+    if world.is_main:
+        if best.layout != cluster.layout:
+            events.write(_better_with_fewer(best), step=0)
+        events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
+    link_bytes_per_s = rate.bytes_per_s if topology.num_hosts > 1 else None
+    return Chosen(resolved(recipe.distributed, choice), choice.prediction.step_s, link_bytes_per_s)
+
+
+def measure_compute(
+    recipe: Recipe, model: torch.nn.Module, updates: Iterator[Update], *, world: World
+) -> tuple[float, float]:
+    """Seconds of a step on the slowest rank without any network, and target tokens of a step.
+
+    These are real steps with a learning rate of zero, so that the weights stay as they are.
+    """
+    timer = PhaseTimer(world.device)
+    step = TrainStep(
+        model,
+        sync=NoSync(model),
+        optimizer=make_optimizer(model, recipe.optimizer),
+        config=recipe.train,
+        optimizer_config=recipe.optimizer,
+        world=world,
+        timer=timer,
+    )
+    tokens = 0
+    model.train()
+    for number, update in enumerate(islice(updates, _WARM_STEPS + _TIMED_STEPS)):
+        if number == _WARM_STEPS:
+            timer.take()
+        step(update, learning_rate=0.0)
+        timer.step_done()
+        tokens += update.global_target_tokens
+    own_s = timer.take().step_median_s
+    return max(world.gather_json(own_s)), tokens / (_WARM_STEPS + _TIMED_STEPS)
+
+
+def device_name(world: World) -> str:
+    """What this rank computes on, `cpu` or as its driver calls it."""
+    if world.device.type == "cpu":
+        return "cpu"
+    return torch.cuda.get_device_name(world.device)
+
+
+def link_of(rate: LinkRate, num_hosts: int, device: str) -> Link:
+    """As the planner takes it; on one host the inside was measured, else it is the usual one."""
+    if num_hosts == 1:
+        return Link(rate.bytes_per_s, inside=Inside("measured", rate.bytes_per_s, "measured"))
+    return Link(rate.bytes_per_s, rate.latency_s, inside_of(device))
+
+
+def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:
+    """The section of the recipe with the choice in place of "auto".
+
+    All travels in the numbers that the choice was planned with, whatever the recipe says.
+    """
+    chosen = choice.prediction
+    update: dict[str, object] = {"strategy": chosen.strategy, "wire": "bf16"}
+    if chosen.strategy == "accum":
+        update["accum"] = config.accum.model_copy(update={"every": chosen.every})
+    if chosen.strategy == "diloco":
+        numbers = {
+            "every": chosen.every,
+            "fragments": max(1, chosen.num_fragments),
+            "delay": chosen.delay,
+            "wire": "fp4",
+            "outer": config.diloco.outer if chosen.every <= _LONGEST_ADAM_PERIOD else "sgd",
+        }
+        update["diloco"] = config.diloco.model_copy(update=numbers)
+    return config.model_copy(update=update)
+
+
+def _told(choice: Choice, rate: LinkRate, *, max_steps: int) -> StrategyChosen:
+    plan = choice.prediction
+    return StrategyChosen(
+        strategy=plan.strategy,
+        label=plan.label,
+        why=choice.why,
+        compute_s=plan.compute_s,
+        link_bytes_per_s=rate.bytes_per_s,
+        link_latency_s=rate.latency_s,
+        planned_step_s=plan.step_s,
+        planned_run_s=plan.step_s * max_steps,
+        planned_wire_bytes=round(plan.wire_bytes),
+    )
+
+
+def _better_with_fewer(choice: Choice) -> Alert:
+    return Alert(
+        severity="warning",
+        cause=choice.why,
+        remedy="stop and train on fewer, or give the hosts a faster network",
+    )

@@ -1,0 +1,192 @@
+"""The whole run on one page: prepare, train, evaluate. Each step can be taken alone.
+
+What is done already is not done again: shards of unchanged text are kept, an unfinished run of the
+same recipe goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.base.errors import ConfigError
+from dragoman.base.files import disk_errors_named
+from dragoman.corpus.prepare import Progress
+from dragoman.corpus.prepare import prepare as prepare_corpus
+from dragoman.distributed.launch import Share, launch_workers
+from dragoman.recipe.recipe import Recipe, check_sections, digest
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.events import EventWriter
+from dragoman.telemetry.session import training_session
+
+if TYPE_CHECKING:
+    from dragoman.cluster.hosts import Hosts
+    from dragoman.export.origin import Origin
+
+
+def run(
+    recipe: Recipe,
+    *,
+    runs: Path,
+    prepared: Path | None = None,
+    workers: int | None = None,
+    ranks: int | None = None,
+    fresh: bool = False,
+    show: AbstractContextManager[Progress] | None = None,
+) -> RunDirectory:
+    """Text -> shards -> checkpoints -> scores; the directory holds all of it.
+
+    show: gives what is told how far the preparation is, and is left when that is done.
+    """
+    with show or nullcontext() as progress:
+        shards = prepare(recipe, directory=prepared, workers=workers, progress=progress)
+    directory = start(recipe, prepared=shards, runs=runs, fresh=fresh)
+    train(directory, ranks=ranks)
+    if recipe.corpus.test or recipe.corpus.test_pairs:
+        evaluate(directory, ranks=ranks)
+    return directory
+
+
+def prepare(
+    recipe: Recipe,
+    *,
+    directory: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    origin: Origin | None = None,
+) -> Path:
+    """Text files -> shards; returns their directory.
+
+    directory: that of `default_place` where it is None.
+    workers: processes; all cores where it is None.
+    origin: the model whose vocabulary is kept; a new one is learnt where it is None.
+    """
+    if directory is None:
+        directory = default_place(recipe)
+        if origin is not None:
+            directory = directory.with_name(f"{directory.name}-of-{origin.digest[:8]}")
+    with EventWriter(directory / "events") as events:
+        prepare_corpus(
+            recipe.corpus,
+            directory,
+            workers=workers or os.cpu_count() or 1,
+            events=events,
+            progress=progress,
+            vocabulary=None if origin is None else origin.vocabulary(),
+        )
+    if origin is not None:
+        origin.check_prepared(directory)
+    return directory
+
+
+def default_place(recipe: Recipe) -> Path:
+    """Where shards lie that nobody has given a place: `prepared/<name>-<digest of the corpus>`."""
+    return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
+
+
+def start(
+    recipe: Recipe,
+    *,
+    prepared: Path,
+    runs: Path,
+    fresh: bool = False,
+    origin: Origin | None = None,
+) -> RunDirectory:
+    """The newest run of exactly this recipe, or a new one where there is none or `fresh` is set.
+
+    origin: the model that it starts from, which is a part of what a run is.
+    """
+    known = "" if origin is None else origin.digest
+    existing = None if fresh else RunDirectory.newest(recipe, runs=runs, origin=known)
+    if existing is not None:
+        return existing
+    plant = None if origin is None else origin.plant
+    return RunDirectory.create(recipe, prepared=prepared, runs=runs, origin=known, fill=plant)
+
+
+def train(directory: RunDirectory, *, ranks: int | None = None) -> None:
+    """Train until the run's recipe says stop, from its newest checkpoint where it has one.
+
+    ranks: processes on this machine; one a GPU, or one, where it is None.
+    """
+    with training_session(directory.path):
+        _work(["train", str(directory.path)], directory, ranks)
+
+
+def train_share(directory: RunDirectory, share: Share, *, ranks: int) -> None:
+    """This machine's share of it, where a scheduler started the others too; they share the run."""
+    work = ["dragoman.run.worker", "train", str(directory.path)]
+    with nullcontext() if share.number else training_session(directory.path):
+        launch_workers(work, ranks=ranks, run_directory=directory.path, share=share)
+
+
+def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], None]) -> None:
+    """The same on several hosts; what they write comes back into the run's directory.
+
+    tell: what is being done, for people.
+    """
+    from dragoman.cluster.training import HostRun, train_on_hosts
+    from dragoman.recipe.estimate import estimate
+    from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+
+    world_size = sum(hosts.ranks_per_host)
+    disk = estimate(directory.recipe(), world_size=world_size).disk
+    run = HostRun(directory.path, directory.prepared(), hosts, needed_bytes=disk.size_bytes)
+    with training_session(directory.path):
+        with disk_errors_named(directory.tensorboard):
+            listeners = [ConsoleSink(), TensorBoardSink(directory.tensorboard)]
+        try:
+            train_on_hosts(run, listeners=listeners, tell=tell)
+        finally:
+            for listener in listeners:
+                listener.close()
+
+
+def evaluate(
+    directory: RunDirectory,
+    *,
+    checkpoint: str = "best",
+    source: Path | None = None,
+    reference: Path | None = None,
+    ranks: int | None = None,
+    overrides: Sequence[str] = (),
+) -> None:
+    """Translate and score the run's test set, or another text and its reference.
+
+    overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
+    """
+    if (source is None) != (reference is None):
+        raise ConfigError(
+            "a source needs its reference and a reference its source",
+            place="evaluate",
+            remedy="give both --source and --reference, or neither for the run's own test set",
+        )
+    if source is None and not (directory.prepared() / "test").is_dir():
+        raise ConfigError(
+            "the run has no test set",
+            place=directory.path,
+            remedy="give a text with --source and its translation with --reference",
+        )
+    check_sections(overrides, ("search", "evaluate"))
+    arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
+    if source is not None and reference is not None:
+        arguments += ["--source", str(source), "--reference", str(reference)]
+    for override in overrides:
+        arguments += ["--set", override]
+    _work(arguments, directory, ranks)
+
+
+def _work(arguments: Sequence[str], directory: RunDirectory, ranks: int | None) -> None:
+    """Let workers do a job: this process where one is enough, else others through torchrun."""
+    if ranks is None or ranks == 1:
+        from dragoman.run import worker  # imports torch, which who only starts others does without
+
+        ranks = ranks or worker.default_ranks()
+        if ranks == 1:
+            worker.work(arguments)
+            return
+    module = ["dragoman.run.worker", *arguments]
+    launch_workers(module, ranks=ranks, run_directory=directory.path)

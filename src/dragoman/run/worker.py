@@ -1,0 +1,383 @@
+"""One process of a run: `python -m dragoman.run.worker train|evaluate RUN ...`.
+
+This is the one place that knows all the parts. run/run.py calls it directly for one process and
+through distributed/launch.py for several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dragoman.base.errors import CheckpointError, DragomanError
+from dragoman.base.malloc import keep_freed_memory, memory_errors_named
+from dragoman.base.process import explain, prepare_streams, say_error
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.shards import TokenShards
+from dragoman.corpus.subword import VOCABULARIES
+from dragoman.data.loader import BatchStream, merged
+from dragoman.distributed.config import DistributedConfig
+from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.launch import (
+    InterruptedRunError,
+    WorkerError,
+    introduce_worker,
+    report_failure,
+)
+from dragoman.distributed.link_rate import measure_link
+from dragoman.distributed.topology import find_topology
+from dragoman.distributed.world import World, join_world
+from dragoman.evaluate.validate import Validation, ValidationData, validate
+from dragoman.inference.scoring import score_text
+from dragoman.inference.translation import new_model, trained_with
+from dragoman.model.compiling import compile_stacks, compiler_errors_named
+from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import Recipe, digest
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run.auto import Chosen, choose_strategy
+from dragoman.telemetry.config import SinksConfig
+from dragoman.telemetry.environment import read_environment, write_environment
+from dragoman.telemetry.events import Alert, EventWriter, RunStarted
+from dragoman.telemetry.network import collective_interface
+from dragoman.telemetry.outside import subscribe_sinks
+from dragoman.telemetry.sampler import host_sampler
+from dragoman.telemetry.samples import LinkMeasured
+from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+from dragoman.telemetry.timers import PhaseTimer
+from dragoman.train.checkpoint import Checkpoint, CheckpointStore, load_weights
+from dragoman.train.matrix_rate import measure_device, slow_precision
+from dragoman.train.optimizer import make_optimizer
+from dragoman.train.schedule import learning_rate
+from dragoman.train.snapshot import agreed_checkpoint, resume
+from dragoman.train.state import TrainState
+from dragoman.train.step import TrainStep
+from dragoman.train.trainer import fit
+
+_LESS_MEMORY = {
+    "train": "lower data.batch_tokens and raise data.accumulate by as much, or use more ranks",
+    "evaluate": "lower search.batch_tokens with --set",
+}
+
+
+def train(run: RunDirectory) -> None:
+    """Train until the recipe says stop, from the newest checkpoint where there is one.
+
+    Raises InterruptedRunError where a signal ended it, and what `fit` raises.
+    """
+    recipe = run.recipe()
+    prepared = run.prepared()
+    manifest = Manifest.load(prepared)
+    with join_world() as world, _events(run, world, recipe.sinks) as events:
+        torch.manual_seed(recipe.train.seed)
+        store = _store(run, recipe, manifest)
+        model = _model(recipe, manifest, world, store)
+        timer = PhaseTimer(world.device)
+        checkpoint = _agreed(store, world, events)
+        chosen = _strategy(recipe, prepared, model, checkpoint, world, events)
+        distributed = chosen.config
+        with gradient_sync(distributed, model, world) as sync:
+            step = TrainStep(
+                model,
+                sync=sync,
+                optimizer=make_optimizer(model, recipe.optimizer),
+                config=recipe.train,
+                optimizer_config=recipe.optimizer,
+                world=world,
+                timer=timer,
+            )
+            first = _first_state(recipe, manifest, world, distributed)
+            state = first if checkpoint is None else resume(checkpoint, store, step)
+            state = state.model_copy(update={"planned_step_s": chosen.planned_step_s})
+            _tell_start(run, recipe, manifest, model, state, world, events)
+            link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
+            if link_bytes_per_s is None or state.world_size != world.world_size:
+                link_bytes_per_s = _tell_link(world, events)
+            state = state.model_copy(update={"link_bytes_per_s": link_bytes_per_s})
+            with (
+                _updates(recipe, prepared, state.step, world) as updates,
+                _sampling(run, updates, world, events),
+            ):
+                if world.is_main and updates.sampler.num_oversized:
+                    events.write(_oversized(updates.sampler.num_oversized), step=state.step)
+                result = fit(
+                    step,
+                    merged(
+                        updates,
+                        distributed.batches_per_update,
+                        max_steps=recipe.train.max_steps,
+                    ),
+                    state=state,
+                    config=recipe.train,
+                    learning_rate=partial(
+                        learning_rate,
+                        config=recipe.schedule,
+                        d_model=recipe.model.d_model,
+                        max_steps=recipe.train.max_steps,
+                    ),
+                    untrained_loss=math.log(manifest.target_vocab_size),
+                    validate=_validation(recipe, prepared, model, world),
+                    store=store,
+                    events=events,
+                )
+    if result.reason == "signal":
+        raise InterruptedRunError(
+            f"stopped by a signal at step {result.state.step}; everything is saved",
+            place=run.path,
+            remedy=f"go on with: dragoman train {shlex.quote(str(run.path))}",
+        )
+
+
+def work(arguments: Sequence[str]) -> None:
+    """Do one job in this process, as one rank of however many there are."""
+    options = _parser().parse_args(arguments)
+    run = RunDirectory.open(options.run)
+    keep_freed_memory()
+    with memory_errors_named(_LESS_MEMORY[options.job]), compiler_errors_named():
+        if options.job == "train":
+            train(run)
+            return
+        with join_world() as world, _events(run, world, SinksConfig()) as events:
+            score_text(
+                run,
+                checkpoint=options.checkpoint,
+                source=options.source,
+                reference=options.reference,
+                overrides=options.overrides,
+                world=world,
+                events=events,
+            )
+
+
+def default_ranks() -> int:
+    """One process a GPU of this machine, or one."""
+    return max(1, torch.cuda.device_count())
+
+
+def main() -> int:
+    """What a worker process does; a failure is one line, for a person and for the launcher.
+
+    An error that nobody foresaw is a traceback in the launch log, which the launcher's line names:
+    it may be no more than what another rank's death looks like from here.
+    """
+    introduce_worker()
+    prepare_streams()
+    try:
+        work(sys.argv[1:])
+        sys.stdout.flush()
+    except (DragomanError, OSError) as error:
+        text, exit_code = explain(error)
+        if text:
+            report_failure(WorkerError(text, exit_code))
+            say_error(text)
+        return exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dragoman.run.worker")
+    parser.add_argument("job", choices=["train", "evaluate"])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--checkpoint", default="best")
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--reference", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    return parser
+
+
+@contextmanager
+def _events(run: RunDirectory, world: World, sinks: SinksConfig) -> Iterator[EventWriter]:
+    """Events of this rank; those of rank 0 are shown on the console, in TensorBoard, in sinks."""
+    with EventWriter(run.events, rank=world.rank) as events:
+        if world.is_main:
+            events.subscribe(ConsoleSink())
+            events.subscribe(TensorBoardSink(run.tensorboard))
+            subscribe_sinks(events, sinks, directory=run.path)
+        yield events
+
+
+def _store(run: RunDirectory, recipe: Recipe, manifest: Manifest) -> CheckpointStore:
+    """The run's checkpoints, whose weights say which vocabularies the shards were made with."""
+    vocabularies = {name: manifest.files[name].sha256 for name in VOCABULARIES}
+    return CheckpointStore(run.checkpoints, recipe.checkpoint, trained_with(recipe, vocabularies))
+
+
+def _model(recipe: Recipe, manifest: Manifest, world: World, store: CheckpointStore) -> Transformer:
+    """Untrained, or with the weights of the model that the run starts from."""
+    model = new_model(recipe, manifest)
+    first = store.intact(0)
+    if first is not None:
+        load_weights(first.path, model, store.trained_with)
+    model = model.to(world.device)
+    if recipe.train.compile:
+        compile_stacks(model)
+    return model
+
+
+def _strategy(
+    recipe: Recipe,
+    prepared: Path,
+    model: Transformer,
+    checkpoint: Checkpoint | None,
+    world: World,
+    events: EventWriter,
+) -> Chosen:
+    """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
+    if recipe.distributed.strategy != "auto":
+        return Chosen(recipe.distributed, None)
+    if checkpoint is not None:
+        state = checkpoint.state
+        # On other ranks the choice stays, but the plan is not theirs.
+        planned = state.planned_step_s if state.world_size == world.world_size else None
+        return Chosen(state.sync, planned)
+    with _updates(recipe, prepared, 0, world) as updates:
+        return choose_strategy(recipe, model, updates, world=world, events=events)
+
+
+def _first_state(
+    recipe: Recipe, manifest: Manifest, world: World, distributed: DistributedConfig
+) -> TrainState:
+    return TrainState(
+        seed=recipe.train.seed,
+        world_size=world.world_size,
+        recipe_digest=digest(recipe),
+        corpus_digest=manifest.digest,
+        sync=distributed,
+    )
+
+
+def _agreed(store: CheckpointStore, world: World, events: EventWriter) -> Checkpoint | None:
+    """The checkpoint that all ranks go on from, if there is one."""
+
+    def warn(error: CheckpointError) -> None:
+        events.write(Alert(severity="warning", cause=str(error), remedy="the one before is used"))
+
+    return agreed_checkpoint(store, world, warn)
+
+
+def _tell_start(
+    run: RunDirectory,
+    recipe: Recipe,
+    manifest: Manifest,
+    model: Transformer,
+    state: TrainState,
+    world: World,
+    events: EventWriter,
+) -> None:
+    environment = read_environment()
+    events.write(environment)
+    if world.is_main:
+        write_environment(environment, run.path / "environment.json")
+    started = RunStarted(
+        run_name=run.path.name,
+        recipe_digest=state.recipe_digest,
+        world_size=world.world_size,
+        device=str(world.device),
+        precision=recipe.train.precision,
+        num_parameters=sum(weight.numel() for weight in model.parameters()),
+        max_steps=recipe.train.max_steps,
+        train_pairs=manifest.train.pairs,
+        resumed_from_step=state.step or None,
+    )
+    events.write(started, step=state.step)
+    if state.step:
+        return
+    _tell_device(recipe, world, events)
+
+
+def _tell_device(recipe: Recipe, world: World, events: EventWriter) -> None:
+    """All ranks at once, as those of one host share what is measured."""
+    precision = recipe.train.precision
+    measured = measure_device(world.device, precision)
+    events.write(measured, step=0)
+    slow = slow_precision(measured, precision)
+    if slow and world.is_main:
+        events.write(slow, step=0)
+
+
+def _tell_link(world: World, events: EventWriter) -> float | None:
+    """Measure for a second or two what the links between hosts carry: a report needs to know, and
+    who is to say that they carry less later."""
+    if world.world_size == 1:
+        return None
+    topology = find_topology(world)
+    if topology.num_hosts == 1:
+        return None
+    rate = measure_link(world, topology)
+    if topology.leads:
+        link = LinkMeasured(
+            interface=collective_interface() or "",
+            peer="the other hosts",
+            bytes_per_s=rate.bytes_per_s,
+            latency_s=rate.latency_s,
+            method="sums of zeros as training makes them, each way at once",
+        )
+        events.write(link, step=0)
+    return rate.bytes_per_s
+
+
+def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+    return BatchStream(
+        TokenShards.open(prepared / "train"),
+        recipe.data,
+        seed=recipe.train.seed,
+        rank=world.rank,
+        world_size=world.world_size,
+        start_update=start,
+        device=world.device,
+    )
+
+
+def _sampling(
+    run: RunDirectory, updates: BatchStream, world: World, events: EventWriter
+) -> AbstractContextManager[object]:
+    """The sampler of this host, in the first of its ranks."""
+    pids = _pids_of_this_host(world)
+    if world.local_rank:
+        return nullcontext()
+    return host_sampler(
+        events,
+        disk=run.path,
+        queued=updates.queued,
+        interface=collective_interface() if world.world_size > 1 else None,
+        num_gpus=len(pids) if world.device.type == "cuda" else 0,
+        pids=pids,
+    )
+
+
+def _pids_of_this_host(world: World) -> list[int]:
+    """Of its ranks, which are neighbours in the order of all."""
+    pids = world.gather_json(os.getpid())
+    first = world.rank - world.local_rank
+    return pids[first : first + int(os.environ.get("LOCAL_WORLD_SIZE", 1))]
+
+
+def _oversized(num_pairs: int) -> Alert:
+    return Alert(
+        severity="warning",
+        cause=f"{num_pairs} pairs are longer than data.batch_tokens; each is a batch of its own",
+        remedy="raise data.batch_tokens or lower corpus.max_pieces",
+    )
+
+
+def _validation(
+    recipe: Recipe, prepared: Path, model: Transformer, world: World
+) -> Callable[[int], Validation]:
+    data = ValidationData.open(prepared, max_source_pieces=recipe.corpus.max_pieces)
+
+    def measure(_step: int) -> Validation:
+        return validate(model, data, config=recipe.evaluate, search=recipe.search, world=world)
+
+    return measure
+
+
+if __name__ == "__main__":
+    sys.exit(main())

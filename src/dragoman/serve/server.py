@@ -1,0 +1,150 @@
+"""From the options of `dragoman serve` to a server that listens, until a signal ends it."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import shlex
+import signal
+import socket
+from argparse import Namespace
+from contextlib import ExitStack
+from pathlib import Path
+
+from dragoman.base.errors import CheckpointError, ConfigError, MachineError
+from dragoman.export.bundle import Bundle, default_name, is_bundle
+from dragoman.serve.engines import open_translator
+from dragoman.serve.garbage import collect_rarely
+from dragoman.serve.translator import Translator
+
+_TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
+_SHORTEST_TOKEN = 16
+
+
+def serve(options: Namespace) -> int:
+    """Answer requests until a signal comes, then finish those under way."""
+    token = _token(options.token_file)
+    if not _is_loopback(options.host) and token is None:
+        raise ConfigError(
+            "would be open to everybody who reaches it",
+            place=f"--host {options.host}",
+            remedy=f"name a file that holds a token with --token-file, or set {_TOKEN_VARIABLE}",
+        )
+    try:
+        import uvicorn
+
+        from dragoman.serve.app import create_app
+        from dragoman.serve.ending import GRACE_S, Ending, EndingServer
+        from dragoman.serve.limits import Limits
+        from dragoman.serve.models import ServedModel
+        from dragoman.serve.protocol import SOCKET_BYTES, BoundedProtocol, allow_connections
+    except ImportError as error:
+        raise MachineError(
+            f"{error.name} is not installed", remedy="install it: pip install 'dragoman[serve]'"
+        ) from error
+    limits = Limits(
+        token=token,
+        request_s=options.timeout,
+        max_waiting_pieces=options.queue,
+        max_requests_per_client=options.requests_per_client,
+    )
+    ending = Ending(options.timeout)
+    with ExitStack() as stack:
+        served = [ServedModel.of(*_open(stack, path, options), limits) for path in options.bundles]
+        config = uvicorn.Config(
+            create_app(served, limits, ending),
+            http=BoundedProtocol,
+            ws="none",
+            log_level="error",  # not a line for each request that is no HTTP: anybody can send it
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=math.ceil(options.timeout) + GRACE_S,
+        )
+        listener = _listen(options.host, options.port)
+        for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
+            listener.setsockopt(socket.SOL_SOCKET, size, SOCKET_BYTES)
+        allow_connections()
+        collect_rarely()
+        _tell(listener, options.host)
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn repeats them when it has drained
+            signal.signal(number, lambda *_: None)
+        EndingServer(config, ending).run(sockets=[listener])
+    return 0
+
+
+def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Translator]:
+    if not is_bundle(path):
+        export = path / "export" / default_name("ctranslate2", "float32")
+        raise CheckpointError(
+            "is no bundle",
+            place=path,
+            remedy=f"make one of a run with dragoman export {shlex.quote(str(path))} "
+            "--to ctranslate2, "
+            f"then serve {shlex.quote(str(export))}",
+        )
+    opened = stack.enter_context(
+        open_translator(
+            path,
+            checkpoints=["best"],
+            overrides=[],
+            engine="ctranslate2",
+            threads=options.threads,
+            batch_cells=options.batch_cells,
+        )
+    )
+    return Bundle.open(path), opened.translator
+
+
+def _token(file: Path | None) -> str | None:
+    """From a file or the environment: a command line can be read by every user of a machine."""
+    if file is None:
+        given = os.fsencode(os.environ.get(_TOKEN_VARIABLE, ""))
+    else:
+        try:
+            given = file.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot be read: {error.strerror}", place=file, remedy="check its name"
+            ) from error
+    place = str(file or _TOKEN_VARIABLE)
+    remedy = "make one, for example with: openssl rand -hex 16"
+    try:
+        token = given.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError("the token is not UTF-8", place=place, remedy=remedy) from error
+    if not token and file is None:
+        return None
+    if not token.isprintable():  # no header can carry it, so that nobody could send it
+        raise ConfigError("the token is more than one line", place=place, remedy=remedy)
+    if len(token) < _SHORTEST_TOKEN:
+        raise ConfigError(
+            f"the token has fewer than {_SHORTEST_TOKEN} characters", place=place, remedy=remedy
+        )
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise MachineError(
+            f"cannot listen: {error}",
+            place=f"{host}:{port}",
+            remedy="choose another --port, or end what listens there",
+        ) from error
+
+
+def _tell(listener: socket.socket, host: str) -> None:
+    port = listener.getsockname()[1]
+    name = f"[{host}]" if ":" in host else host
+    print(f"serving on http://{name}:{port}", flush=True)

@@ -1,0 +1,229 @@
+"""Translate a stream, a file, or line by line at a terminal."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from dragoman.base import units
+from dragoman.base.errors import ConfigError
+from dragoman.base.files import whole_file
+from dragoman.base.malloc import memory_errors_named
+from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.model.config import SearchConfig, check_beam_holds
+from dragoman.recipe.recipe import check_sections
+from dragoman.serve.engines import Opened, open_translator
+from dragoman.serve.files import (
+    Progress,
+    input_lines,
+    is_device,
+    output_place,
+    translate_file,
+    write_errors_named,
+)
+from dragoman.serve.layout import Layout
+from dragoman.serve.translator import Translation, Translator
+
+_EXPLAIN: Final = "?"
+
+
+def translate(options: Namespace) -> int:
+    """Translate lines of text; at a terminal each as it is typed."""
+    if options.inspect and (options.input is not None or options.output is not None):
+        raise ConfigError(
+            "is for lines that come one by one",
+            place="--inspect",
+            remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
+        )
+    check_sections(options.overrides, ("search",))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as what is read, whatever the locale says
+        sys.stdout.reconfigure(encoding="utf-8")
+    if options.output is not None:
+        options.output = output_place(options.output, options.input)
+    with (
+        memory_errors_named("lower --batch-cells"),
+        open_translator(
+            options.run,
+            checkpoints=options.checkpoint.split(","),
+            overrides=options.overrides,
+            engine=options.engine,
+            threads=options.threads,
+            batch_cells=options.batch_cells,
+            quantization=options.quantization,
+        ) as opened,
+    ):
+        # Before a draft of earlier work gives way to what is then refused.
+        check_beam_holds(options.n_best, opened.recipe.search)
+        typed = options.input is None and options.output is None and sys.stdin.isatty()
+        if options.inspect or typed:
+            _converse(opened, options)
+        elif options.output is None:
+            _pipe(opened, options)
+        elif is_device(options.output):
+            _write_device(opened, options)
+        elif options.input is None:
+            _write_pipe(opened, options)
+        else:
+            _translate_file(opened, options)
+    return 0
+
+
+def _pipe(opened: Opened, options: Namespace) -> None:
+    with input_lines(options.input) as reader, write_errors_named("standard output"):
+        try:
+            for group in _written(opened, options, reader.text(), 1):
+                sys.stdout.writelines(group)
+            sys.stdout.flush()
+        except OSError:  # what is left would be tried again at the end, and told once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
+
+
+def _write_device(opened: Opened, options: Namespace) -> None:
+    with (
+        write_errors_named(str(options.output)),
+        input_lines(options.input) as reader,
+        options.output.open("w", encoding="utf-8", newline="\n") as out,
+    ):
+        for group in _written(opened, options, reader.text(), 1):
+            out.writelines(group)
+
+
+def _write_pipe(opened: Opened, options: Namespace) -> None:
+    """From the standard input, which cannot be read again: the output appears when complete."""
+    with (
+        write_errors_named(str(options.output)),
+        input_lines(None) as reader,
+        whole_file(options.output) as out,
+    ):
+        for group in _written(opened, options, reader.text(), 1):
+            out.write("".join(group).encode())
+
+
+def _translate_file(opened: Opened, options: Namespace) -> None:
+    with _progress_bar() as show:
+        done = translate_file(
+            options.input,
+            options.output,
+            lambda lines, first: _written(opened, options, lines, first),
+            identity={
+                **opened.identity,
+                "n_best": options.n_best,
+                "scores": options.scores,
+                "layout": _layout(options),
+            },
+            progress=show,
+        )
+    if done:
+        print(f"went on after line {done}", file=sys.stderr)
+
+
+def _written(
+    opened: Opened, options: Namespace, lines: Iterable[str], first: int
+) -> Iterator[list[str]]:
+    """What is written for each line, group by group."""
+    numbers = itertools.count(first)
+    for group in opened.translator.stream(
+        lines,
+        opened.recipe.search,
+        layout=_layout(options),
+        num_hypotheses=options.n_best,
+        scored=options.scores or options.n_best > 1,
+    ):
+        yield [
+            _lines_of(
+                next(numbers), translations, numbered=options.n_best > 1, scores=options.scores
+            )
+            for translations in group
+        ]
+
+
+def _lines_of(number: int, translations: list[Translation], *, numbered: bool, scores: bool) -> str:
+    if numbered:
+        return "".join(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations)
+    best = translations[0]
+    return f"{best.score:.4f}\t{best.text}\n" if scores else f"{best.text}\n"
+
+
+def _layout(options: Namespace) -> Layout:
+    layout: Layout = options.format
+    return layout
+
+
+def _converse(opened: Opened, options: Namespace) -> None:
+    """A line, its translation, and the time that it took; where the model looked, when asked."""
+    if sys.stdin.isatty():
+        print(f"a sentence a line; {_EXPLAIN} explains the last; Ctrl-D ends", file=sys.stderr)
+    search = opened.recipe.search
+    before = ""
+    with input_lines(None) as reader:
+        for text in reader.text():
+            if text.strip() == _EXPLAIN:
+                _show_attention(opened.translator, before, search)
+                continue
+            before = text
+            started = time.perf_counter()
+            (found,) = opened.translator.translate(
+                [text], search, layout=_layout(options), num_hypotheses=options.n_best
+            )
+            spent_s = time.perf_counter() - started
+            scored = options.scores or options.n_best > 1
+            for one in found:
+                print(f"{one.score:8.4f}  {one.text}" if scored else one.text)
+            if options.inspect:
+                _show_attention(opened.translator, text, search)
+            print(f"  {units.DURATION.text(spent_s)}", file=sys.stderr)
+            sys.stdout.flush()
+
+
+def _show_attention(translator: Translator, text: str, search: SearchConfig) -> None:
+    """The pieces of source and translation, and where the model looked for each."""
+    engine = translator.engine
+    if not isinstance(engine, CTranslate2Engine):
+        print("  (attention needs the engine ctranslate2)", file=sys.stderr)
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    for source in translator.plan([text], "line").rows:
+        alignment = engine.align(source, engine.search([source], search)[0][0].ids)
+        console.print(f"  source: {' '.join(alignment.source)}")
+        for piece, weights in zip(alignment.target, alignment.weights, strict=True):
+            order = sorted(range(len(weights)), key=lambda column: -weights[column])[:3]
+            looked = "  ".join(f"{alignment.source[i]} {weights[i]:.0%}" for i in order)
+            console.print(f"  {piece:>16}  {looked}")
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[Progress], None]]:
+    """A bar on the standard error, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns: list[Any] = [
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[lines]:,} lines"),
+        TimeRemainingColumn(),
+    ]
+    with ProgressBar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", lines=0)
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                completed=progress.done_bytes,
+                total=progress.all_bytes,
+                lines=progress.lines,
+            )
+
+        yield show

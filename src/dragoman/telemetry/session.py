@@ -1,0 +1,204 @@
+"""Who trains a run right now, so that another terminal can see and stop it, and nobody is second.
+
+`session.lock` is held by the process that trains, whatever becomes of it; `session.json` says who
+that is or was, and how it ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final, Literal
+
+from pydantic import ValidationError
+
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError, DragomanError, MachineError
+from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.interrupts import INTERRUPTED
+from dragoman.base.settings import Section
+
+_LOCK: Final = "session.lock"
+_RECORD: Final = "session.json"
+_LOOK_EVERY_S: Final = 0.2
+
+State = Literal["running", "finished", "stopped", "failed", "gone"]
+
+
+class Session(Section):
+    """One training of a run, from its start to its end; `gone` where it could not say how."""
+
+    pid: int
+    machine: str
+    started: float
+    """Seconds since 1970."""
+    state: State = "running"
+    problem: str = ""
+
+
+@contextmanager
+def training_session(run: Path) -> Iterator[None]:
+    """Hold the run while the block trains it. Raises CheckpointError where another process does.
+
+    Raises MachineError where the run cannot be written to.
+    """
+    lock = _locked(run)
+    if lock is None:
+        other = read_session(run)
+        who = f"process {other.pid} on {other.machine}" if other else "another process"
+        raise CheckpointError(
+            f"is being trained by {who}",
+            place=run,
+            remedy=f"dragoman stop {shlex.quote(str(run))} ends that",
+        )
+    session = Session(pid=os.getpid(), machine=socket.gethostname(), started=time.time())
+    with lock:
+        _write(run, session)
+        try:
+            yield
+        except BaseException as error:
+            exit_code = getattr(error, "exit_code", None)
+            stopped = isinstance(error, KeyboardInterrupt) or exit_code == INTERRUPTED
+            state: State = "stopped" if stopped else "failed"
+            known = isinstance(error, DragomanError)
+            problem = str(error) if known else traceback.format_exception_only(error)[-1].strip()
+            with suppress(MachineError):  # of a full disk, which may be why: the first error counts
+                _write(run, session.model_copy(update={"state": state, "problem": problem}))
+            raise
+        _write(run, session.model_copy(update={"state": "finished"}))
+
+
+def read_session(run: Path) -> Session | None:
+    """The last session of a run, as it is now; None where there was none."""
+    try:
+        session = Session.model_validate_json((run / _RECORD).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    if session.state == "running" and not _is_held(run):
+        return session.model_copy(update={"state": "gone"})
+    return session
+
+
+def stop_session(run: Path, *, wait_s: float) -> Session:
+    """Ask whoever trains the run to save and end, and wait for it; returns how it ended.
+
+    Raises CheckpointError where nobody trains it, MachineError where that is another machine or
+    takes longer.
+    """
+    session = read_session(run)
+    if session is None or session.state != "running":
+        raise CheckpointError(
+            "nobody trains this run",
+            place=run,
+            remedy=f"dragoman status {shlex.quote(str(run))} says how it ended",
+        )
+    if session.machine != socket.gethostname():
+        raise MachineError(
+            f"it is trained by process {session.pid} on {session.machine}",
+            place=run,
+            remedy="stop it there",
+        )
+    _ask_to_end(session, run)
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        session = read_session(run)
+        if session is not None and session.state != "running":
+            return session
+        time.sleep(_LOOK_EVERY_S)
+    raise MachineError(
+        f"process {session.pid if session else '?'} has not ended "
+        f"within {units.DURATION.text(wait_s)}",
+        place=run,
+        remedy="run the same command again: the second signal kills",
+    )
+
+
+def _ask_to_end(session: Session, run: Path) -> None:
+    """Nothing but the process that holds the run's lock is sent a signal.
+
+    Containers number their processes anew, and those on the host's network have the host's name.
+    """
+    try:
+        if _has_open(session.pid, run / _LOCK):
+            os.kill(session.pid, signal.SIGTERM)
+            return
+    except ProcessLookupError:
+        pass
+    except PermissionError as error:
+        raise MachineError(
+            f"process {session.pid} that trains it is another user's",
+            place=run,
+            remedy="stop it as that user",
+        ) from error
+    if _is_held(run):  # otherwise it has just ended
+        raise MachineError(
+            f"process {session.pid} that trains it is not to be seen from here",
+            place=run,
+            remedy="stop it in its container, or on its machine",
+        )
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open; believed where the system does not tell."""
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    wanted = path.stat()
+    try:
+        return any(_is(file, wanted) for file in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:  # there is no such process
+        return False
+
+
+def _is(file: Path, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(file.stat(), wanted)
+    except FileNotFoundError:  # closed meanwhile, or a pipe
+        return False
+
+
+def _locked(run: Path) -> IO[bytes] | None:
+    """The run's lock, held until it is closed; None where another process holds it."""
+    try:
+        file = (run / _LOCK).open("ab")
+    except OSError as error:
+        raise MachineError(
+            f"cannot be written to: {error.strerror}",
+            place=run,
+            remedy="train a run in a directory that you may write to",
+        ) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def _is_held(run: Path) -> bool:
+    """Whether a process trains the run. Whoever may only read it can tell as well."""
+    try:
+        file = (run / _LOCK).open("rb")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # not to be seen from here: what the record says stands
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _write(run: Path, session: Session) -> None:
+    with disk_errors_named(run):
+        write_whole(run / _RECORD, json.dumps(session.model_dump(), indent=1) + "\n")

@@ -1,0 +1,97 @@
+"""Where runs stand: from their session, their events and nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dragoman.base import units
+from dragoman.base.errors import MachineError
+from dragoman.report.payloads import number
+from dragoman.telemetry.events import read_events
+from dragoman.telemetry.lines import clock_time
+from dragoman.telemetry.progress import Progress
+from dragoman.telemetry.session import read_session
+
+_STYLES = {"running": "green", "failed": "red", "gone": "red", "stopped": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One run. Times are seconds since 1970; None where something is not known."""
+
+    run: str
+    state: str
+    step: int
+    max_steps: int | None
+    world_size: int | None
+    train_loss: float | None
+    tokens_per_s: float | None
+    last_event_time: float | None
+    finish_time: float | None
+    problem: str
+
+
+def read_status(run: Path) -> Status:
+    """Where a run stands; `not started` where nobody has trained it."""
+    session, progress = read_session(run), Progress()
+    last = None
+    events = run / "events" / "rank-0000.jsonl"
+    problem = session.problem if session else ""
+    try:
+        for event in read_events(events) if events.exists() else ():
+            progress.see(event)
+            last = event.time
+    except MachineError as error:
+        problem = str(error)
+    running = session is not None and session.state == "running"
+    world_size = number(progress.run.get("world_size"))
+    return Status(
+        run=str(run),
+        state=session.state if session else "not started",
+        step=progress.step,
+        max_steps=progress.max_steps,
+        world_size=None if world_size is None else int(world_size),
+        train_loss=number(progress.interval.get("train_loss")),
+        tokens_per_s=progress.tokens_per_s if running else None,
+        last_event_time=last,
+        finish_time=progress.finish_time if running else None,
+        problem=problem,
+    )
+
+
+def status_as_json(found: list[Status]) -> str:
+    """The same for programs."""
+    return json.dumps([asdict(status) for status in found], indent=2)
+
+
+def print_status(found: list[Status], console: Console) -> None:
+    """A line a run, and what went wrong below it."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("run", "state", "step", "loss", "tokens/s", "last event", "done at"):
+        table.add_column(heading, no_wrap=heading != "run", overflow="fold")
+    for status in found:
+        last = units.COUNT.text(status.max_steps) if status.max_steps else "?"
+        table.add_row(
+            status.run,
+            Text(status.state, style=_STYLES.get(status.state, "")),
+            f"{units.COUNT.text(status.step)} of {last}",
+            "" if status.train_loss is None else units.LOSS.text(status.train_loss),
+            "" if status.tokens_per_s is None else units.TOKEN_RATE.text(status.tokens_per_s),
+            "" if status.last_event_time is None else _ago(status.last_event_time),
+            "" if status.finish_time is None else clock_time(status.finish_time),
+        )
+    console.print(table)
+    for status in found:
+        if status.problem:
+            console.print(status.problem, soft_wrap=True)
+
+
+def _ago(moment: float) -> str:
+    return f"{units.DURATION.text(max(0, round(time.time() - moment)))} ago"
