@@ -318,7 +318,7 @@ def test_no_pickle_is_written_or_read(
     program = """
 import pickle, sys
 from dragoman.cli import main
-from dragoman.serve import translate_command
+from dragoman.serve import translate as translate_command
 from dragoman.export import load
 def forbid(*arguments, **options):
     raise RuntimeError("a pickle is read or written")
