@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dragoman.cli import main as dragoman
-from dragoman.recipe.recipe import SHIPPED_RECIPES
+from dragoman.recipe import SHIPPED_RECIPES
 from hostile import BUNDLE, change_header, redo_digests
 
 LIMIT_S: Final = 5.0
@@ -133,6 +133,13 @@ def mutate_json(value: Any, chance: random.Random) -> Any:
     return chance.choice(ODD_VALUES)
 
 
+def mutate_header(header: dict[str, Any], chance: random.Random) -> None:
+    """The same in place; a header stays a table, other kinds are made of its bytes."""
+    mutated = mutate_json(header, chance)
+    header.clear()
+    header.update(mutated if isinstance(mutated, dict) else {str(mutated): mutated})
+
+
 def mutate_toml(text: str, chance: random.Random) -> str:
     """A line's value made odd, or the text itself."""
     lines = text.split("\n")
@@ -171,7 +178,7 @@ def spoil(path: Path, chance: random.Random) -> None:
             change_kind(file, chance)
         elif kind == 1 and file.suffix == ".safetensors":
             with contextlib.suppress(ValueError):
-                change_header(file, lambda header: header.update(mutate_json(header, chance) or {}))
+                change_header(file, lambda header: mutate_header(header, chance))
         elif kind < 7 and file.suffix == ".json":
             file.write_text(json.dumps(mutate_json(json.loads(file.read_bytes()), chance)))
         elif kind < 7 and file.suffix == ".toml":

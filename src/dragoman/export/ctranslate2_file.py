@@ -204,4 +204,5 @@ def _is_finite(variable: Variable) -> bool:
     numbers: NDArray[np.floating] = np.frombuffer(variable.values, dtype=variable.kind)
     # In 64 bits no sum of finite floats overflows, and nothing hides an infinity or a NaN.
     parts = (numbers[start : start + _AT_ONCE] for start in range(0, len(numbers), _AT_ONCE))
-    return all(math.isfinite(part.sum(dtype=np.float64)) for part in parts)
+    with np.errstate(invalid="ignore"):  # both infinities in one part
+        return all(math.isfinite(part.sum(dtype=np.float64)) for part in parts)

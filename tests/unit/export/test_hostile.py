@@ -284,6 +284,7 @@ def test_large_finite_weights_are_no_infinity(bundle: Path) -> None:
     read_weights(bundle / "model.safetensors")
 
 
+@pytest.mark.filterwarnings("error")  # a user would see it beside the one line of error
 def test_a_file_for_ctranslate2_is_read_before_ctranslate2_reads_it(for_ctranslate2: Path) -> None:
     opened = Bundle.open(for_ctranslate2)
     file = opened.weights_file
@@ -303,6 +304,7 @@ def test_a_file_for_ctranslate2_is_read_before_ctranslate2_reads_it(for_ctransla
         (heads, b"\0\0"),
         (values, struct.pack("<f", float("nan"))),
         (values, struct.pack("<f", float("-inf"))),
+        (values, struct.pack("<ff", float("inf"), float("-inf"))),
     ):
         file.write_bytes(whole[:start] + changed + whole[start + len(changed) :])
         with pytest.raises(CheckpointError, match=r"model\.bin"):
