@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -140,6 +141,26 @@ def check_every_size(
 def test_a_disk_with_little_room_is_one_line(command: Command, disk: Path, trained: Path) -> None:
     ends = check_every_size(command, iter(_FEW_SIZES), disk, trained)
     assert ends["too small"] > 0
+
+
+@pytest.mark.parametrize("free_bytes", [4096, 57_344])
+def test_ranks_whose_temporary_files_are_on_the_full_disk(
+    free_bytes: int, disk: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks meet, and tell why they ended, in TMPDIR: mostly the disk of the runs as well."""
+    furnish(disk, trained)
+    (disk / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(disk / "tmp"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = [sys.executable, "-m", "dragoman", "train", "disk/begun", "--ranks", "2"]
+    filler = fill(disk, free_bytes)
+    full = subprocess.run(command, capture_output=True, text=True)
+    assert full.returncode == 1, full.stderr
+    assert full.stderr.count("\n") == 1, full.stderr
+    assert "space" in full.stderr
+    filler.unlink()
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert (again.returncode, again.stderr) == (0, "")
 
 
 @pytest.mark.slow

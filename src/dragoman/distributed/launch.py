@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 from dragoman.base import units
-from dragoman.base.errors import DragomanError, TrainingError
+from dragoman.base.errors import DragomanError, MachineError, TrainingError
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.telemetry import host
@@ -38,6 +39,8 @@ _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
 NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
 """The environment of processes that compute on the processor, be there GPUs or not."""
 _PR_SET_PDEATHSIG: Final = 1
+_LITTLE_BYTES: Final = 65_536
+"""With less room than this, a worker may have failed for want of it."""
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SECONDS_TO_SAVE: Final = 60.0
 """How long workers may go on when torchrun itself was killed."""
@@ -155,12 +158,15 @@ def introduce_worker() -> None:
 
 
 def report_failure(error: DragomanError) -> None:
-    """Leave a worker's error where launch_workers finds it."""
+    """Leave a worker's error where launch_workers finds it, whole or not at all."""
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
         record = {"message": str(error), "exit_code": error.exit_code}
         path = Path(meeting).with_name(f"failure-{os.environ['RANK']}.json")
-        path.write_text(json.dumps(record), encoding="utf-8")
+        draft = path.with_suffix(".tmp")
+        with contextlib.suppress(OSError):  # on a full disk the launcher finds that out by itself
+            draft.write_text(json.dumps(record), encoding="utf-8")
+            draft.rename(path)
 
 
 def end_with_parent() -> None:
@@ -302,6 +308,13 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
     if interrupted:
         return InterruptedRunError(
             "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+        )
+    if shutil.disk_usage(meeting).free < _LITTLE_BYTES:
+        return MachineError(
+            "a worker process ended, and there is no space left for temporary files",
+            place=meeting.parent,
+            remedy="free disk space there, or set TMPDIR to a folder on another disk; "
+            "the same command goes on",
         )
     return TrainingError(
         "a worker process ended unexpectedly",

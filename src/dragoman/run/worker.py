@@ -168,9 +168,9 @@ def main() -> int:
     An error that nobody foresaw is a traceback in the launch log, which the launcher's line names:
     it may be no more than what another rank's death looks like from here.
     """
-    introduce_worker()
-    prepare_streams()
     try:
+        introduce_worker()
+        prepare_streams()
         work(sys.argv[1:])
         sys.stdout.flush()
     except (DragomanError, OSError) as error:
