@@ -8,6 +8,7 @@ names and `..` lead nowhere. Sizes are limited, for a small file may unpack to a
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import tarfile
 import zipfile
@@ -23,6 +24,11 @@ MOST_TIMES: Final = 250
 """What a file may unpack to, in times its size; text has 3 to 10."""
 ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 MOST_MEMBERS: Final = 200_000
+_LARGEST_LIST_BYTES: Final = 100 * MOST_MEMBERS
+_END_OF_ZIP_BYTES: Final = 65_535 + 22 + 20 + 56
+"""The longest comment and the records before it, which say how large the list of members is."""
+_ZIP_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""zipfile unpacks the others without a bound on what one read returns."""
 _LONGEST_HEADER_BYTES: Final = 1 << 13
 """Of a tar member. Python reads such a header at once, and parses it in quadratic time."""
 _PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
@@ -109,15 +115,38 @@ def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Limits) -> P
 
 def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:
     paths = []
+    _check_list_of_zip(archive)
     with zipfile.ZipFile(archive) as opened:
         for number, pattern in enumerate(patterns):
             names = fnmatch.filter(opened.namelist(), pattern)
             if len(names) != 1:
                 raise _no_single_member(pattern, len(names))
+            if opened.getinfo(names[0]).compress_type not in _ZIP_PACKINGS:
+                raise ValueError(
+                    f"{names[0][-80:]!r} in it is packed otherwise than by deflate: "
+                    "unpack it yourself"
+                )
             with opened.open(names[0]) as member:
                 pieces = unpacked(iter(lambda: member.read(PIECE_BYTES), b""))
                 paths.append(_write(pieces, folder / f"{number}", names[0], limits))
     return paths
+
+
+def _check_list_of_zip(archive: Path) -> None:
+    """ValueError if the list of members is too large: zipfile holds all of it in memory.
+
+    Its size stands at the end (APPNOTE.TXT 4.3.14 to 4.3.16), in 64 bits if the archive is large.
+    """
+    with archive.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END_OF_ZIP_BYTES))
+        end = file.read()
+    at = end.rfind(b"PK\5\6")
+    sizes = [end[at + 12 : at + 16]]
+    if end[max(0, at - 20) : at].startswith(b"PK\6\7"):
+        sizes.append(end[max(0, at - 36) : at - 28])
+    if max(int.from_bytes(one, "little") for one in sizes) > _LARGEST_LIST_BYTES:
+        raise ValueError(f"it has more than {MOST_MEMBERS} members, or very long names")
 
 
 def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:

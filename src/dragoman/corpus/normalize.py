@@ -79,5 +79,6 @@ def _are_marks(text: str) -> NDArray[np.bool_]:
 
 @cache
 def _mark_table() -> NDArray[np.bool_]:
-    classes = map(unicodedata.combining, map(chr, range(_NUM_CODES)))
-    return np.array([*map(bool, classes), False])
+    # Three Tibetan vowels are no marks themselves, but are made of them.
+    first = (unicodedata.normalize("NFD", chr(code))[0] for code in range(_NUM_CODES))
+    return np.array([*(unicodedata.combining(one) > 0 for one in first), False])

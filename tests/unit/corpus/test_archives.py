@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import struct
 import tarfile
 import time
 import zipfile
@@ -119,6 +120,34 @@ def test_names_and_links_of_a_zip_are_never_followed(tmp_path: Path, outside: Pa
     (path,) = unpack(packed.getvalue(), tmp_path, "*.de")
     assert path.read_bytes() == TEXT
     assert files_below(tmp_path) == {"outside/precious", "downloads/a.tgz", "downloads/texts/0.de"}
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_that_python_unpacks_without_a_bound_is_refused(
+    packing: int, tmp_path: Path, outside: Path
+) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", packing) as archive:
+        archive.writestr("a.de", bytes(1 << 20))
+    with pytest.raises(ValueError, match=r"'a\.de' in it is packed otherwise than by deflate"):
+        unpack(packed.getvalue(), tmp_path)
+    assert files_below(tmp_path) == {"outside/precious", "downloads/a.tgz"}
+
+
+@pytest.mark.parametrize("in_64_bits", [False, True])
+def test_a_zip_with_too_many_members_is_refused_before_they_are_read(
+    in_64_bits: bool, tmp_path: Path
+) -> None:
+    member = b"PK\1\2" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"x"
+    num_members = 450_000
+    size, count = num_members * len(member), min(num_members, 0xFFFF)
+    end = b"PK\5\6" + struct.pack("<HHHHLLH", 0, 0, count, count, size, 0, 0)
+    if in_64_bits:
+        numbers = (44, 45, 45, 0, 0, num_members, num_members, size, 0)
+        large = b"PK\6\6" + struct.pack("<QHHLLQQQQ", *numbers)
+        end = large + b"PK\6\7" + struct.pack("<LQL", 0, size, 1) + end[:12] + bytes(4) + end[16:]
+    with pytest.raises(ValueError, match="more than 200000 members"):
+        unpack(num_members * member + end, tmp_path)
 
 
 @pytest.mark.parametrize(

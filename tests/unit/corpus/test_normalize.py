@@ -44,7 +44,9 @@ def test_a_line_is_normalised_the_same_alone_and_among_others(lines: list[str]) 
 
 
 MARKS = st.text(
-    st.sampled_from("\u0301\u0327\u0344\u0f71\u0f72\U0001d165"), min_size=25, max_size=70
+    st.sampled_from("\u0301\u0327\u0344\u0f71\u0f72\u0f73\u0f75\u0f81\U0001d165"),
+    min_size=25,
+    max_size=70,
 )
 
 
@@ -68,7 +70,11 @@ def test_a_letter_and_its_marks_come_together_across_a_byte_order_mark() -> None
 
 
 @pytest.mark.parametrize(
-    "marks", ["\u0301\u0327", "\u0f71\u0f72", "\u0344", "\U0001e944\U0001d165"]
+    "marks",
+    [
+        *("\u0301\u0327", "\u0f71\u0f72", "\u0344", "\U0001e944\U0001d165"),
+        *("\u0f73\u0f73", "\u0f75\u0f81", "\u0f73\u0f71"),  # no marks, but made of them
+    ],
 )
 def test_a_line_of_nothing_but_marks_takes_no_longer_than_others(marks: str) -> None:
     """Sorted in one go these 200,000 marks take minutes."""
