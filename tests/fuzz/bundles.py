@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dragoman.cli import main as dragoman
-from dragoman.recipe import SHIPPED_RECIPES
+from dragoman.recipe.recipe import SHIPPED_RECIPES
 from hostile import BUNDLE, change_header, redo_digests
 
 LIMIT_S: Final = 5.0
