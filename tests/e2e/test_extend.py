@@ -24,10 +24,17 @@ ADDED = {
         (
             "SCHEDULES: dict[str, Schedule] = {\n",
             "def sqrt_decay(step: int, config: ScheduleConfig, run: Run) -> float:\n"
-            "    return config.peak_learning_rate * (1 - math.sqrt(step / run.total_steps))\n\n\n"
+            "    share = step / run.total_steps\n"
+            "    return config.peak_learning_rate * (1 - share**config.decay_power)\n\n\n"
             "SCHEDULES: dict[str, Schedule] = {\n"
             '    "sqrt_decay": Schedule('
-            'sqrt_decay, "{peak:g} * (1 - (step/{total})^0.5)", ends=True),\n',
+            'sqrt_decay, "{peak:g} * (1 - (step/{total})^{decay_power:g})", ends=True),\n',
+        ),
+        (
+            "    noam_scale: float",
+            "    decay_power: float = Field(default=0.5, gt=0.0)\n"
+            '    """Of the share of the run that is gone."""\n'
+            "    noam_scale: float",
         ),
     ],
     "corpus/filters.py": [
@@ -127,6 +134,7 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
     answers = {one["key"]: one for one in report["answers"]}
     rate = answers["learning_rate"]
     assert "0.01 * (1 - (step/8)^0.5)" in rate["says"]
+    assert "warmup" not in rate["says"].split(";")[0]
     deviation = next(row for row in rate["evidence"] if row["name"].startswith("largest deviation"))
     assert deviation["value"] < 1e-6
     assert "commas" in json.dumps(answers["corpus"])

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.report import measures
+from dragoman.report.cost import spent_text
 from dragoman.report.facts import Facts, Price
 from dragoman.report.reading import read_facts
 from dragoman.report.verdict import Verdict
@@ -40,6 +41,14 @@ def test_every_machine_is_paid_for(tmp_path: Path) -> None:
     ahead = {row.name: row.text for one in judge(facts) for row in one.evidence}
     text = next(text for name, text in ahead.items() if name.endswith("by the fitted curve"))
     assert f"for {2 * 2000 * 0.411 / 1000:.2f} USD" in text
+
+
+def test_what_is_left_is_paid_for_on_every_machine(tmp_path: Path) -> None:
+    facts = read_facts(Recorded(steps=4000, reason=None).write(tmp_path / "run"), price=PRICE)
+    assert facts.wall_s is not None
+    so_far = 2 * facts.wall_s / 1000
+    assert f"{so_far:.2f} USD" in spent_text(facts)
+    assert f"{so_far + 2 * 1800 / 1000:.2f} USD" in spent_text(facts, more_s=1800.0)
 
 
 @pytest.mark.parametrize("missing", [0, 1])

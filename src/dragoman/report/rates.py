@@ -30,7 +30,9 @@ class Rates:
     def formula(self) -> str:
         """The formula with its numbers."""
         config = self.config
-        text = SCHEDULES[config.kind].formula.format(
+        formula = SCHEDULES[config.kind].formula
+        text = formula.format(
+            **config.model_dump(),
             scale=config.noam_scale,
             peak=config.peak_learning_rate,
             final=config.peak_learning_rate * config.final_ratio,
@@ -38,10 +40,11 @@ class Rates:
             decay=units.COUNT.text(config.decay_steps),
             warmup=units.COUNT.text(config.warmup_steps),
         )
-        numbers = f"warmup = {units.COUNT.text(config.warmup_steps)}"
-        if config.kind == "noam":
-            numbers = f"d_model = {self.d_model}, {numbers}"
-        return f"{text}, {numbers}"
+        if "d_model" in formula:
+            text += f", d_model = {self.d_model}"
+        if "warmup" in formula.lower():
+            text += f", warmup = {units.COUNT.text(config.warmup_steps)}"
+        return text
 
     def peak(self) -> tuple[int, float]:
         """The first update with the highest rate, and that rate: at the end of the warmup, at the
