@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,11 +46,10 @@ def write_whole(path: Path, content: bytes | str) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-@contextmanager
-def open_regular(path: Path) -> Iterator[BufferedReader]:
+def open_regular(path: Path) -> BufferedReader:
     """A file to read that somebody else may have made.
 
-    Raises: OSError where it is no regular file, nor a link to one. A pipe would keep us waiting
+    Raises: OSError if it is no regular file, nor a link to one. A pipe would keep us waiting
     for ever, and a device may have no end, or act on being opened: neither is opened.
     """
     mode = path.stat().st_mode
@@ -60,10 +59,29 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
         raise _refusal(path, "is no regular file")
     # It may be another file by now: O_NONBLOCK keeps the opening of a pipe from waiting.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _refusal(path, "is no regular file")
-        yield file
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise _refusal(path, "is no regular file")
+    return file
+
+
+def open_to_append(path: Path) -> FileIO:
+    """An unbuffered file to append to, which is made if it is not there.
+
+    Raises: OSError if somebody put a link, a pipe or a device in its place: what is appended must
+    not end up in another file, and a pipe would keep us waiting for ever.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if path.is_symlink():
+        raise _refusal(path, "is a link")
+    if path.exists() and not path.is_file():
+        raise _refusal(path, "is no regular file")
+    file = FileIO(os.open(path, flags, 0o666), "ab")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise _refusal(path, "is no regular file")
+    return file
 
 
 def read_regular(path: Path, *, limit: int) -> bytes:

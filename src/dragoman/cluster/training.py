@@ -18,7 +18,7 @@ from typing import Final
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError, MachineError
-from dragoman.base.files import file_sha256
+from dragoman.base.files import file_sha256, read_regular
 from dragoman.cluster.agent.facts import vocabulary_digest
 from dragoman.cluster.agent.spool import prefix_digest
 from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
@@ -196,7 +196,7 @@ def digests_here(run: Path, prepared: Path) -> dict[str, str]:
 def parcels_of(run: HostRun, remote: RunOnHosts) -> list[Parcel]:
     """Prepared data by its digest, and the files of the run."""
     data_place = f"data/{Manifest.load(run.prepared).digest[:16]}"
-    record = json.loads((run.path / "corpus.json").read_text(encoding="utf-8"))
+    record = json.loads(read_regular(run.path / "corpus.json", limit=1 << 20))
     corpus = json.dumps(record | {"prepared": data_place}, indent=1).encode()
     files = {name: run.path / name for name in _RUN_FILES}
     return [

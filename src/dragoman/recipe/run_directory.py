@@ -26,12 +26,14 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base.errors import CheckpointError, MachineError
+from dragoman.base.files import read_regular
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, digest, dump_toml, load_recipe
 
 PREPARE_EVENTS: Final = "prepare.jsonl"
 """In the folder of events: what happened while the corpus of the run was prepared."""
 _DIGEST_CHARACTERS: Final = 8
+_LONGEST_RECORD: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,9 @@ class RunDirectory:
         """
         file = self.path / "corpus.json"
         try:
-            record = json.loads(file.read_bytes())
+            record = json.loads(read_regular(file, limit=_LONGEST_RECORD))
             directory, known = Path(record["prepared"]), record["digest"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 "does not say where the prepared corpus lies",
                 place=file,

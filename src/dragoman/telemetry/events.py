@@ -20,6 +20,7 @@ from types import TracebackType, UnionType
 from typing import Any, ClassVar, Final, Self
 
 from dragoman.base.errors import MachineError
+from dragoman.base.files import open_regular
 
 SCHEMA_VERSION = 1
 
@@ -378,7 +379,7 @@ def read_events(
     MachineError where the file cannot be read.
     """
     try:
-        with path.open("rb") as lines:
+        with open_regular(path) as lines:
             for number, line in enumerate(lines, start=1):
                 event = read_line(line)
                 if event is not None:

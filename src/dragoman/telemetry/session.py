@@ -23,13 +23,20 @@ from pydantic import ValidationError
 
 from dragoman.base import units
 from dragoman.base.errors import CheckpointError, DragomanError, MachineError
-from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.files import (
+    disk_errors_named,
+    open_regular,
+    open_to_append,
+    read_regular,
+    write_whole,
+)
 from dragoman.base.interrupts import INTERRUPTED
 from dragoman.base.settings import Section
 
 _LOCK: Final = "session.lock"
 _RECORD: Final = "session.json"
 _LOOK_EVERY_S: Final = 0.2
+_LONGEST_RECORD: Final = 1 << 20
 
 State = Literal["running", "finished", "stopped", "failed", "gone"]
 
@@ -80,7 +87,7 @@ def training_session(run: Path) -> Iterator[None]:
 def read_session(run: Path) -> Session | None:
     """The last session of a run, as it is now; None where there was none."""
     try:
-        session = Session.model_validate_json((run / _RECORD).read_bytes())
+        session = Session.model_validate_json(read_regular(run / _RECORD, limit=_LONGEST_RECORD))
     except (OSError, ValidationError):
         return None
     if session.state == "running" and not _is_held(run):
@@ -168,7 +175,7 @@ def _is(file: Path, wanted: os.stat_result) -> bool:
 def _locked(run: Path) -> IO[bytes] | None:
     """The run's lock, held until it is closed; None where another process holds it."""
     try:
-        file = (run / _LOCK).open("ab")
+        file = open_to_append(run / _LOCK)
     except OSError as error:
         raise MachineError(
             f"cannot be written to: {error.strerror}",
@@ -186,7 +193,7 @@ def _locked(run: Path) -> IO[bytes] | None:
 def _is_held(run: Path) -> bool:
     """Whether a process trains the run. Whoever may only read it can tell as well."""
     try:
-        file = (run / _LOCK).open("rb")
+        file = open_regular(run / _LOCK)
     except FileNotFoundError:
         return False
     except OSError:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from dragoman.base.files import open_regular
+
 
 class Follower:
     """Reads a file as it grows; it need not be there yet.
@@ -26,9 +28,9 @@ class Follower:
             yield from self._added()
             if self._is_another():
                 self.close()
-                self._file = self._path.open("rb")
+                self._file = open_regular(self._path)
                 yield from self._added()
-        except OSError:  # not there, or its disk is away for a moment
+        except OSError:  # not there, no regular file, or its disk is away for a moment
             self.close()
 
     def close(self) -> None:

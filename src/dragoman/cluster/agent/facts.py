@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dragoman.base.errors import CorpusError
-from dragoman.base.files import file_sha256
+from dragoman.base.files import file_sha256, read_regular
 from dragoman.base.settings import Section
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
@@ -169,9 +169,9 @@ def _digests(run_name: str) -> dict[str, str | None]:
     if not run.is_dir():  # training brings it
         return digests
     digests |= dict.fromkeys(("recipe", "data", "vocabulary"))
-    with contextlib.suppress(OSError, ValueError, CorpusError):
+    with contextlib.suppress(OSError, ValueError, RecursionError, CorpusError):
         digests["recipe"] = file_sha256(run / "recipe.toml")
-        prepared = Path(json.loads((run / "corpus.json").read_text())["prepared"])
+        prepared = Path(json.loads(read_regular(run / "corpus.json", limit=1 << 20))["prepared"])
         digests["vocabulary"] = vocabulary_digest(prepared)
         digests["data"] = data_digest(prepared)
     return digests

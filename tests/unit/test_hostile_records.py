@@ -1,0 +1,77 @@
+"""Runs of others: what is no regular file is neither waited for nor read without end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.base.errors import MachineError
+from dragoman.telemetry.session import training_session
+from recorded_runs import Recorded
+
+HANGS_S = 60
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with its recipe and the events of two ranks."""
+    return Recorded(steps=200, max_steps=200, recipe=()).write(tmp_path / "demo-1")
+
+
+def dragoman(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, with 8 GB of addresses."""
+    command = ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh", sys.executable, "-m"]
+    return subprocess.run(
+        [*command, "dragoman.cli", *arguments], capture_output=True, text=True, timeout=HANGS_S
+    )
+
+
+@pytest.mark.parametrize("name", ["session.json", "session.lock", "events/rank-0000.jsonl"])
+@pytest.mark.parametrize("verb", [("status",), ("report",), ("watch", "--once")])
+def test_a_pipe_in_a_run_is_not_waited_for(run: Path, name: str, verb: tuple[str, ...]) -> None:
+    if name == "session.lock":
+        (run / "session.json").write_text('{"pid": 7, "machine": "other", "started": 1.7e9}')
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    done = dragoman(*verb, str(run))
+    assert (done.returncode, done.stderr.count("\n") <= 1) == (0, True), done.stderr
+
+
+def test_a_device_in_a_run_is_not_read(run: Path) -> None:
+    (run / "session.json").symlink_to("/dev/zero")
+    done = dragoman("status", str(run))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _deep(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("make", [_pipe, _endless, _deep])
+def test_a_hostile_record_of_the_corpus_is_one_line(run: Path, make: object) -> None:
+    assert callable(make)
+    make(run / "corpus.json")
+    done = dragoman("train", str(run))
+    assert done.returncode == 1, done.stderr
+    assert "corpus.json: does not say where the prepared corpus lies" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_lock_is_not_made_through_a_link(run: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (run / "session.lock").symlink_to(victim)
+    with pytest.raises(MachineError, match="is a link"), training_session(run):
+        pass
+    assert not victim.exists()
