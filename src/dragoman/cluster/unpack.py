@@ -19,11 +19,13 @@ def unpack(stream: IO[bytes], directory: Path) -> int:
     """Write the plain files of a tar stream below the directory; returns how many there were.
 
     Links, devices, names that lead out of the directory and files inside of files are refused with
-    a ValueError. Raises EOFError where the stream ends early, or is no archive.
+    a ValueError. Raises EOFError if the stream ends early, or is no archive.
     """
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             return sum(_write(archive, member, directory) for member in archive)
+    except RecursionError as error:  # tarfile calls itself for each header that names the next
+        raise EOFError("the archive has too many headers before a file") from error
     except tarfile.TarError as error:
         raise EOFError(f"the archive is not whole: {error}") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:

@@ -126,7 +126,10 @@ class Mirror:
                 try:
                     ssh.skip_greeting(process.stdout)
                     self._take(line, process.stdout)
-                except (OSError, ValueError, KeyError, TypeError) as error:
+                except (
+                    *(OSError, ValueError, KeyError, TypeError),
+                    *(OverflowError, RecursionError),
+                ) as error:
                     process.kill()
                     problem = f"its answer is not understood: {error}"
                     raise MachineError(problem, place=host.name, remedy="try again") from error

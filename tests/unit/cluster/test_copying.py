@@ -108,3 +108,12 @@ def test_a_connection_that_breaks_is_no_archive(kept: int, tmp_path: Path) -> No
     whole = archive(plain("weights", bytes(20_000)))
     with pytest.raises(EOFError, match="not whole"):
         unpack.unpack(io.BytesIO(whole[:kept]), tmp_path / "in")
+
+
+def test_thousands_of_names_for_one_file_are_no_archive(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
+    block = header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")
+    stream = io.BytesIO(block * 3000 + archive(plain("a", b"")))
+    with pytest.raises(EOFError, match="too many headers"):
+        unpack.unpack(stream, tmp_path)

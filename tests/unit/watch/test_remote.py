@@ -118,12 +118,18 @@ def test_a_machine_without_ssh_says_so(
         {"file": "events/../../x.jsonl", "at": 0, "anew": False, "bytes": 0},
         {"file": "events/rank-0000.jsonl", "at": -5, "anew": False, "bytes": 0},
         {"file": "recipe.toml", "bytes": -1},
+        {"bytes": float("inf")},
         ["no", "header"],
+        "[" * 65_000,
     ],
 )
-def test_what_a_host_says_is_not_trusted(header: object, host: Host, tmp_path: Path) -> None:
+def test_what_a_host_says_is_not_trusted(
+    header: object, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.watch.remote._FIRST_S", 20.0)
+    (tmp_path / "header").write_text(header if isinstance(header, str) else json.dumps(header))
     liar = tmp_path / "liar"
-    liar.write_text(f"#!/bin/sh\necho '{json.dumps(header)}'; exec cat\n")
+    liar.write_text(f"#!/bin/sh\ncat '{tmp_path}/header'; echo; exec cat\n")
     liar.chmod(0o755)
     bad = host.model_copy(update={"python": str(liar)})
     with (
