@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from dragoman.base.files import open_regular
+
+_PIECE_BYTES: Final = 1 << 20
+_LONGEST_LINE_BYTES: Final = 4 << 20
+"""A longer one is no line of ours: it is not kept."""
 
 
 class Follower:
@@ -45,8 +49,12 @@ class Follower:
         if os.fstat(self._file.fileno()).st_size < self._file.tell():
             self._file.seek(0)
             self._rest = b""
-        *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
-        yield from whole
+        while piece := self._file.read(_PIECE_BYTES):
+            *whole, self._rest = (self._rest + piece).split(b"\n")
+            yield from whole
+            if len(self._rest) > _LONGEST_LINE_BYTES:
+                # The rest of that line is none either: one byte stands for all of it.
+                self._rest = self._rest[:1]
 
     def _is_another(self) -> bool:
         """Whether the path names another file than the one that is open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -26,7 +27,8 @@ _READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(
 _NAME: Final = re.compile(r"events/[a-z0-9-]{1,40}\.jsonl|recipe\.toml|manifest\.json")
 _AGAIN_S: Final = 5.0
 _FIRST_S: Final = 60.0
-_MOST_BYTES: Final = 1 << 30
+_MOST_BYTES: Final = 16 << 20
+"""Of one frame: a piece of an event file, or a whole recipe or manifest."""
 
 
 @dataclass(slots=True)
@@ -170,6 +172,8 @@ class Mirror:
             with path.open("r+b" if path.exists() else "w+b") as file:
                 if anew:
                     file.truncate(0)
+                if at > file.seek(0, os.SEEK_END):  # it would leave a gap of any size
+                    raise ValueError(f"a piece of {name} that begins beyond its end")
                 file.seek(at)
                 file.write(content)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -77,4 +78,18 @@ def test_a_file_that_went_away_may_come_back(path: Path) -> None:
     assert list(follower.lines()) == []
     _append(path, "two\n")
     assert list(follower.lines()) == [b"two"]
+    follower.close()
+
+
+def test_a_line_without_end_is_not_kept_in_memory(path: Path) -> None:
+    follower = Follower(path)
+    with path.open("wb") as file:
+        file.truncate(200 << 20)
+    tracemalloc.start()
+    assert list(follower.lines()) == []
+    _append(path, "\none\n")
+    assert list(follower.lines())[1:] == [b"one"]
+    _now, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 50 << 20
     follower.close()

@@ -118,6 +118,9 @@ def test_a_machine_without_ssh_says_so(
         {"file": "events/../../x.jsonl", "at": 0, "anew": False, "bytes": 0},
         {"file": "events/rank-0000.jsonl", "at": -5, "anew": False, "bytes": 0},
         {"file": "recipe.toml", "bytes": -1},
+        {"file": "events/rank-0000.jsonl", "at": 4 * 10**12, "anew": False, "bytes": 0},
+        {"file": "events/rank-0000.jsonl", "at": 1, "anew": True, "bytes": 0},
+        {"file": "recipe.toml", "at": 0, "anew": True, "bytes": 1 << 28},
         {"bytes": float("inf")},
         ["no", "header"],
         "[" * 65_000,
@@ -137,7 +140,9 @@ def test_what_a_host_says_is_not_trusted(
         Mirror(tmp_path / "here", [bad], RUN),
     ):
         pass
-    assert [path.name for path in (tmp_path / "here").rglob("*")] == ["events"]
+    kept = [path for path in (tmp_path / "here").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in kept) == 0
+    assert {path.parent for path in kept} <= {tmp_path / "here" / "events"}
 
 
 def test_the_sender_ends_with_its_input(tmp_path: Path) -> None:
