@@ -76,6 +76,7 @@ def test_a_paused_rank_is_named_while_it_stands_and_afterwards(tmp_path: Path) -
     assert f"rank 1 on {host} goes on" in back.payload["cause"]
     (own,) = _alerts(tmp_path, 1, "stood still")
     assert f"rank 1 on {host} stood still for" in own.payload["cause"]
+    assert "others" not in own.payload["cause"], "it cannot know what they did meanwhile"
 
     facts = read_facts(tmp_path)
     (pause_seen,) = facts.pauses

@@ -146,11 +146,9 @@ class PauseWatch:
     def _tell_own(self, seconds_s: float, step: int, doing: str) -> None:
         began = time.time() - seconds_s
         self._write(self._world.rank, self._host, began, seconds_s, step, doing, own=True)
-        others = self._world.world_size - 1
-        waited = "" if not others else ", the others waited"
         cause = (
             f"{_name(self._world.rank, self._host)} stood still for {_long(seconds_s)} from "
-            f"{_clock(began)} on, {_where(step, doing)}: none of its threads ran{waited}"
+            f"{_clock(began)} on, {_where(step, doing)}: none of its threads ran"
         )
         remedy = "look at who stopped it, and at that machine's memory and other guests then"
         self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=step)
