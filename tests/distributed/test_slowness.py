@@ -68,3 +68,38 @@ def test_a_rank_that_becomes_slow_is_named(tmp_path: Path) -> None:
     since = re.search(r"since step (\d+), \d\d:\d\d:\d\d UTC", cause)
     assert since is not None, cause
     assert int(since[1]) == pytest.approx(SLOW_FROM, abs=1), cause
+
+
+def half_speed_from_the_start(world: World) -> Any:
+    """What the ranks find when rank 1 takes four times as long as rank 0 from the first step."""
+    from torch import nn
+
+    from dragoman.distributed.strategy import NoSync
+    from dragoman.telemetry.events import Alert
+    from dragoman.train.guard import StepGuard
+    from dragoman.train.slowness import Examination
+
+    class Waiting(NoSync):
+        exposed_s = 0.0
+
+    sync = Waiting(nn.Linear(1, 1))
+    guard = StepGuard(
+        sync, max_steps=5000, judges_steps=world.is_main, rank=world.rank, alone=False
+    )
+    began = time.time() - 2.0
+    for step in range(1, 16):
+        sync.exposed_s += 1.5 if world.is_main else 0.0
+        assert guard.see(step=step, steps=1, seconds_s=2.0, data_wait_s=0.0) is None
+        time.sleep(0.2)
+    assert not world.is_main or guard.found is not None
+    if guard.found is not None:
+        assert abs(guard.found.since - began) < 1.5, "the moment of the first step"
+    found = Examination(world, None).run(guard)
+    return [one.cause for one in found if isinstance(one, Alert)]
+
+
+def test_a_rank_that_is_slow_from_the_start_is_named() -> None:
+    (cause,), others = run_ranks(half_speed_from_the_start, world_size=2)
+    assert others == []
+    assert f"rank 1 on {os.uname().nodename} takes 2 s/step by itself" in cause
+    assert "since step 1, " in cause

@@ -98,6 +98,7 @@ class Slowness:
     """Steps take another time than expected: since when, and what it costs, in words.
 
     slow: False where they are as fast again. card: what happened to the network card meanwhile.
+    from_start: the first steps were slow, so that there is no usual time.
     """
 
     slow: bool
@@ -106,6 +107,7 @@ class Slowness:
     since_step: int
     since: float
     card: str = ""
+    from_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,8 @@ class StepGuard:
     _exposed_s: float = field(default=0.0, init=False)
     _told_s: float | None = field(default=None, init=False)
     _card: Card | None = field(default=None, init=False)
+    _first: _Turn | None = field(default=None, init=False)
+    """The first update of this process."""
 
     def __post_init__(self) -> None:
         self._card = Card.read()
@@ -165,12 +169,15 @@ class StepGuard:
     def see(self, *, step: int, steps: int, seconds_s: float, data_wait_s: float) -> Alert | None:
         """Take in an update of so many steps that ends at `step`; an alert where one is due."""
         self._steps += steps
+        began = time.time() - seconds_s
+        update = _Turn(step - steps + 1, began, steps, seconds_s / steps)
+        if self._first is None:
+            self._first = update
         if self._steps <= 0:
             self._exposed_s = self.sync.exposed_s
             return None
         self._times_s.append(seconds_s)
-        began = time.time() - seconds_s
-        self._recent.append(_Turn(step - steps + 1, began, steps, seconds_s / steps))
+        self._recent.append(update)
         self._data_wait_s += data_wait_s
         if self._steps < self._window or len(self._times_s) < 2:
             return None
@@ -221,7 +228,11 @@ class StepGuard:
         if not self.alone:
             self.found = found
             return None
-        return explained(found, *why([self.last])) if found.slow else recovered(found)
+        return (
+            explained(found, *why([self.last], from_start=found.from_start))
+            if found.slow
+            else recovered(found)
+        )
 
     def _turned(self, before_s: float, step_s: float) -> _Turn:
         """Since when steps take this time and not that of before: from then on three of four did.
@@ -246,11 +257,11 @@ class StepGuard:
         wasted_s = left * (step_s - working_s)
         if step_s <= TOLERATED * working_s or wasted_s < _WORTH_A_WORD_S:
             return None
-        cause, _ = why([self.last])
         took = f"the last {self._steps} steps took {units.STEP_TIME.text(step_s)}, "
         took += f"{units.STEP_TIME.text(working_s)} without waiting"
-        found = Slowness(True, took, self._cost(step_s, working_s, left), 1, time.time())
-        return explained(found, cause, _CHOOSE)
+        cost = self._cost(step_s, working_s, left)
+        first = self._first or self._window_steps()[0]
+        return self._say(Slowness(True, took, cost, first.first, first.began, from_start=True))
 
     def _cost(self, step_s: float, expected_s: float, left: int) -> str:
         was, now = (units.DURATION.text(round(left * s)) for s in (expected_s, step_s))
@@ -292,15 +303,19 @@ def recovered(found: Slowness) -> Alert:
     return Alert(severity="info", cause=f"{found.steps}, {since}", remedy="nothing is to be done")
 
 
-def why(windows: Sequence[Window]) -> tuple[str, str]:
-    """Cause and remedy of slow steps, from what every rank's last steps took; or this rank's."""
+def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, str]:
+    """Cause and remedy of slow steps, from what every rank's last steps took; or this rank's.
+
+    from_start: the network was never faster, so another strategy helps, not a search for a fault.
+    """
     least = min(windows, key=lambda one: one.waited_share)
     starved = max(windows, key=lambda one: one.data_wait_s)
     starved_share = starved.data_wait_s / starved.seconds_s if starved.seconds_s else 0.0
     if least.waited_share > max(WAITS, starved_share):
         share = units.SHARE.text(least.waited_share)
         cause = f"{share} of it waits for other ranks and the network"
-        return cause, "run dragoman doctor: it measures every link and every host"
+        doctor = "run dragoman doctor: it measures every link and every host"
+        return cause, _CHOOSE if from_start else doctor
     if starved_share > WAITS:
         cause = f"{starved.name}: {units.SHARE.text(starved_share)} of it waits for data"
         return cause, "look at the disk and at what else uses the processor"

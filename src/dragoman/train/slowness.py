@@ -59,7 +59,7 @@ class Examination:
             return []
         if not slowness.slow:
             return [one for one in (changed, recovered(slowness)) if one is not None]
-        cause, remedy = why(windows)
+        cause, remedy = why(windows, from_start=slowness.from_start)
         if changed is not None and changed.now_bytes_per_s < changed.before_bytes_per_s:
             return [changed, _slow_link(changed, slowness)]
         if waits and self._topology.num_hosts > 1 and self._known is not None:
