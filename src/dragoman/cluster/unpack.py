@@ -14,6 +14,8 @@ import tarfile
 from pathlib import Path
 from typing import IO
 
+LONGEST_HEADER_BYTES = 1 << 13
+
 
 def unpack(stream: IO[bytes], directory: Path) -> int:
     """Write the plain files of a tar stream below the directory; returns how many there were.
@@ -22,8 +24,7 @@ def unpack(stream: IO[bytes], directory: Path) -> int:
     a ValueError. Raises EOFError if the stream ends early, or is no archive.
     """
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            return sum(_write(archive, member, directory) for member in archive)
+        return _unpack(_Forward(stream), directory)
     except RecursionError as error:  # tarfile calls itself for each header that names the next
         raise EOFError("the archive has too many headers before a file") from error
     except tarfile.TarError as error:
@@ -32,18 +33,73 @@ def unpack(stream: IO[bytes], directory: Path) -> int:
         raise ValueError("a file and a folder of one name") from error
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: Path) -> int:
+class _Forward:
+    """Enough of a file for tarfile to read headers from a pipe. It holds no content in memory.
+
+    tarfile reads a header of any size at once: one of 1 GB would fill the memory.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._position = 0
+
+    def tell(self) -> int:
+        """Bytes that were read or passed over."""
+        return self._position
+
+    def seek(self, position: int) -> int:
+        """Pass over what lies before a position; ValueError if it was passed already."""
+        if position < self._position:
+            raise ValueError("its headers contradict each other")
+        while position > self._position and self.piece(position - self._position):
+            pass
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, fewer at the end; ValueError for more than a header may have."""
+        if not 0 <= size <= LONGEST_HEADER_BYTES:
+            raise ValueError(f"a header in it is longer than {LONGEST_HEADER_BYTES >> 10} KiB")
+        return self._take(size)
+
+    def piece(self, size: int) -> bytes:
+        """At most 1 MiB of the next bytes; none at the end."""
+        return self._take(min(size, 1 << 20))
+
+    def _take(self, size: int) -> bytes:
+        taken = self._stream.read(size)
+        self._position += len(taken)
+        return taken
+
+
+def _unpack(stream: _Forward, directory: Path) -> int:
+    num_files = 0
+    with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # else it keeps them all
+            _write(stream, member, directory)
+            num_files += 1
+    # Whoever sends it would find the pipe closed if what pads the archive were left in it.
+    stream.piece(-stream.tell() % tarfile.RECORDSIZE)
+    return num_files
+
+
+def _write(stream: _Forward, member: tarfile.TarInfo, directory: Path) -> None:
     name = Path(member.name)
     # A sparse file of some bytes would fill the disk with what it claims to be.
     plain = member.isreg() and not member.issparse()
-    content = archive.extractfile(member) if plain else None
-    if content is None or name.is_absolute() or ".." in name.parts:
+    if not plain or name.is_absolute() or ".." in name.parts:
         raise ValueError(f"not a plain file: {member.name}")
     path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        shutil.copyfileobj(content, file, 1 << 20)
-    return 1
+        stream.seek(member.offset_data)
+        left = member.size
+        while left > 0:
+            piece = stream.piece(left)
+            if not piece:
+                raise EOFError("the archive is not whole: it ends within a file")
+            file.write(piece)
+            left -= len(piece)
 
 
 def receive(directory: Path, num_files: int) -> None:

@@ -117,3 +117,26 @@ def test_thousands_of_names_for_one_file_are_no_archive(tmp_path: Path) -> None:
     stream = io.BytesIO(block * 3000 + archive(plain("a", b"")))
     with pytest.raises(EOFError, match="too many headers"):
         unpack.unpack(stream, tmp_path)
+
+
+class _Endless(io.RawIOBase):
+    """A header, and then zeros for as long as anybody reads."""
+
+    def __init__(self, header: bytes) -> None:
+        self._header = header
+        self.largest = 0
+
+    def read(self, size: int = -1) -> bytes:
+        self.largest = max(self.largest, size)
+        taken, self._header = self._header[:size], self._header[size:]
+        return taken or bytes(min(size, 1 << 16))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_of_any_size_is_refused(tmp_path: Path, kind: bytes) -> None:
+    header = tarfile.TarInfo("p")
+    header.type, header.size = kind, 100_000_000
+    stream = _Endless(header.tobuf())
+    with pytest.raises(ValueError, match="longer than 8 KiB"):
+        unpack.unpack(stream, tmp_path)  # type: ignore[arg-type]
+    assert stream.largest <= 1 << 20
