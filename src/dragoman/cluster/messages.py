@@ -64,7 +64,7 @@ class Done(Section):
     """The share has ended. problem: "" where it came to its end."""
 
     say: Literal["done"]
-    exit_code: int
+    exit_code: int = Field(ge=0, le=255)
     problem: str
     weight: Weight
 

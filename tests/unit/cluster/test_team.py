@@ -70,6 +70,8 @@ def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path
         "null",
         '{"say": "done"}',
         '{"say": "done", "exit_code": "1", "problem": [], "weight": "much"}',
+        '{"say": "done", "exit_code": 256, "problem": "", "weight": "own"}',
+        '{"say": "done", "exit_code": -1, "problem": "", "weight": "own"}',
         '{"say": "ready", "store": 3, "door": -1}',
         '{"say": "facts", "facts": {"host": "beta"}}',
         '{"say": "events", "file": ["rank-0000.jsonl"], "text": null}',
