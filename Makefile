@@ -39,6 +39,8 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/write_reference.py --check || { echo "docs/reference/recipe.md is stale: make docs" >&2; exit 1; }
+	@find src -name '*.py' -print0 | xargs -0 cat | wc -l | xargs printf 'src: %s lines in '
+	@find src -name '*.py' | wc -l | xargs printf '%s files\n'
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
