@@ -79,6 +79,7 @@ class Log:
     later_link: float | None
     cpu: tuple[float, float | None] | None
     power_w: float | None
+    throttle: str
     device: str
     pause_s: float
     killed_at: int | None
@@ -199,7 +200,7 @@ class _Writer:
                     busy, others = log.cpu
                     self._put(HOST_SAMPLED, None, cpu_share=busy, others_cpu_share=others)
                 if log.device == "cuda":
-                    self._put(gpu_sampled(log.power_w), None)
+                    self._put(gpu_sampled(log.power_w, throttle=log.throttle), None)
             if number % log.validate_every == 0:
                 self._validate(number)
 
@@ -306,6 +307,7 @@ def logs(draw: st.DrawFn) -> Log:
         later_link=draw(st.none() | _RATES) if draw(sometimes) else None,
         cpu=None if draw(sometimes) else (busy, None if others is None else min(others, busy)),
         power_w=draw(st.sampled_from([None, 41.0, 128.0, 240.0])),
+        throttle=draw(st.sampled_from(["", "", "thermal"])),
         device="cuda" if draw(sometimes) else "cpu",
         pause_s=draw(st.sampled_from([0.0, 0.0, 0.0, 30.0, 7200.0])),
         killed_at=draw(st.none() | st.integers(1, 23)) if draw(sometimes) else None,

@@ -46,6 +46,7 @@ def _pairs_that_exclude_each_other(_log: Log, answers: Answers) -> Iterator[str]
         ("trained", "yes", "diverged", "yes"),
         ("trained", "yes", "rate_too_low", "yes"),
         ("trained", "no", "plateau", "yes"),
+        ("trained", "cannot tell", "plateau", "yes"),
         ("overfitting", "yes", "plateau", "yes"),
         ("overfitting", "yes", "rate_too_low", "yes"),
         ("network", "yes", "processors", "yes"),

@@ -374,7 +374,39 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     ),
     "GPU throttled": (
         Recorded(device="cuda", extra=[(0, gpu_sampled(180, throttle="thermal"))]),
-        {"throttled": "yes"},
+        {"throttled": "yes", "processors": "no"},
+    ),
+    "GPU at full power, with a lowered clock": (
+        Recorded(
+            device="cuda",
+            extra=[(0, gpu_sampled(240, throttle="thermal")), (1, gpu_sampled(240))],
+        ),
+        {"throttled": "yes", "processors": "no"},
+    ),
+    "the frequencies of the pieces, and no BLEU": (
+        Recorded(dev_loss=_frequencies, bleu=lambda _step: None, recipe=_VOCABULARY),
+        {"trained": "cannot tell", "plateau": "cannot tell"},
+    ),
+    "healthy, and no BLEU": (
+        Recorded(bleu=lambda _step: None, recipe=_VOCABULARY),
+        {"trained": "yes"},
+    ),
+    "flat from a bad first loss, no BLEU and no recipe": (
+        Recorded(
+            dev_loss=lambda step: 10.4 + 1e-4 * math.sin(step) if step else 20.0,
+            bleu=lambda _step: None,
+        ),
+        {"trained": "cannot tell"},
+    ),
+    "the dev loss is flat while BLEU rises": (
+        Recorded(
+            steps=4000,
+            reason=None,
+            dev_loss=lambda step: 1.5 + 1e-4 * math.sin(step) if step else 9.4,
+            bleu=lambda step: 5 + step / 200,
+            recipe=("schedule.kind='constant'", *_VOCABULARY),
+        ),
+        {"trained": "cannot tell", "plateau": "cannot tell"},
     ),
     "phases not measured": (
         Recorded(

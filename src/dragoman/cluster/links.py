@@ -77,6 +77,8 @@ GPU_INSIDES: Final = {
     "4090": "none",
 }
 """What GPUs of a kind usually have between them; PCIe cards of the same name have less."""
+PCIE_INSIDES: Final = {"a100": "pcie4", "h100": "pcie5", "h200": "pcie5"}
+"""What cards have between them if their driver's name says PCIe: their own generation of it."""
 UNKNOWN_INSIDE: Final = "pcie3"
 """Of GPUs whose kind is not known."""
 
@@ -87,6 +89,8 @@ def inside_of(device_name: str) -> Inside:
     if name == "cpu":
         return SHARED_MEMORY
     kind = next((link for gpu, link in GPU_INSIDES.items() if gpu in name), None)
+    if kind is not None and "pcie" in name:
+        kind = next((link for gpu, link in PCIE_INSIDES.items() if gpu in name), "pcie3")
     if kind is None:
         known = INSIDES[UNKNOWN_INSIDE]
         return Inside(known.name, known.bytes_per_s, f"{known.source}; the kind is not known")

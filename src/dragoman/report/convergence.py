@@ -41,6 +41,10 @@ NOT_LEARNT = 0.9
 Untrained models of the recorded runs have 106% to 111% of it. The frequencies of the pieces alone
 bring it down to some 75%.
 """
+BEYOND_FREQUENCIES = 0.6
+"""A lowest dev loss below this share of a uniform prediction's: more is learnt than how often each
+piece occurs. Without BLEU nothing else tells a model from a table of frequencies.
+"""
 BY_HEART = 0.5
 """A loss on training text below this share of the dev loss: the model knows the text by heart.
 
@@ -286,6 +290,10 @@ def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
         say += ", but so it is if nothing is learnt: no recipe tells the size of the vocabulary."
         return "cannot tell", say, "Bring recipe.toml with the events."
     scores = [one.bleu for one, _ in losses(facts) if one.bleu is not None]
+    left = left_of_uniform(facts)
+    if not scores and (left is None or left > BEYOND_FREQUENCIES):
+        say += ", but so it is if only the frequencies of the pieces are learnt, and no BLEU tells."
+        return "cannot tell", say, "Set evaluate.bleu_pairs, or bring recipe.toml with the events."
     if scores and max(scores) < NO_TRANSLATION:
         say += f", but its translations are not right at all: BLEU {units.SCORE.text(max(scores))}."
         return "cannot tell", say, "Read the samples: text, order of pairs, tokenizer of the score?"

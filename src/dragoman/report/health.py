@@ -19,10 +19,12 @@ from dragoman.report.convergence import (
     has_turned,
     left_of_ignorance,
     loss_trend,
+    trained,
     uniform_loss,
 )
 from dragoman.report.facts import Facts, Interval, Machine, Rank, total
 from dragoman.report.pauses import clock, pauses
+from dragoman.report.speed import THROTTLED
 from dragoman.report.verdict import Answer, Verdict, evidence
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
@@ -92,6 +94,8 @@ def _flat_share_left(facts: Facts) -> float | None:
         return None
     if decay_left(facts) > 1:
         return 0.0
+    if trained(facts).answer != "yes":  # BLEU may rise yet, or the weights not change at all
+        return None
     return max(facts.max_steps - facts.last_step, 0) / facts.max_steps
 
 
@@ -334,7 +338,7 @@ AILMENTS: tuple[Ailment, ...] = (
         measure=_throttled,
         culprit=_throttled_gpu,
         quantity=units.SHARE,
-        limit=0.05,
+        limit=THROTTLED,
         remedy="Look at cooling and power supply.",
     ),
     Ailment(

@@ -23,6 +23,8 @@ FULL_HOST = 0.9
 """Of all processors of a host busy: below it some are idle."""
 MOST_OTHERS = 0.1
 """Of all processors of a host in use by others: above it a run gets too few of them."""
+THROTTLED = 0.05
+"""Of the samples with a lowered clock: from here on a GPU was slower than it can be."""
 BUSY_FLOPS = 0.3
 """Useful FLOPs over those of matrix products in the same time.
 
@@ -47,8 +49,9 @@ def processors(facts: Facts) -> Verdict:
             f"matrix products reach, or {units.SHARE.text(FULL_POWER)} of the power of every GPU; "
             f"without one, at least {units.SHARE.text(FULL_HOST)} of the processors of every host "
             f"busy, at most {units.SHARE.text(MOST_OTHERS)} of them with other work",
-            f"no: less compute, processors or useful FLOPs, or a GPU below "
-            f"{units.SHARE.text(LOW_POWER)} of its power",
+            f"no: less compute, processors or useful FLOPs, a GPU below "
+            f"{units.SHARE.text(LOW_POWER)} of its power, or with a lowered clock in "
+            f"{units.SHARE.text(THROTTLED)} of the samples",
             "cannot tell: any of these was not measured for every rank, GPU and host",
         ),
         method="Phases of a step on the device's own clock. The utilisation counter alone decides "
@@ -78,7 +81,16 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Bring the events of all ranks."
     if not _is_gpu(facts):
         return _are_its_own(facts, say)
+    slowed = max(facts.gpus, key=lambda gpu: gpu.throttled_share, default=None)
+    if slowed is not None and slowed.throttled_share >= THROTTLED:
+        say += f", but the clock of GPU {slowed.gpu} of {slowed.host} was lowered "
+        say += f"({', '.join(slowed.throttle_reasons)}) for "
+        say += f"{units.SHARE.text(slowed.throttled_share)} of the samples."
+        return "no", say, "Look at cooling and power supply."
     flops = measures.useful_flop_share(facts)
+    if flops is not None and flops > 1:
+        say += f", at {units.SHARE.text(flops)} of the matrix rate, which is more than possible."
+        return "cannot tell", say, "The rate was measured while something else used the device."
     if flops is not None:
         say += f", at {units.SHARE.text(flops)} of the matrix rate."
         remedy = "Larger batches, train.compile, bf16; see padding."

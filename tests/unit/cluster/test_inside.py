@@ -205,3 +205,16 @@ def test_the_slowest_of_uneven_processors_is_waited_for() -> None:
     alone_s = made.what_ifs[0].prediction.step_s
     assert made.strategies[0].prediction.compute_s == pytest.approx(alone_s * 3 / 4)
     assert not math.isclose(made.compute.alone_on_s[0], made.compute.alone_on_s[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [
+        ("Tesla V100-PCIE-16GB", "pcie3"),
+        ("NVIDIA A100-PCIE-40GB", "pcie4"),
+        ("NVIDIA H100 PCIe", "pcie5"),
+        ("Tesla V100-SXM2-16GB", "nvlink2"),
+    ],
+)
+def test_cards_whose_name_says_pcie_have_no_nvlink(name: str, link: str) -> None:
+    assert inside_of(name).name == link
