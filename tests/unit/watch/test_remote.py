@@ -132,7 +132,7 @@ def test_what_a_host_says_is_not_trusted(
     monkeypatch.setattr("dragoman.watch.remote._FIRST_S", 20.0)
     (tmp_path / "header").write_text(header if isinstance(header, str) else json.dumps(header))
     liar = tmp_path / "liar"
-    liar.write_text(f"#!/bin/sh\ncat '{tmp_path}/header'; echo; exec cat\n")
+    liar.write_text(f"#!/bin/sh\ncat '{tmp_path}/header'; echo; exec cat > /dev/null\n")
     liar.chmod(0o755)
     bad = host.model_copy(update={"python": str(liar)})
     with (
