@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman
 from dragoman.base.errors import ConfigError
 from dragoman.recipe.errors import line_of
 from dragoman.recipe.recipe import Recipe, digest, dump_toml, list_recipes, load_recipe
@@ -88,8 +89,26 @@ def test_a_folder_whose_name_the_locale_lacks_is_refused(tmp_path: Path) -> None
     folder = tmp_path / "für"
     folder.mkdir()
     (folder / "mine.toml").write_text(MINIMAL)
+    # Without site: in this locale it cannot read where an editable install lies, if the locale
+    # lacks a character of that path.
+    package = str(Path(dragoman.__file__).parents[1])
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    program = (
+        "import sys; count = int(sys.argv[1]); sys.path += sys.argv[2 : 2 + count]; "
+        "del sys.argv[1 : 2 + count]; from dragoman.__main__ import main; sys.exit(main())"
+    )
+    paths = [str(1 + len(packages)), package, *packages]
     done = subprocess.run(
-        [sys.executable, "-m", "dragoman", "run", "--dry-run", str(folder / "mine.toml")],
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            program,
+            *paths,
+            "run",
+            "--dry-run",
+            str(folder / "mine.toml"),
+        ],
         env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         capture_output=True,
         text=True,
