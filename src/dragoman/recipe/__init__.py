@@ -1,4 +1,4 @@
-"""What a run is asked for, what it will take, and its directory (never imports torch).
+"""Recipes, estimates of what a run takes, and the directory of a run (never imports torch).
 
 recipe          the sections of all parts, composed; the shipped recipes
 errors          a mistake in a recipe in words, with line and remedy

@@ -102,7 +102,7 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
 
 
 def _times_capacity(facts: Facts) -> float:
-    """What a run sent in a second, on average, over the measured capacity; 0 if unknown."""
+    """Mean rate at which the run sent, as a share of the measured capacity; 0 if unknown."""
     wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
     seconds_s = measures.step_s(facts)
     return wire / seconds_s / capacity if wire and capacity and seconds_s else 0.0

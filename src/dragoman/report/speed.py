@@ -24,7 +24,7 @@ FULL_HOST = 0.9
 MOST_OTHERS = 0.1
 """Of all processors of a host in use by others: above it a run gets too few of them."""
 THROTTLED = 0.05
-"""Of the samples with a lowered clock: from here on a GPU was slower than it can be."""
+"""Share of samples with a lowered clock from which on a GPU counts as throttled."""
 BUSY_FLOPS = 0.3
 """Useful FLOPs over those of matrix products in the same time.
 
