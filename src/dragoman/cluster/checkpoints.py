@@ -133,7 +133,7 @@ class RunOnHosts:
                 raise MachineError(
                     f"{place} did not arrive: {error}", place=host.name, remedy="try again"
                 ) from error
-            said = process.stderr.read()
+            said = process.stderr.read(ssh.MOST_ERROR_BYTES)
         if process.returncode:
             raise ssh.failure(host, process.returncode, said)
 

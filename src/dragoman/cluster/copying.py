@@ -23,6 +23,7 @@ _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _NOT_CODE: Final = ("__pycache__", "shipped")
 """Below the package, but no part of what runs on a host: a run's own recipe travels with it."""
 _READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
+_WANT: Final = b"want\n"
 _PROGRAM: Final = Path(unpack.__file__).read_bytes()
 
 Content = Path | bytes
@@ -58,12 +59,12 @@ class Parcel:
                 process.stdin.write(_PROGRAM)
                 process.stdin.flush()
             begun = ssh.skip_greeting(process.stdout)
-            wanted = process.stdout.readline() == b"want\n"
+            wanted = process.stdout.readline(len(_WANT)) == _WANT
             with contextlib.suppress(BrokenPipeError):
                 if wanted:
                     self._write(process.stdin)
                 process.stdin.close()
-            said = process.stderr.read()
+            said = process.stderr.read(ssh.MOST_ERROR_BYTES)
         if process.returncode:
             raise ssh.failure(host, process.returncode, said)
         if not begun:

@@ -8,10 +8,13 @@ ours where the greeting ends and what the program prints begins.
 
 from __future__ import annotations
 
+import os
 import re
+import selectors
 import shlex
 import subprocess
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from typing import IO, Final
@@ -27,7 +30,12 @@ NO_PYTHON: Final = "there is no"
 FAILED: Final = "a command failed"
 SET_UP: Final = "run dragoman setup --hosts, or name its python in hosts.toml"
 BEGIN: Final = "dragoman-begins-here"
-_MOST_GREETING_LINES: Final = 10_000
+_MOST_GREETING_BYTES: Final = 1 << 20
+_MOST_OUTPUT_BYTES: Final = 4 << 20
+"""Of one command. The longest output of ours is a list of some thousand checkpoints."""
+MOST_ERROR_BYTES: Final = 1 << 16
+"""What is read of a host's standard error: an error of ours is a traceback at most."""
+_LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _starting: Final = threading.Lock()
@@ -94,11 +102,14 @@ def hang_up() -> None:
         process.kill()
 
 
-def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: float = 60.0) -> str:
-    """What a program on the host prints; raises MachineError where it fails or takes too long."""
+def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str:
+    """What a program on the host prints.
+
+    Raises MachineError if it fails, takes too long, or prints more than 4 MiB.
+    """
     with start(host, arguments, stderr=subprocess.PIPE) as process:
         try:
-            printed, said = process.communicate(text.encode(), timeout=timeout_s)
+            printed, said = _output(process, host, timeout_s)
         except subprocess.TimeoutExpired as error:
             process.kill()
             raise MachineError(
@@ -106,6 +117,9 @@ def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: floa
                 place=host.name,
                 remedy="look at its load",
             ) from error
+        except MachineError:
+            process.kill()
+            raise
     if process.returncode:
         raise failure(host, process.returncode, said)
     _greeting, begun, own = printed.partition(f"{BEGIN}\n".encode())
@@ -114,13 +128,59 @@ def run(host: Host, arguments: Sequence[str], *, text: str = "", timeout_s: floa
     return own.decode(errors="replace")
 
 
+def _output(
+    process: subprocess.Popen[bytes], host: Host, timeout_s: float
+) -> tuple[bytearray, bytearray]:
+    """Standard output, and the end of standard error. `communicate` would keep all of both."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.close()
+    printed, said = bytearray(), bytearray()
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as open_ones:
+        open_ones.register(process.stdout, selectors.EVENT_READ, printed)
+        open_ones.register(process.stderr, selectors.EVENT_READ, said)
+        while open_ones.get_map():
+            ready = open_ones.select(max(0.0, deadline - time.monotonic()))
+            if time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(process.args, timeout_s)
+            for key, _events in ready:
+                piece = os.read(key.fd, 1 << 16)
+                if not piece:
+                    open_ones.unregister(key.fileobj)
+                key.data.extend(piece)
+            if len(printed) > _MOST_OUTPUT_BYTES:
+                raise too_much(host)
+            del said[:-MOST_ERROR_BYTES]
+    process.wait(max(0.0, deadline - time.monotonic()))
+    return printed, said
+
+
 def skip_greeting(stream: IO[bytes]) -> bool:
-    """Read on to where the output of a started program begins; False where it does not."""
-    for _ in range(_MOST_GREETING_LINES):
-        line = stream.readline()
-        if not line or line.endswith(f"{BEGIN}\n".encode()):
-            return bool(line)
+    """Read on to where the output of a program begins; False if that is not within 1 MiB."""
+    left = _MOST_GREETING_BYTES
+    while line := stream.readline(left):
+        if line.endswith(f"{BEGIN}\n".encode()):
+            return True
+        left -= len(line)
     return False
+
+
+def read_errors(file: IO[bytes]) -> bytes:
+    """The end of a file that holds what a host wrote to standard error."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - MOST_ERROR_BYTES))
+    return file.read(MOST_ERROR_BYTES)
+
+
+def too_much(host: Host) -> MachineError:
+    """A host sends without end, or lines without end."""
+    return MachineError(
+        "it sends more than dragoman ever does",
+        place=host.name,
+        remedy="see what its login shell prints, and whether the host can be trusted",
+    )
 
 
 def not_run(host: Host) -> MachineError:
@@ -132,7 +192,7 @@ def not_run(host: Host) -> MachineError:
     )
 
 
-def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
+def failure(host: Host, exit_code: int, said: bytes | bytearray) -> MachineError:
     """What a failed ssh command means; `said` is its standard error."""
     last = _last_line(said)
     if exit_code == NO_LOGIN:
@@ -159,6 +219,6 @@ def _target(host: Host) -> list[str]:
     return [*port, *user]
 
 
-def _last_line(said: bytes) -> str:
+def _last_line(said: bytes | bytearray) -> str:
     lines = said.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
+    return lines[-1].strip()[:_LONGEST_REASON] if lines else ""

@@ -24,16 +24,26 @@ from dragoman.cluster.hosts import Host
 from dragoman.cluster.messages import MESSAGES
 
 _STAY_EVERY_S: Final = 1.0
+_LONGEST_LINE_BYTES: Final = 8 << 20
+"""Of what an agent says. The longest are 1 MiB of events, which JSON escapes once more."""
+_MOST_WAITING_BYTES: Final = 32 << 20
+"""Of what one agent said and nobody has taken: hours of events, while a terminal stands still."""
+_MESSAGE_BYTES: Final = 1 << 10
+"""What even the shortest message takes in memory, about."""
 _END_S: Final = 10.0
 """How long an agent may take to end once nobody speaks to it, before ssh itself is ended."""
 
 
 class Message(NamedTuple):
-    """What an agent said, of a kind in messages.py; `gone` where its connection ended."""
+    """What an agent said, of a kind in messages.py; `gone` if its connection ended.
+
+    size_bytes: of its line, and what it takes beside.
+    """
 
     host: str
     what: str
     values: Mapping[str, Any]
+    size_bytes: int = 0
 
 
 GONE: Final = "gone"
@@ -59,7 +69,10 @@ class Agent:
         self.host = host
         self._inbox = inbox
         self._has_spoken = False
-        self._is_understood = True
+        self._fault: MachineError | None = None
+        self._waiting_bytes = 0
+        self._waiting = threading.Condition()
+        self._is_closed = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `close`
         self._process = ssh.start(host, arguments, stderr=self._errors.fileno())
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -79,12 +92,8 @@ class Agent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             exit_code = self._process.wait()
-        if not self._is_understood:
-            return MachineError(
-                "its answer is not understood",
-                place=self.host.name,
-                remedy="see what its login shell prints, and whether the host can be trusted",
-            )
+        if self._fault is not None:
+            return self._fault
         if exit_code == ssh.NO_LOGIN and self._has_spoken:
             return MachineError(
                 "the connection was lost: no answer for "
@@ -92,12 +101,20 @@ class Agent:
                 place=self.host.name,
                 remedy="see whether it runs, and its network",
             )
-        self._errors.seek(0)
-        return ssh.failure(self.host, exit_code, self._errors.read())
+        return ssh.failure(self.host, exit_code, ssh.read_errors(self._errors))
+
+    def taken(self, message: Message) -> None:
+        """A message of this agent has been taken from the inbox: there is room for others."""
+        with self._waiting:
+            self._waiting_bytes -= message.size_bytes
+            self._waiting.notify()
 
     def close(self) -> None:
         """Hang up, upon which the agent ends all that it started."""
         assert self._process.stdin is not None
+        with self._waiting:
+            self._is_closed = True
+            self._waiting.notify()
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with contextlib.suppress(Exception):
@@ -111,17 +128,38 @@ class Agent:
         assert self._process.stdout is not None
         with self._process.stdout as lines, contextlib.suppress(ValueError):  # closed meanwhile
             ssh.skip_greeting(lines)
-            for line in lines:
-                try:
-                    said = MESSAGES.validate_json(line, strict=True)
-                except ValidationError:
-                    self._is_understood = False
+            while line := lines.readline(_LONGEST_LINE_BYTES):
+                if len(line) == _LONGEST_LINE_BYTES:
+                    self._fault = ssh.too_much(self.host)
+                else:
+                    self._take(line)
+                if self._fault is not None:
                     self._process.kill()
                     break
-                self._has_spoken = True
-                values = {name: value for name, value in said if name != "say"}
-                self._inbox.put(Message(self.host.name, said.say, values))
         self._inbox.put(Message(self.host.name, GONE, {}))
+
+    def _take(self, line: bytes) -> None:
+        """Put what a line says into the inbox, as soon as the agent has room there."""
+        try:
+            said = MESSAGES.validate_json(line, strict=True)
+        except ValidationError:
+            self._fault = MachineError(
+                "its answer is not understood",
+                place=self.host.name,
+                remedy="see what its login shell prints, and whether the host can be trusted",
+            )
+            return
+        self._has_spoken = True
+        size = len(line) + _MESSAGE_BYTES
+        with self._waiting:
+            self._waiting.wait_for(
+                lambda: self._is_closed or self._waiting_bytes < _MOST_WAITING_BYTES
+            )
+            if self._waiting_bytes >= _MOST_WAITING_BYTES:
+                return  # closed meanwhile: nobody will take it
+            self._waiting_bytes += size
+        values = {name: value for name, value in said if name != "say"}
+        self._inbox.put(Message(self.host.name, said.say, values, size))
 
 
 class Team:
@@ -169,7 +207,9 @@ class Team:
     def next(self, timeout_s: float) -> Message | None:
         """What is said next, by any of them; None where nothing is for so long."""
         with contextlib.suppress(queue.Empty):
-            return self.inbox.get(timeout=max(0.0, timeout_s))
+            message = self.inbox.get(timeout=max(0.0, timeout_s))
+            self.agents[message.host].taken(message)
+            return message
         return None
 
     def _stay(self) -> None:

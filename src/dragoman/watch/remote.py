@@ -135,8 +135,7 @@ class Mirror:
                     process.kill()
                     problem = f"its answer is not understood: {error}"
                     raise MachineError(problem, place=host.name, remedy="try again") from error
-            errors.seek(0)
-            raise ssh.failure(host, process.returncode, errors.read())
+            raise ssh.failure(host, process.returncode, ssh.read_errors(errors))
 
     def _had(self) -> dict[str, int]:
         paths = [path for path in self._directory.rglob("*") if path.is_file()]

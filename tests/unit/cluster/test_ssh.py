@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import MachineError
 from dragoman.cli import main
 from dragoman.cluster.hosts import Host
-from dragoman.cluster.ssh import BEGIN, failure, ssh_command
+from dragoman.cluster.ssh import BEGIN, failure, run, skip_greeting, ssh_command
 
 HOST = Host(address="10.0.0.2", name="beta", gpus=1, user="ann", port=2222, login="beta.example")
 
@@ -47,6 +51,51 @@ def test_an_end_of_ssh_is_told_with_its_remedy() -> None:
     lost = failure(HOST, 1, b"FileNotFoundError: No such file or directory: 'runs/x'")
     assert "runs/x" in lost.problem
     assert "exit code 3: no" in failure(HOST, 3, b"a\nno\n").problem
+
+
+@pytest.fixture
+def ssh_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts some lines of shell in the place of ssh."""
+
+    def put(script: str) -> None:
+        program = tmp_path / "ssh"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return put
+
+
+def test_a_host_prints_no_more_than_there_is_room_for(ssh_that: Callable[[str], None]) -> None:
+    ssh_that(f"echo {BEGIN}; exec head -c 300000000 /dev/zero")
+    with pytest.raises(MachineError, match="beta: it sends more than dragoman ever does"):
+        run(HOST, ["true"])
+
+
+def test_errors_of_a_host_are_read_at_their_end(ssh_that: Callable[[str], None]) -> None:
+    ssh_that(f"yes x | head -c 3000000 >&2; echo 'it is {'very ' * 9999} bad' >&2; exit 3")
+    with pytest.raises(MachineError, match="with exit code 3: it is very very") as caught:
+        run(HOST, ["true"])
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_host_that_does_not_end_is_not_waited_for(ssh_that: Callable[[str], None]) -> None:
+    ssh_that(f"echo {BEGIN}; while sleep 0.01; do echo x; done")
+    with pytest.raises(MachineError, match="beta: no answer within"):
+        run(HOST, ["true"], timeout_s=0.5)
+
+
+def test_what_a_host_prints_arrives(ssh_that: Callable[[str], None]) -> None:
+    ssh_that(f"echo hello; echo mail >&2; echo {BEGIN}; echo one; echo two")
+    assert run(HOST, ["true"]) == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("line", [b"x" * (4 << 20), b"x\n" * (1 << 20)])
+def test_a_greeting_is_not_read_without_end(line: bytes) -> None:
+    stream = io.BytesIO(line + f"{BEGIN}\n".encode())
+    assert not skip_greeting(stream)
+    assert stream.tell() <= 1 << 20
+    assert skip_greeting(io.BytesIO(f"hello\nmail {BEGIN}\nours\n".encode()))
 
 
 @pytest.mark.parametrize("command", ["doctor", "setup"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.job import Job
 from dragoman.cluster.ssh import BEGIN
-from dragoman.cluster.team import GONE, Team
+from dragoman.cluster.team import _MESSAGE_BYTES, _MOST_WAITING_BYTES, GONE, Team
 from processes import wait_until
 
 HOSTS = (Host(address="10.0.0.1", name="alpha", slots=1), Host(address="b", name="beta", slots=1))
@@ -85,6 +87,31 @@ def test_a_host_that_talks_nonsense_is_gone(answers: Path, said: str) -> None:
         assert message is not None
         assert (message.host, message.what) == ("beta", GONE)
         assert "its answer is not understood" in str(team.agents["beta"].failure())
+
+
+def test_a_line_without_end_is_not_waited_for(answers: Path) -> None:
+    (answers / "b").write_text("head -c 20000000 /dev/zero | tr '\\0' x; exec cat > /dev/null\n")
+    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+        message = team.next(30)
+        assert message is not None
+        assert (message.host, message.what) == ("beta", GONE)
+        assert "beta: it sends more than" in str(team.agents["beta"].failure())
+
+
+def test_messages_that_nobody_takes_wait_on_the_host(answers: Path) -> None:
+    said = '{"say": "time", "time": 1.0}'
+    (answers / "b").write_text(f"exec yes '{said}'\n")
+    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+        most = math.ceil(_MOST_WAITING_BYTES / (len(said) + 1 + _MESSAGE_BYTES))
+        wait_until(lambda: team.inbox.qsize() >= most, limit_s=60)
+        time.sleep(0.5)  # what would be wrong is that it grows on
+        assert team.inbox.qsize() == most
+        for _ in range(2 * most):
+            message = team.next(30)
+            assert message is not None
+            assert message.what == "time"
+        # It is closed while its thread waits for room.
+        wait_until(lambda: team.inbox.qsize() >= most, limit_s=60)
 
 
 @pytest.mark.parametrize(
