@@ -26,6 +26,16 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_draft_is_not_written_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / f"file.{os.getpid()}.tmp").symlink_to(victim)
+    write_whole(tmp_path / "file", "new")
+    assert victim.read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "new"
+    assert not (tmp_path / "file").is_symlink()
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import MachineError
+from dragoman.distributed.launch import launch_log, launch_workers
 from dragoman.telemetry.session import training_session
 from recorded_runs import Recorded
 
@@ -67,6 +68,31 @@ def test_a_hostile_record_of_the_corpus_is_one_line(run: Path, make: object) -> 
     assert done.returncode == 1, done.stderr
     assert "corpus.json: does not say where the prepared corpus lies" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_report_replaces_links_and_pipes_and_not_the_files_behind_them(
+    run: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (run / "report").mkdir()
+    (run / "report" / "report.html").symlink_to(victim)
+    os.mkfifo(run / "report" / "report.md")
+    done = dragoman("report", str(run))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert victim.read_text() == "mine"
+    assert not (run / "report" / "report.html").is_symlink()
+    assert (run / "report" / "report.md").is_file()
+
+
+def test_the_log_of_the_launcher_is_not_written_through_a_link(run: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    log = launch_log(run)
+    log.parent.mkdir()
+    log.symlink_to(victim)
+    with pytest.raises(OSError, match="is a link"):
+        launch_workers(["nothing"], ranks=1, run_directory=run)
+    assert not victim.exists()
 
 
 def test_the_lock_is_not_made_through_a_link(run: Path, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with unfinished.open("wb") as file:
+        unfinished.unlink(missing_ok=True)
+        with unfinished.open("xb") as file:  # never through a link that somebody put there
             yield file
         unfinished.replace(path)
     except BaseException:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Final
 
 from dragoman.base.errors import DragomanError, MachineError
-from dragoman.base.files import disk_errors_named
+from dragoman.base.files import disk_errors_named, open_to_append, write_whole
 from dragoman.cluster.checkpoints import Courier
 from dragoman.cluster.team import DONE, GONE, Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError
@@ -81,7 +81,7 @@ class Record:
         lines = text.encode(errors="replace")
         path = self._directory / name
         try:
-            with path.open("ab") as file:
+            with open_to_append(path) as file:
                 file.write(lines)
         except OSError as error:
             raise MachineError(
@@ -98,7 +98,7 @@ class Record:
         if event.kind == Environment.kind:
             text = json.dumps(event.payload, indent=1) + "\n"
             with disk_errors_named(self._directory):
-                (self._directory.parent / "environment.json").write_text(text, encoding="utf-8")
+                write_whole(self._directory.parent / "environment.json", text)
         if event.kind == CheckpointWritten.kind:
             self._courier.want(Path(event.payload["path"]).name)
 

@@ -50,17 +50,13 @@ class Subword:
         Raises: CorpusError where it is not one, or has other ids for padding, unknown, beginning
         and end of sentence.
         """
+        content = read_vocabulary(path)
         try:
-            content = read_regular(path, limit=_LARGEST_BYTES)
             if not content:
                 raise RuntimeError("empty")  # which SentencePiece takes for no model at all
             processor = sentencepiece.SentencePieceProcessor(model_proto=content)
-        except (OSError, RuntimeError) as error:
-            raise CorpusError(
-                "is not a readable SentencePiece model",
-                place=path,
-                remedy="run dragoman prepare again",
-            ) from error
+        except RuntimeError as error:
+            raise _unreadable(path) from error
         ids = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         if ids != (PAD, UNK, BOS, EOS):
             raise CorpusError(
@@ -98,6 +94,20 @@ class Subword:
         """Every piece with its score, in the order of the ids."""
         scores = map(self._processor.get_score, range(self.vocab_size))
         return list(zip(self.all_pieces(), scores, strict=True))
+
+
+def read_vocabulary(path: Path) -> bytes:
+    """The file of a SentencePiece model; CorpusError if it is no regular file of such a size."""
+    try:
+        return read_regular(path, limit=_LARGEST_BYTES)
+    except OSError as error:
+        raise _unreadable(path) from error
+
+
+def _unreadable(path: Path) -> CorpusError:
+    return CorpusError(
+        "is not a readable SentencePiece model", place=path, remedy="run dragoman prepare again"
+    )
 
 
 def vocabulary_digests(directory: Path) -> dict[str, str]:

@@ -29,6 +29,7 @@ from typing import Final, Self
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError, MachineError, TrainingError
+from dragoman.base.files import open_to_append
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.telemetry import host
@@ -121,7 +122,10 @@ def launch_workers(
     """
     log_path = launch_log(run_directory, share.number if share else None)
     log_path.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="dragoman-") as directory, log_path.open("ab") as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="dragoman-") as directory,
+        open_to_append(log_path) as log,
+    ):
         meeting = Path(directory)
         torchrun = subprocess.Popen(
             torchrun_command(module_arguments, ranks=ranks, meeting=meeting, share=share),

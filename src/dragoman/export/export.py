@@ -13,7 +13,7 @@ from dragoman import __version__
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
+from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
 from dragoman.distributed.world import World
 from dragoman.evaluate.validate import read_lines
 from dragoman.export.bundle import (
@@ -138,7 +138,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         "onnx": (_write_onnx, _translate_onnx),
     }[job.request.to]
     for name in VOCABULARIES:
-        (draft / name).write_bytes((job.run.path / name).read_bytes())
+        (draft / name).write_bytes(read_vocabulary(job.run.path / name))
     (draft / "recipe.toml").write_text(dump_toml(job.recipe), encoding="utf-8")
     (draft / "manifest.json").write_text(
         _manifest(job.run).model_dump_json(indent=1), encoding="utf-8"

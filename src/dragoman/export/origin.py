@@ -13,7 +13,7 @@ from typing import Final
 
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
+from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
 from dragoman.export.bundle import Bundle, is_bundle
 from dragoman.export.huggingface import model_from_huggingface
 from dragoman.export.load import fill_from
@@ -110,7 +110,7 @@ class Origin:
 
     def vocabulary(self) -> tuple[bytes, bytes]:
         """The two SentencePiece models."""
-        source, target = ((self.path / name).read_bytes() for name in VOCABULARIES)
+        source, target = (read_vocabulary(self.path / name) for name in VOCABULARIES)
         return source, target
 
     def check_prepared(self, prepared: Path) -> None:

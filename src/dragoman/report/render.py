@@ -12,6 +12,7 @@ from typing import Final
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
+from dragoman.base.files import write_whole
 from dragoman.base.printable import printable
 from dragoman.report.facts import Facts
 from dragoman.report.health import examine
@@ -59,7 +60,7 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (directory / name).write_text(printable(text), encoding="utf-8")
+            write_whole(directory / name, printable(text))
     except OSError as error:
         raise MachineError(
             f"cannot write the report: {error.strerror}",

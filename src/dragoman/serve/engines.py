@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.base.errors import ConfigError
+from dragoman.base.files import file_sha256
 from dragoman.export.bundle import Bundle, Quantization, is_bundle
 from dragoman.export.ctranslate2_engine import CTranslate2Engine, fitting_cells
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -175,7 +175,7 @@ def _weights(path: Path, checkpoints: Sequence[str]) -> list[Path]:
 def _identity(
     path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str
 ) -> dict[str, Any]:
-    digests = [hashlib.sha256((one / DIGESTS_FILE).read_bytes()).hexdigest() for one in weights]
+    digests = [file_sha256(one / DIGESTS_FILE) for one in weights]
     return {
         "path": str(path.resolve()),
         "weights": digests,

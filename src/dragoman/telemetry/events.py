@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType, UnionType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, BinaryIO, ClassVar, Final, Self
 
 from dragoman.base.errors import MachineError
-from dragoman.base.files import open_regular
+from dragoman.base.files import open_regular, open_to_append
 
 SCHEMA_VERSION = 1
 
@@ -261,6 +261,8 @@ _LARGEST = 1e11
 """No clock says more seconds, and no run has more steps."""
 _LARGEST_VALUE = 1e24
 """Beyond all FLOP of a run."""
+LONGEST_LINE_BYTES: Final = 4 << 20
+"""A longer one is no line of ours."""
 
 
 class EventWriter:
@@ -277,7 +279,7 @@ class EventWriter:
         self._host = socket.gethostname()
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab", buffering=0)
+            self._file = open_to_append(self.path)
         except OSError as error:
             raise self._unwritable(error.strerror or str(error)) from error
         self._listeners: list[EventListener] = []
@@ -380,15 +382,24 @@ def read_events(
     """
     try:
         with open_regular(path) as lines:
-            for number, line in enumerate(lines, start=1):
-                event = read_line(line)
+            for number, line in enumerate(_bounded_lines(lines), start=1):
+                event = None if line is None else read_line(line)
                 if event is not None:
                     yield event
-                elif line.strip():
+                elif line is None or line.strip():
                     on_damaged(number)
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
         raise MachineError(why, place=path, remedy="look at who may read it") from error
+
+
+def _bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """Each line of a file; None for one of more than `LONGEST_LINE_BYTES`."""
+    while line := file.readline(LONGEST_LINE_BYTES):
+        whole: bytes | None = line
+        while len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
+            line, whole = file.readline(LONGEST_LINE_BYTES), None
+        yield whole
 
 
 def read_line(line: bytes) -> Event | None:
@@ -435,7 +446,7 @@ def _fits(value: object, annotation: str) -> bool:
 
 def _is_torn(path: Path) -> bool:
     """Whether the file ends in the middle of a line."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         return file.read(1) not in (b"", b"\n")

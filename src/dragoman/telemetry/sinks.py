@@ -141,7 +141,7 @@ class TensorBoardSink(EventListener):
         name = ".".join(["events.out.tfevents", *map(str, parts)])
         with disk_errors_named(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = (directory / name).open("wb")
+            self._file = (directory / name).open("xb")
         self._writer = RecordWriter(self._file)
         self._write(TensorBoardEvent(wall_time=time.time(), file_version=_TENSORBOARD_FORMAT))
         self._sample: tuple[int | None, int] = (None, 0)

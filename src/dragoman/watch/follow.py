@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from dragoman.base.files import open_regular
+from dragoman.telemetry.events import LONGEST_LINE_BYTES
 
 _PIECE_BYTES: Final = 1 << 20
-_LONGEST_LINE_BYTES: Final = 4 << 20
-"""A longer one is no line of ours: it is not kept."""
 
 
 class Follower:
@@ -52,8 +51,8 @@ class Follower:
         while piece := self._file.read(_PIECE_BYTES):
             *whole, self._rest = (self._rest + piece).split(b"\n")
             yield from whole
-            if len(self._rest) > _LONGEST_LINE_BYTES:
-                # The rest of that line is none either: one byte stands for all of it.
+            if len(self._rest) > LONGEST_LINE_BYTES:
+                # It is not kept. The rest of that line is none either: one byte stands for it.
                 self._rest = self._rest[:1]
 
     def _is_another(self) -> bool:

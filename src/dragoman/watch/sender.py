@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,13 @@ class Sender:
 
     def _send_file(self, path: Path, name: str) -> None:
         try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+            # Somebody may have put a pipe there, whose opening would wait.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                state = os.fstat(descriptor)
+                if not stat.S_ISREG(state.st_mode):
+                    return
+                size = state.st_size
                 had = self._had.get(name, 0)
                 anew = size < had or (name in _WHOLE and size != had)
                 file.seek(0 if anew else had)

@@ -378,6 +378,17 @@ def test_a_host_writes_the_events_of_its_own_ranks(
     assert list((both.path / "events").iterdir()) == []
 
 
+def test_events_of_a_host_are_not_written_through_a_link(
+    home: Path, remote: RunOnHosts, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    record = Record(remote.path / "events", [], Courier(remote))
+    (remote.path / "events" / "rank-0000.jsonl").symlink_to(victim)
+    with pytest.raises(MachineError, match="cannot be written: is a link"):
+        record.append("alpha", "rank-0000.jsonl", "{}\n")
+    assert not victim.exists()
+
+
 def test_an_event_that_lacks_something_or_is_another_rank_s_is_kept_and_not_shown(
     home: Path, remote: RunOnHosts
 ) -> None:

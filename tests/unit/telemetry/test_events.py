@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -75,6 +76,37 @@ def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     found = list(read_events(writer.path, on_damaged=damaged.append))
     assert [event.step for event in found] == [1, 1]
     assert damaged == [2, 3, 4, 5, 6, 8, 9, 11]
+
+
+@pytest.mark.parametrize("make", ["link", "pipe"])
+def test_events_go_to_no_other_file(tmp_path: Path, make: str) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "events" / "rank-0000.jsonl"
+    path.parent.mkdir()
+    if make == "link":
+        path.symlink_to(victim)
+    else:
+        os.mkfifo(path)
+    with pytest.raises(MachineError, match=r"cannot write an event: is (a link|no regular file)"):
+        EventWriter(path.parent)
+    assert not victim.exists()
+
+
+def test_a_line_without_end_is_one_damaged_line(tmp_path: Path) -> None:
+    with EventWriter(tmp_path) as writer:
+        writer.write(ALERT, step=1)
+    good = writer.path.read_bytes()
+    long = good[:-2] + b" " * (48 << 20) + b"}\n"
+    writer.path.write_bytes(good + long + good + long[:-2])
+    del long
+    damaged: list[int] = []
+    tracemalloc.start()
+    try:
+        found = list(read_events(writer.path, on_damaged=damaged.append))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found), damaged) == (2, [2, 4])
+    assert most_bytes < 24 << 20
 
 
 def test_an_endless_row_of_brackets_is_a_damaged_line(tmp_path: Path) -> None:
@@ -147,6 +179,9 @@ def test_listeners_see_each_event_and_are_closed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_an_error_with_place_and_remedy(tmp_path: Path) -> None:
-    (tmp_path / "rank-0000.jsonl").symlink_to("/dev/full")
-    with pytest.raises(MachineError, match=r"rank-0000.*No space left.*free disk space"):
-        EventWriter(tmp_path).write(ALERT)
+    with EventWriter(tmp_path) as writer:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, writer._file.fileno())
+        os.close(full)
+        with pytest.raises(MachineError, match=r"rank-0000.*No space left.*free disk space"):
+            writer.write(ALERT)

@@ -74,6 +74,18 @@ def test_a_run_may_begin_later_and_lie_at_a_path_of_its_own(host: Host, tmp_path
         wait_until(_is_like(tmp_path / "here" / "events" / source.name, source), limit_s=60)
 
 
+def test_pipes_and_devices_on_a_host_are_passed_over(host: Host, tmp_path: Path) -> None:
+    there = Recorded(steps=1000).write(_home() / "demo-1")
+    os.mkfifo(there / "events" / "rank-0000a.jsonl")
+    (there / "events" / "rank-0000b.jsonl").symlink_to("/dev/zero")
+    source = there / "events" / "rank-0001.jsonl"
+    with Mirror(tmp_path / "here", [host], RUN) as mirror:
+        wait_until(_is_like(tmp_path / "here" / "events" / source.name, source), limit_s=60)
+        wait_until(lambda: not list(mirror.troubles()), limit_s=60)
+    names = {path.name for path in (tmp_path / "here" / "events").iterdir()}
+    assert names == {"rank-0000.jsonl", "rank-0001.jsonl"}
+
+
 def test_a_connection_that_ends_is_told_and_made_again(host: Host, tmp_path: Path) -> None:
     there = Recorded(steps=1000).write(_home() / "demo-1")
     other = host.model_copy(update={"address": "10.0.0.2", "name": "beta"})
