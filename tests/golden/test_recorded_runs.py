@@ -220,7 +220,7 @@ def test_a_link_that_changed_is_told_with_its_rates_and_when() -> None:
     )
     before, since = verdicts["network_fit"].says.split(changed)
     assert "17.6 ms of it should wait for the network" in before
-    assert "1.22 s of it should wait for the network, 1.18 s did" in since
+    assert "1.22 s of it should wait for the network, 1.18 s was spent waiting" in since
     assert changed in verdicts["network"].says
     assert "Before it changed" in verdicts["network"].says
     assert verdicts["network"].remedy.startswith("Look at the cable")

@@ -6,7 +6,7 @@ token. Shares are of 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,6 +15,10 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.report.imported import ImportedRun
 
 _SILENCE_S = 600.0
+_MOST_LOST = 1
+"""Intervals that a rank may lack: a kill tears at most the last line of its file."""
+_LATE_S = 60.0
+"""While a run goes on, the events of another host may come so much later than those of this one."""
 _SILENT_GAPS = 5
 """A run that says nothing for this many times its longest pause does not run any more."""
 
@@ -358,14 +362,17 @@ class Facts:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """Those of rank 0, or of the lowest rank that is there."""
-        return self.ranks[0].intervals if self.ranks else ()
+        """Those of the rank that tells most: see `fullest`."""
+        return fullest(self.ranks).intervals if self.ranks else ()
 
     @property
     def last_step(self) -> int:
-        """The last update that is known to have been made."""
-        seen = [segment.last_step for segment in self.segments]
-        return max([*seen, *(interval.step for interval in self.intervals[-1:])], default=0)
+        """The last update that any rank is known to have made."""
+        lives = (*self.segments, *(life for rank in self.ranks for life in rank.segments))
+        return max(
+            [*(one.last_step for one in lives), *(one.step for one in self.intervals[-1:])],
+            default=0,
+        )
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -401,12 +408,58 @@ class Facts:
         """Whether every rank has told that it is on the same host as the others."""
         return len(self.hosts) == 1 and len(self.ranks) == self.world_size
 
+    def ranks_at(self, step: int) -> int:
+        """How many ranks made a step together; 0 if no start says it."""
+        lives = [life for life in self.segments if life.first_step < step]
+        return (lives[-1].world_size if lives else None) or self.world_size or 0
+
+    @property
+    def side_by_side(self) -> list[list[Interval]]:
+        """Intervals that every rank of their life tells of: one of each rank, by step and rank."""
+        found = []
+        for step, told in self._by_step().items():
+            together = [told[rank] for rank in sorted(told) if rank < self.ranks_at(step)]
+            if self.imported is not None or len(together) == self.ranks_at(step):
+                found.append(together)
+        return found
+
+    @property
+    def untold(self) -> dict[int, int]:
+        """How many intervals each rank lacks that another rank of its life tells of."""
+        counts = {rank.rank: 0 for rank in self.ranks}
+        newest = max((rank.intervals[-1].time for rank in self.ranks if rank.intervals), default=0)
+        for step, told in self._by_step().items():
+            age_s = newest - max(one.time for one in told.values())
+            if not (self.is_running and age_s < _LATE_S):
+                for rank in counts:
+                    counts[rank] += rank not in told and rank < self.ranks_at(step)
+        return counts
+
+    def _by_step(self) -> dict[int, dict[int, Interval]]:
+        found: dict[int, dict[int, Interval]] = {}
+        for rank in self.ranks:
+            for one in rank.intervals:
+                found.setdefault(one.step, {})[rank.rank] = one
+        return dict(sorted(found.items()))
+
+    @property
+    def whole_ranks(self) -> list[Rank]:
+        """Ranks that tell of all their intervals, but for the one that a kill may cost."""
+        untold = {} if self.imported is not None else self.untold
+        return [rank for rank in self.ranks if untold.get(rank.rank, 0) <= _MOST_LOST]
+
     @property
     def lacks_ranks(self) -> bool:
-        """Whether a rank has left no events, or may have: nobody knows how many there were."""
+        """Whether a rank left no events, or lacks more than one interval that others tell of.
+
+        Also if nobody knows how many ranks there were.
+        """
         if self.imported is not None:
             return False
-        return self.world_size is None or len(self.ranks) < self.world_size
+        sizes = [life.world_size for life in self.segments if life.world_size is not None]
+        if self.world_size is None or max([self.world_size, *sizes]) > len(self.ranks):
+            return True
+        return len(self.whole_ranks) < len(self.ranks)
 
     @property
     def is_finished(self) -> bool:
@@ -451,6 +504,18 @@ class Facts:
         """Seconds at the end of lives that no event says anything of: the steps under way there."""
         open_ended = (one for one in self.segments if one.reason is None)
         return sum(one.ended - one.accounted for one in open_ended)
+
+
+def fullest(ranks: Sequence[Rank]) -> Rank:
+    """Rank 0, or the lowest that is there; another only if it tells of more lives or intervals.
+
+    The one interval that a kill may cost does not count.
+    """
+    most = max(ranks, key=lambda rank: (len(rank.segments), len(rank.intervals)))
+    first = ranks[0]
+    if len(most.segments) > len(first.segments):
+        return most
+    return most if len(most.intervals) > len(first.intervals) + _MOST_LOST else first
 
 
 def total(*values: float | None) -> float | None:

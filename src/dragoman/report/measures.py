@@ -5,18 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from dragoman.recipe.estimate import training_flop
-from dragoman.report.facts import Facts, Interval, Link, LinkChange, summed, total
+from dragoman.report.facts import Facts, Interval, Link, LinkChange, Rank, summed, total
 from dragoman.report.trend import ratio_interval
 
+T = TypeVar("T")
 FP32_BYTES = 4
 _RECENT = 20
 """Intervals whose speed tells when the run will end."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 
 
-def steady(intervals: Sequence[Interval]) -> Sequence[Interval]:
+def steady(intervals: Sequence[T]) -> Sequence[T]:
     """Without the first one, in which everything warms up, where three or more are left to say."""
     return intervals[1:] if len(intervals) >= 3 else intervals
 
@@ -26,6 +28,13 @@ def share(intervals: Sequence[Interval], name: str) -> float | None:
     timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
     seconds_s = sum(one.interval_s or 0.0 for one in timed)
     return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
+
+
+def most_data_wait(facts: Facts) -> tuple[float, Rank] | None:
+    """Of a step, what the rank waited for data that waited most, and that rank."""
+    waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
+    known = [(waited, rank) for waited, rank in waits if waited is not None]
+    return max(known, key=lambda found: found[0], default=None)
 
 
 def per_step(intervals: Sequence[Interval], name: str) -> float | None:
@@ -120,15 +129,14 @@ def exposed(facts: Facts) -> list[Interval]:
 
     A rank that is early also waits for the others; the one that waits least waits for the network
     alone, unless ranks are late in turn within the interval. It need not be the same rank always.
+    Intervals of which a rank does not tell are left out: it may be the one that waited least.
     """
-    least: dict[int, Interval] = {}
-    for rank in facts.ranks:
-        for one in steady(rank.intervals):
-            if one.interval_s and one.sync_s is not None:
-                known = least.get(one.step)
-                if known is None or one.sync_s < (known.sync_s or 0.0):
-                    least[one.step] = one
-    return [least[step] for step in sorted(least)]
+    least = []
+    for together in steady(facts.side_by_side):
+        timed = [one for one in together if one.interval_s and one.sync_s is not None]
+        if len(timed) == len(together) > 0:
+            least.append(min(timed, key=lambda one: one.sync_s or 0.0))
+    return least
 
 
 def exposed_share(facts: Facts) -> float | None:
@@ -160,7 +168,7 @@ def least_network_share(facts: Facts) -> float:
     """
     waits = [share(rank.intervals, "sync_s") for rank in facts.ranks]
     own = [1 - wait for wait in waits if wait is not None]
-    if len(own) < max(len(waits), facts.world_size or 2):
+    if facts.lacks_ranks or len(own) < len(waits):
         return 0.0
     return max(1 - sum(own), 0.0)
 

@@ -25,6 +25,12 @@ The measurement itself is within some percent, and a limited port lets a burst t
 """
 _LARGE_RESIDUAL = 0.1
 """Of a step: what waited longer or shorter than computed by more has another cause."""
+_MISSING = (
+    "Events of a rank are missing, or end before those of the others: it may be the rank that "
+    "waited least, or for which the others waited."
+)
+_BRING = "Bring the events of all ranks."
+_BURSTS = "The link carried more than was measured of it: it lets bursts through, or was busy."
 
 
 def network(facts: Facts) -> Verdict:
@@ -47,7 +53,8 @@ def network(facts: Facts) -> Verdict:
         thresholds=(
             f"yes: at least {units.SHARE.text(NETWORK_BOUND)} of a step in exposed communication, "
             "with 95% confidence, and as much is explained by bytes over the measured capacity, or "
-            "ranks cannot have been that late; no: less exposed communication",
+            "ranks cannot have been that late; no: less exposed communication; cannot tell: the "
+            "events of a rank are missing or end early",
         ),
         method="Exposed communication is timed where a rank waits for gradients after its own "
         "backward pass; in each interval the rank that waits least counts, the others wait for "
@@ -61,37 +68,37 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
     if facts.world_size == 1:
         return "no", "One process trained alone: nothing was sent.", ""
     found = measures.exposed_interval(facts)
+    part = "" if found is None else _of_step(*found)
+    if facts.is_one_host:
+        say = "All ranks share one host: no network was used."
+        return "no", f"{say} Summing between them took {part}." if part else say, ""
+    if facts.lacks_ranks:
+        return "cannot tell", _MISSING, _BRING
     if found is None:
-        say = "Exposed communication was not measured."
-        if needed := _needed_rate(facts):
-            return "cannot tell", f"{say} {needed}", ""
+        say = f"Exposed communication was not measured. {_needed_rate(facts)}".rstrip()
         return "cannot tell", say, ""
     mean, low, high = found
-    part = (
-        f"{units.SHARE.text(mean)} of a step ({units.SHARE.text(low)} to {units.SHARE.text(high)})"
-    )
-    if facts.is_one_host:
-        say = f"All ranks share one host: no network was used. Summing between them took {part}."
-        return "no", say, ""
-    if facts.lacks_ranks and high >= NETWORK_BOUND:
-        say = f"The ranks that tell spent {part} in sums: waiting for the network, or for a rank "
-        return "cannot tell", say + "whose events are missing.", "Bring the events of all ranks."
-    if high < NETWORK_BOUND:
-        return "no", f"Waiting for the network took {part}.", ""
     if len(measures.exposed(facts)) == 1:
         say = f"Waiting took {units.SHARE.text(mean)} of a step in the only interval there is."
         return "cannot tell", say, "Train longer, or lower train.log_every_steps."
-    if low < NETWORK_BOUND:
-        say = f"Waiting for the network took {part}: too near the limit."
-        return "cannot tell", say, "More steps narrow the interval."
-    explained = _explained_share(facts)
-    sent_faster = _times_capacity(facts) > _MOST_CAPACITY
-    share = 0.0 if explained is None or sent_faster else explained
-    if max(share, measures.least_network_share(facts)) >= NETWORK_BOUND:
+    sure = network_share(facts)
+    say = f"Waiting in sums took {part}: for the network, or for ranks that are late in turn."
+    if is_network(facts):
         say = f"Waiting for the network took {part}."
+    if high < NETWORK_BOUND:
+        return "no", say, ""
+    if low < NETWORK_BOUND:
+        return (
+            "cannot tell",
+            f"{say} That is too near the limit.",
+            "More steps narrow the interval.",
+        )
+    if sure >= NETWORK_BOUND:
+        if sure < mean - _LARGE_RESIDUAL:
+            say = f"Waiting in sums took {part}, {units.SHARE.text(sure)} surely for the network."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
-    say = f"Waiting took {part}: for the network, or for ranks that are late in turn."
-    if sent_faster:
+    explained = _explained_share(facts)
+    if _times_capacity(facts) > _MOST_CAPACITY:
         say += " The run sent more in a second than the link carried when it was measured."
         return "cannot tell", say, "Measure the link again: dragoman doctor --hosts."
     if explained is None:
@@ -99,6 +106,36 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
+
+
+def _of_step(mean: float, low: float, high: float) -> str:
+    both = f"{units.SHARE.text(low)} to {units.SHARE.text(high)}"
+    return f"{units.SHARE.text(mean)} of a step ({both})"
+
+
+def network_share(facts: Facts) -> float:
+    """Of a step, what surely waited for the network; 0 if that is not known.
+
+    It is what bytes over the measured capacity explain, or what ranks cannot have been late by,
+    but not more than was waited.
+    """
+    waited = measures.exposed_share(facts)
+    if waited is None or facts.lacks_ranks or facts.is_one_host:
+        return 0.0
+    explained = _explained_share(facts)
+    if explained is None or _times_capacity(facts) > _MOST_CAPACITY:
+        explained = 0.0
+    return min(max(explained, measures.least_network_share(facts)), waited)
+
+
+def is_network(facts: Facts) -> bool:
+    """Whether the wait of the rank that waits least is the network's.
+
+    It is if the network surely caused half of it, or so much that it is the bottleneck. If not,
+    ranks may have been late in turn. Questions 4, 5 and 11 all ask this.
+    """
+    sure, waited = network_share(facts), measures.exposed_share(facts)
+    return sure > 0 and waited is not None and (sure >= waited / 2 or sure >= NETWORK_BOUND)
 
 
 def _times_capacity(facts: Facts) -> float:
@@ -240,33 +277,36 @@ def _fit(
     facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
 ) -> tuple[Answer, str, str]:
     if facts.lacks_ranks:
-        says = "Events of a rank are missing: it may have waited less than those that tell."
-        return "cannot tell", says, "Bring the events of all ranks."
-    if wire is None or capacity is None or exposed_s is None:
+        return "cannot tell", _MISSING, _BRING
+    seconds_s = measures.step_s(facts)
+    if wire is None or capacity is None or exposed_s is None or not seconds_s:
         says = _needed_rate(facts) or "The bytes of a step were not counted."
         if capacity is None:
             says += " The capacity of the link was not measured."
         return "cannot tell", says, "Measure the link before the run."
-    seconds_s, network_s = measures.step_s(facts) or 0.0, wire / capacity
+    network_s = wire / capacity
     computed_s = computed_exposed_s(facts, network_s)
+    step = units.DURATION.text(seconds_s)
     says = (
         f"{units.SIZE.text(wire)} over {units.BYTE_RATE.text(capacity)} is "
-        f"{units.DURATION.text(network_s)}, a step {units.DURATION.text(seconds_s)}: "
+        f"{units.DURATION.text(network_s)}"
     )
+    if network_s > _MOST_CAPACITY * seconds_s:
+        says += f", more than a whole step, {step}: the link carried more than was measured of it."
+        return "cannot tell", says, f"{_BURSTS} Measure the link again: dragoman doctor --hosts."
+    says += f", a step {step}: "
     was = units.DURATION.text(exposed_s)
     if computed_s is None:
-        says += f"{was} of it waited for the network."
-    else:
-        says += f"{units.DURATION.text(computed_s)} of it should wait for the network, {was} did."
-    return "measured", says, _why_not_as_computed(exposed_s, computed_s, seconds_s)
-
-
-def _why_not_as_computed(exposed_s: float, computed_s: float | None, seconds_s: float) -> str:
-    if computed_s is None or abs(exposed_s - computed_s) < _LARGE_RESIDUAL * seconds_s:
-        return ""
+        says += f"{was} of it was spent waiting in sums."
+        return "measured", says, ""
+    says += f"{units.DURATION.text(computed_s)} of it should wait for the network, "
+    says += f"{was} was spent waiting in sums."
+    if abs(exposed_s - computed_s) < _LARGE_RESIDUAL * seconds_s:
+        return "measured", says, ""
     if exposed_s < computed_s:
-        return "The link carried more than was measured of it: it lets bursts through, or was busy."
-    return "Bytes do not explain it: look for other traffic, latency, and ranks that are late."
+        return "measured", says, _BURSTS
+    what = "Bytes do not explain all of it" if is_network(facts) else "Bytes do not explain it"
+    return "measured", says, f"{what}: look for other traffic, latency, and ranks that are late."
 
 
 def _fit_evidence(

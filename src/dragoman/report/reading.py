@@ -108,11 +108,14 @@ def combine(
         for alert in file.alerts
     )
     known = Facts(name="", read_at=0.0)
-    if files:  # a start that one rank has lost is in the files of others
-        started = next((file.run for file in files if file.run), {})
-        known = _of_main_rank(files[0], started)
+    if files:  # what one rank has lost is in the files of others
+        fullest = facts.fullest(ranks)
+        lives = files[ranks.index(fullest)]
+        started = lives.run or next((file.run for file in files if file.run), {})
+        known = _of_main_rank(files[0], started, lives=lives)
+        known = replace(known, segments=fullest.segments)
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
-    return replace(
+    found = replace(
         known,
         name=known.name or (recipe.name if recipe else directory.name),
         read_at=now,
@@ -138,15 +141,20 @@ def combine(
         ),
         links=tuple(link for file in files for link in file.links),
         link_changes=tuple(change for file in files for change in file.link_changes),
-        devices=tuple(device for file in files for device in file.devices),
+        devices=tuple(
+            replace(device, host=name)
+            for file, name in zip(files, names, strict=True)
+            for device in file.devices
+        ),
         exit=_exit(directory, known.segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
         recipe=recipe,
         recorded_hosts=_recorded_hosts(records.hosts, known.world_size),
         price=price or _price(records.hosts, known_hosts={rank.host for rank in ranks}),
-        problems=tuple(problems),
     )
+    problems += _short_ranks(found)
+    return replace(found, problems=tuple(problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +170,8 @@ class _RunFields:
     train_pairs: int | None = None
 
 
-def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
+def _of_main_rank(file: RankFile, run_started: Mapping[str, Any], *, lives: RankFile) -> Facts:
+    """What rank 0 alone writes. lives: the file that tells most of starts, ends and steps."""
     run = from_payload(_RunFields, run_started) or _RunFields()
     imported = from_payload(ImportedRun, file.imported) if file.imported else None
     return Facts(
@@ -174,12 +183,11 @@ def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
         num_parameters=run.num_parameters,
         max_steps=run.max_steps,
         train_pairs=run.train_pairs,
-        segments=tuple(file.segments),
         validations=tuple(file.validations),
         test_scores=tuple(file.test_scores),
         checkpoints=tuple(file.checkpoints),
-        repeated_steps=sum(interval.steps for interval in file.repeated),
-        repeated_s=facts.summed(interval.interval_s for interval in file.repeated) or 0.0,
+        repeated_steps=sum(interval.steps for interval in lives.repeated),
+        repeated_s=facts.summed(interval.interval_s for interval in lives.repeated) or 0.0,
         prepare_s=file.prepare_s,
         environment=file.environment,
         chosen=file.chosen[-1] if file.chosen else None,
@@ -200,7 +208,12 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
         )
     moved = tuple(replace(one, time=one.time - offset_s) for one in file.intervals)
     lives = tuple(
-        replace(one, started=one.started - offset_s, ended=one.ended - offset_s)
+        replace(
+            one,
+            started=one.started - offset_s,
+            ended=one.ended - offset_s,
+            accounted=one.accounted - offset_s,
+        )
         for one in file.segments
     )
     return Rank(
@@ -255,6 +268,17 @@ def _missing_ranks(files: Sequence[RankFile], world_size: int | None) -> list[st
         return []
     names = ", ".join(map(str, sorted(missing)))
     return [f"no events of rank {names}, of {world_size} ranks: answers rest on the others"]
+
+
+def _short_ranks(found: Facts) -> list[str]:
+    if found.imported is not None:
+        return []
+    whole = {rank.rank for rank in found.whole_ranks}
+    return [
+        f"events of rank {rank} lack {count} intervals of training that other ranks tell of"
+        for rank, count in found.untold.items()
+        if rank not in whole
+    ]
 
 
 def _manifest(directory: Path, problems: list[str]) -> Manifest | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dragoman.base import units
 from dragoman.report import measures
 from dragoman.report.facts import Facts, Gpu, Machine
+from dragoman.report.network import is_network
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence
 from dragoman.telemetry.lines import told
 
@@ -72,6 +73,8 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
         return "no", f"{say}.", _what_waits(facts)
     if compute is None:
         say = "The phases of a step were not measured; utilisation alone tells nothing."
+        if facts.lacks_ranks:
+            say = "Events of a rank are missing, or end before those of the others."
         return "cannot tell", say, ""
     say = f"{units.SHARE.text(compute)} of a step was compute"
     if compute < BUSY_COMPUTE:
@@ -133,22 +136,47 @@ def _are_its_own(facts: Facts, say: str) -> tuple[Answer, str, str]:
 
 
 def _what_waits(facts: Facts) -> str:
-    exchange = "sums between ranks" if facts.is_one_host else "the network (see question 5)"
+    """What most of the wait went to.
+
+    A rank waits for data; the rank that waits least in sums waits for the network, or for ranks
+    that are late in turn; the others wait for a slower rank as well, as long as data do not make
+    it late.
+    """
+    starved = measures.most_data_wait(facts)
+    data, starved_rank = starved or (0.0, None)
+    sums = measures.exposed_share(facts)
+    if sums is None:  # nobody knows how long the rank waited that waited least
+        both, sums = "waiting in sums, for the network or for another rank", _most_in_sums(facts)
+        late = 0.0
+    else:
+        late = _most_in_sums(facts) - sums - data
+        both = "the network, or to ranks that are late in turn (see question 5)"
+        if facts.is_one_host:
+            both = "sums between ranks"
+        elif is_network(facts):
+            both = "the network (see question 5)"
+    where = f" on rank {starved_rank.rank} of {starved_rank.host}" if starved_rank else ""
+    where = where if len(facts.ranks) > 1 else ""
     waits = {
-        exchange: measures.exposed_share(facts) or 0.0,
-        "data: raise data.prefetch_batches, look at the disk": (
-            measures.share(facts.intervals, "data_wait_s") or 0.0
-        ),
+        f"data{where}: raise data.prefetch_batches, look at the disk": data,
+        both: sums,
+        "waiting for a rank that is slower than the others": late,
     }
     worst, share = max(waits.items(), key=lambda item: item[1])
     return f"Most of the rest went to {worst}." if share > 0.02 else ""
 
 
+def _most_in_sums(facts: Facts) -> float:
+    """Of a step, what the rank spent in sums that spent most there."""
+    shares = (measures.share(rank.intervals, "sync_s") for rank in facts.ranks)
+    return max((share for share in shares if share is not None), default=0.0)
+
+
 def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
-    intervals = facts.intervals
     yield evidence("compute, of a step", units.SHARE, compute_share(facts))
     yield evidence("exposed communication", units.SHARE, measures.exposed_share(facts))
-    yield evidence("waiting for data", units.SHARE, measures.share(intervals, "data_wait_s"))
+    starved = measures.most_data_wait(facts)
+    yield evidence("waiting for data", units.SHARE, None if starved is None else starved[0])
     yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
     flops = measures.useful_flop_share(facts)
@@ -263,8 +291,10 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
 
 
 def compute_share(facts: Facts) -> float | None:
-    """Of a step in forward, backward and optimizer: the least of all ranks that were measured."""
-    shares = (measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS) for rank in facts.ranks)
+    """Of a step in forward, backward and optimizer: the least of all ranks that tell all of it."""
+    shares = (
+        measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS) for rank in facts.whole_ranks
+    )
     return min((share for share in shares if share is not None), default=None)
 
 

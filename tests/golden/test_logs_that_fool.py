@@ -1,0 +1,189 @@
+"""Logs that tell a part of what happened, or tell it so that a simple rule is wrong about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.report.facts import Facts
+from dragoman.report.health import examine
+from dragoman.report.reading import read_facts
+from dragoman.report.verdict import Verdict
+from dragoman.report.verdicts import judge
+from dragoman.telemetry.events import Payload, TrainInterval
+from dragoman.telemetry.samples import LinkMeasured
+from example_events import HOST_SAMPLED
+from recorded_runs import Recorded
+
+VOCABULARY = ("corpus.subword.vocab_size=32768",)
+Change = Callable[[dict[str, Any]], None]
+
+
+def link(bytes_per_s: float) -> tuple[int, Payload]:
+    measured = LinkMeasured(
+        interface="eth0", peer="host-b", bytes_per_s=bytes_per_s, latency_s=3e-4, method="test"
+    )
+    return 0, measured
+
+
+def file_of(run: Path, rank: int) -> Path:
+    return run / "events" / f"rank-{rank:04d}.jsonl"
+
+
+def cut(run: Path, rank: int, *, lines: int) -> None:
+    """Keep the first lines of a rank's file."""
+    path = file_of(run, rank)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+
+
+def edit(run: Path, rank: int, kind: str, change: Change) -> None:
+    """Change the events of one kind."""
+    path = file_of(run, rank)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    for event in events:
+        if event["kind"] == kind:
+            change(event)
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def answers(facts: Facts) -> dict[str, Verdict]:
+    return {one.key: one for one in [*judge(facts), *examine(facts)]}
+
+
+# What is lost of two ranks' files, of which the second straggles behind a slow link.
+def _without_rank_0(run: Path) -> None:
+    file_of(run, 0).unlink()
+
+
+def _without_rank_1(run: Path) -> None:
+    file_of(run, 1).unlink()
+
+
+LOSSES: dict[str, Callable[[Path], None]] = {
+    "rank 0's file": _without_rank_0,
+    "rank 1's file": _without_rank_1,
+    "all of rank 1 but its start": lambda run: cut(run, 1, lines=1),
+    "80% of rank 1": lambda run: cut(run, 1, lines=17),
+    "80% of rank 0": lambda run: cut(run, 0, lines=25),
+    "the intervals of rank 0": lambda run: edit(
+        run, 0, TrainInterval.kind, lambda event: event.update(kind="of_another_version")
+    ),
+}
+
+
+@pytest.mark.parametrize("lost", LOSSES)
+def test_of_a_rank_that_tells_half_nobody_is_blamed(lost: str, tmp_path: Path) -> None:
+    busy = [(rank, HOST_SAMPLED) for rank in (0, 1)]
+    run = Recorded(
+        sync_s=(1.1, 0.0), compute_s=(0.4, 1.5), extra=[link(40e6), *busy], recipe=VOCABULARY
+    ).write(tmp_path / "run")
+    whole = answers(read_facts(run))
+    assert (whole["straggler"].answer, whole["network"].answer) == ("yes", "no")
+    LOSSES[lost](run)
+    facts = read_facts(run)
+    found = answers(facts)
+    for key in ("network", "network_fit", "straggler"):
+        assert found[key].answer == "cannot tell", found[key]
+    assert found["processors"].answer in ("no", "cannot tell")
+    assert "the network (see question 5)" not in found["processors"].remedy
+    assert "0 s: " not in found["network_fit"].says
+    assert any("of rank" in problem for problem in facts.problems), facts.problems
+    if "rank 0's file" not in lost:
+        assert facts.last_step == 8000
+        assert "8,000 steps" in found["duration"].says
+
+
+def test_one_line_that_a_kill_tore_spoils_no_answer(tmp_path: Path) -> None:
+    run = Recorded(sync_s=(2.24, 2.24), extra=[link(12e6)], reason=None).write(tmp_path / "run")
+    last = file_of(run, 1).read_bytes()
+    file_of(run, 1).write_bytes(last[:-100])
+    facts = read_facts(run)
+    assert facts.untold[1] == 1
+    assert answers(facts)["network"].answer == "yes"
+    assert answers(facts)["straggler"].answer == "no"
+
+
+def test_a_rank_that_left_with_an_earlier_life_is_not_missed(tmp_path: Path) -> None:
+    run = Recorded(
+        world_size=3,
+        compute_s=(0.4,) * 3,
+        sync_s=(0.01,) * 3,
+        clock_ahead_s=(0.0,) * 3,
+        resume_at=(4700, 4000),
+    ).write(tmp_path / "run")
+
+    def two(event: dict[str, Any]) -> None:
+        event["world_size"] = 2 if event["resumed_from_step"] else 3
+
+    for rank in (0, 1):
+        edit(run, rank, "run_started", two)
+    cut(run, 2, lines=48)  # a start and 47 intervals: it was not there when the others went on
+    facts = read_facts(run)
+    assert not facts.lacks_ranks
+    assert facts.world_size == 2
+    cut(run, 2, lines=20)
+    assert read_facts(run).lacks_ranks
+
+
+# The run, what question 4 must blame, and whether question 5 blames the network.
+SHARED: dict[str, tuple[Recorded, str, bool]] = {
+    "ranks late in turn by 18% on a link of 10 GB/s": (
+        Recorded(sync_s=(0.09, 0.09), extra=[link(10e9)]),
+        "the network, or to ranks that are late in turn",
+        False,
+    ),
+    "ranks late in turn by 43%": (
+        Recorded(sync_s=(0.3, 0.3), extra=[link(10e9)]),
+        "the network, or to ranks that are late in turn",
+        False,
+    ),
+    "17% that the bytes explain": (
+        Recorded(sync_s=(0.09, 0.09), extra=[link(92e6)]),
+        "the network (see question 5)",
+        True,
+    ),
+    "71%, which the bytes explain": (
+        Recorded(sync_s=(2.24, 2.24), extra=[link(12e6)]),
+        "the network (see question 5)",
+        True,
+    ),
+    "a rank that is slower than the other": (
+        Recorded(compute_s=(0.4, 0.8), sync_s=(0.41, 0.01), extra=[link(10e9)]),
+        "a rank that is slower",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_questions_4_5_and_11_blame_the_same(name: str, tmp_path: Path) -> None:
+    run, blamed, is_network = SHARED[name]
+    found = answers(read_facts(run.write(tmp_path / "run")))
+    assert blamed in found["processors"].remedy
+    assert ("Waiting for the network" in found["network"].says) == is_network
+    if is_network:
+        assert not found["network_fit"].remedy
+    else:
+        assert "Bytes do not explain all" not in found["network_fit"].remedy
+        assert found["network"].answer != "yes"
+
+
+def test_a_rank_that_waits_for_data_is_not_called_the_network(tmp_path: Path) -> None:
+    run = Recorded(sync_s=(0.41, 0.01), extra=[link(10e9)]).write(tmp_path / "run")
+
+    def wait(event: dict[str, Any]) -> None:
+        event["data_wait_s"] += 40.0
+        event["interval_s"] += 40.0
+
+    edit(run, 1, TrainInterval.kind, wait)
+    found = answers(read_facts(run))
+    assert "data on rank 1 of host-b" in found["processors"].remedy
+    assert found["network"].answer == "no"
+    assert found["straggler"].answer == "no"
+    assert found["starved"].answer == "yes"
+    shares = {row.name: row.value for row in found["processors"].evidence}
+    assert shares["waiting for data"] == pytest.approx(0.4001 / 0.811, rel=1e-2)
