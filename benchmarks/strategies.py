@@ -31,9 +31,9 @@ from torch import Tensor, nn
 from dragoman.base import units
 from dragoman.base.malloc import keep_freed_memory
 from dragoman.cluster import strategies
-from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.plan import choose
-from dragoman.cluster.strategies import Cluster, Compute, Prediction
+from dragoman.cluster.rates import Link
+from dragoman.cluster.strategies import Cluster, Machine, Prediction
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco_work import measure_weight_s
@@ -43,7 +43,7 @@ from dragoman.distributed.strategy import GradientSync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.traffic import interface_bytes
 from dragoman.distributed.world import World
-from dragoman.run.auto import link_of, resolved
+from dragoman.run.auto import resolved
 from lab.laboratory import INTERFACE, open_lab
 from lab.namespaces import why_no_lab
 from lab.ranks_on_hosts import run_on_hosts
@@ -113,10 +113,9 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
         return nothing | {"compute_s": compute_s, "weight_s": weight_s}
     config, plan = DistributedConfig.model_validate(settings), None
     if config.strategy == "auto":
-        topology = find_topology(world)
-        link = link_of(measure_link(world, topology), topology.num_hosts, "cpu")
-        cluster = Cluster(Layout((1,) * world.world_size), link, weight_s)
-        choice = choose(cluster, WORKLOAD, Compute(compute_s * world.world_size, "measured"))
+        rate = measure_link(world, find_topology(world))
+        link = Link(rate.bytes_per_s, rate.latency_s)
+        choice = choose(_cluster(world.world_size, link, compute_s, weight_s), WORKLOAD)
         config, plan = resolved(config, choice), choice.prediction
     every = config.diloco.every if config.strategy == "diloco" else config.batches_per_update
     gap = every // config.diloco.fragments if config.strategy == "diloco" else every
@@ -209,19 +208,24 @@ def cases() -> list[Case]:
     ]
 
 
-def predicted(case: Case, cluster: Cluster, compute_s: float) -> Prediction | None:
+def _cluster(num_hosts: int, link: Link, compute_s: float, weight_s: float) -> Cluster:
+    alike = Machine(alone_s=compute_s * num_hosts)
+    return Cluster.of((1,) * num_hosts, link, like=alike, diloco_weight_s=weight_s)
+
+
+def predicted(case: Case, cluster: Cluster) -> Prediction | None:
     """What the planner says from the nominal rate; None for auto, which plans for itself."""
     match case.kind:
         case "plain":
-            return strategies.plain(cluster, WORKLOAD, compute_s)
+            return strategies.plain(cluster, WORKLOAD)
         case "sync":
-            return strategies.sync(cluster, WORKLOAD, compute_s)
+            return strategies.sync(cluster, WORKLOAD)
         case "accum":
-            return strategies.accumulate(cluster, WORKLOAD, compute_s, every=ACCUMULATE)
+            return strategies.accumulate(cluster, WORKLOAD, every=ACCUMULATE)
         case "diloco":
-            return strategies.diloco(cluster, WORKLOAD, compute_s, every=BLOCKING_EVERY)
+            return strategies.diloco(cluster, WORKLOAD, every=BLOCKING_EVERY)
         case "powersgd":
-            return strategies.powersgd(cluster, WORKLOAD, compute_s)
+            return strategies.powersgd(cluster, WORKLOAD)
     return None
 
 
@@ -249,8 +253,7 @@ def _row(case: Case, link: Link, said: list[dict[str, Any]]) -> dict[str, Any]:
     row = {key: max(one[key] for one in said) for key in ("compute_s", "step_s", "sent_bytes")}
     row |= {"name": case.name, "counted": max(one["counted"] for one in said)}
     row["exposed_s"] = max(one.get("exposed_s", 0.0) for one in said)
-    cluster = Cluster(Layout((1,) * len(said)), link, said[0]["weight_s"])
-    plan = predicted(case, cluster, row["compute_s"])
+    plan = predicted(case, _cluster(len(said), link, row["compute_s"], said[0]["weight_s"]))
     if plan is not None:
         row |= {"planned_s": plan.step_s, "planned_bytes": plan.wire_bytes}
     elif "label" in said[0]:

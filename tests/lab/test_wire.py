@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from dragoman.cluster import step_time, strategies
-from dragoman.cluster.links import Layout, Link
-from dragoman.cluster.strategies import Cluster, Prediction
+from dragoman.cluster.rates import Link
+from dragoman.cluster.strategies import Cluster, Machine, Prediction
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.world import World
 from lab.conftest import OpenLab
@@ -52,7 +52,7 @@ PERIOD = 12
 TRIES = 3
 """Periods of which the median counts, where one has no more than a single sum in it, or none: what
 the processor does then differs from time to time."""
-Predict = Callable[[Cluster, Workload, float], Prediction]
+Predict = Callable[[Cluster, Workload], Prediction]
 PLANNED: dict[str, tuple[dict[str, Any], Predict]] = {
     "plain": ({"wire": "fp32"}, strategies.plain),
     "sync": ({}, strategies.sync),
@@ -137,10 +137,14 @@ def test_a_step_takes_what_was_planned(
         max_steps=1,
     )
     measured = run_on_hosts(steps, width, num_layers, settings, hosts=lab.hosts)
-    cluster = Cluster(
-        Layout((1,) * num_hosts), Link.nominal(megabits * 1e6), measured[0]["weight_s"]
+    compute_s = max(one["compute_s"] for one in measured)
+    cluster = Cluster.of(
+        (1,) * num_hosts,
+        Link.nominal(megabits * 1e6),
+        like=Machine(alone_s=compute_s * num_hosts),
+        diloco_weight_s=measured[0]["weight_s"],
     )
-    planned = predict(cluster, workload, max(one["compute_s"] for one in measured))
+    planned = predict(cluster, workload)
     for one in measured:
         assert one["step_s"] == pytest.approx(planned.step_s, rel=0.15)
         assert one["sent_bytes"] == pytest.approx(planned.wire_bytes, rel=0.05)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.plan import choose_for_all_ranks
-from dragoman.cluster.strategies import Cluster
+from dragoman.cluster.rates import Link
+from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.packed_sum import packed_bytes
@@ -34,8 +34,8 @@ def test_what_auto_takes_travels_in_the_numbers_it_was_planned_with(
         target_tokens_per_step=1000.0,
         max_steps=1000,
     )
-    cluster = Cluster(Layout((1, 1)), Link.parse(rate))
-    choice = choose_for_all_ranks(cluster, workload, 1.0)
+    cluster = Cluster.of((1, 1), Link.parse(rate), like=Machine(alone_s=2.0))
+    choice = choose_for_all_ranks(cluster, workload)
     chosen = resolved(recipe, choice)
     assert (chosen.strategy, chosen.wire) == (strategy, "bf16")
     assert chosen.diloco.outer_momentum == 0.3

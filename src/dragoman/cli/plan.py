@@ -15,14 +15,17 @@ def add_parser(commands: Commands) -> None:
     )
     shared.add_recipe(parser)
     shared.add_hosts(parser)
-    parser.add_argument("--ranks", help="in place of hosts: 4, or 2+1 for two hosts")
+    parser.add_argument(
+        "--ranks",
+        help="in place of hosts: 4 hosts of one, 2+1 for two hosts, 1x8 for one host of eight",
+    )
     parser.add_argument("--link", help="100Mbit, 1Gbit for a port; 12MB/s for a measurement")
     parser.add_argument("--gpu", help="the kind of all ranks, such as v100 or cpu")
     parser.add_argument(
         "--gpu-link",
         help="between GPUs of one host: nvlink1 to nvlink5, pcie3 to pcie5, none, 200GB/s",
     )
-    parser.add_argument("--compute", help="in place of --gpu: seconds of a step without network")
+    parser.add_argument("--compute", help="measured seconds of one rank's share of a step")
     parser.add_argument("--price", help='of one host for an hour, such as "3 USD"')
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run_command=run)

@@ -1,12 +1,12 @@
 """The machines around a run, and what their network does to it (never imports torch).
 
 hosts         which machines: hosts.toml or the inline form
-links         how fast the network between them is, and how the ranks lie on them
-throughput    how fast one GPU computes
+rates         how fast devices, links inside hosts and networks are, and who says so
 workload      what a recipe asks of them
 step_time     bytes on the wire and seconds of a step: formulas alone
-strategies    these formulas for every strategy on one cluster
+strategies    the hosts of a plan, and these formulas for every strategy on them
 plan          every strategy and what-if in hours and money; which to choose, and why
+plan_assumptions   what enters a plan's figures, with sources
 plan_view     a plan as tables and as JSON
 plan_request  from the options of `dragoman plan` to a plan
 facts         what doctor finds out on the hosts and between them

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from dragoman.base import units
 from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts, Way
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.links import LATENCY_S, Link
+from dragoman.cluster.rates import LATENCY_S, LATENCY_SOURCE, Link
 from dragoman.cluster.ssh import FAILED, NO_PYTHON, SET_UP, how_to_log_in
 
 Status = Literal["ok", "unknown", "warning", "failure"]
@@ -112,7 +112,8 @@ def measured_link(facts: ClusterFacts) -> Link | None:
             if rate < ONE_WAY * (received if verb == "sends" else sent)[name]:
                 source = f"measured by doctor, as much as {name} {verb};"
             bytes_per_s = min(bytes_per_s, rate)
-    return Link(bytes_per_s, latency_s=latency_s, source=source)
+    latency_source = "measured by doctor" if facts.pairs else LATENCY_SOURCE
+    return Link(bytes_per_s, latency_s, source, latency_source)
 
 
 def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import socket
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -254,8 +255,11 @@ def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
             text = told(host)
             first = seen.setdefault(text.lower(), number)  # machines' names are so in capitals, too
             if first != number:
+                problem = f"{key} {text} occurs twice"
+                if key == "address" and hosts[first].address.lower() != host.address.lower():
+                    problem = f"{hosts[first].address} and {host.address} are one machine, this one"
                 raise ConfigError(
-                    f"{key} {text} occurs twice, in entries {first + 1} and {number + 1}",
+                    f"{problem}, in entries {first + 1} and {number + 1}",
                     place=places[number],
                     remedy="give each machine one entry, with all of its GPUs",
                 )
@@ -268,8 +272,14 @@ def _login(host: Host) -> str:
     return f"{user}{host.login or host.address}{port}"
 
 
+def _address(host: Host) -> str:
+    """One name for all addresses of this machine that reach it from nowhere else."""
+    own = host.address.lower() in ("localhost", socket.gethostname().lower())
+    return "localhost" if own or host.address.startswith("127.") else host.address
+
+
 _UNIQUE: Final[dict[str, Callable[[Host], str]]] = {
-    "address": lambda host: host.address,
+    "address": _address,
     "login": _login,
     "name": lambda host: host.name,
 }

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dragoman.base import units
-from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.rates import Link
 from dragoman.cluster.strategies import (
     SYNC_EVERY,
     Cluster,
-    Compute,
     Prediction,
     accumulate,
     diloco,
@@ -28,21 +27,42 @@ NEARLY_FREE: Final = 1.15
 """A network that lengthens a step by no more than this is left alone."""
 MOST_RANKS: Final = 512
 _WHAT_IF_PORTS: Final = (1e9, 10e9)
+_FEW_NAMES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `auto` takes, and why in one sentence.
+
+    cluster: the hosts that take part. hosts: their numbers among all, from 0.
+    """
+
+    prediction: Prediction
+    why: str
+    cluster: Cluster
+    hosts: tuple[int, ...]
+
+    @property
+    def who(self) -> str:
+        """Its hosts by name: `alpha alone`."""
+        names = [machine.name for machine in self.cluster.machines]
+        if len(names) > _FEW_NAMES:
+            return f"the {len(names)} fastest hosts alone"
+        return f"{' and '.join(names)} alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a plan: a strategy on a cluster, for the whole run.
+    """One line of a plan: a strategy on the hosts that take part, for the whole run.
 
-    alone_s: seconds of a step on one rank alone. price_per_hour: of all its hosts, or None.
+    alone_s: seconds of a step on one rank alone, the fastest.
     """
 
     name: str
-    layout: Layout
+    cluster: Cluster
     prediction: Prediction
     alone_s: float
     max_steps: int
-    price_per_hour: float | None
 
     @property
     def run_s(self) -> float:
@@ -51,8 +71,9 @@ class Row:
 
     @property
     def price(self) -> float | None:
-        """Of `run_s`; None where a host's price is not known."""
-        return None if self.price_per_hour is None else self.price_per_hour * self.run_s / 3600
+        """The price of `run_s`; None if a host's price is not known."""
+        per_hour = self.cluster.price_per_hour
+        return None if per_hour is None else per_hour * self.run_s / 3600
 
     @property
     def speed_up(self) -> float:
@@ -61,113 +82,129 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What `auto` takes, and why in one sentence.
-
-    layout: the ranks that take part. first_host: the first of their hosts, counted from 0.
-    """
-
-    prediction: Prediction
-    why: str
-    layout: Layout
-    first_host: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that `dragoman plan` says."""
 
     workload: Workload
     cluster: Cluster
-    compute: Compute
     currency: str
     strategies: tuple[Row, ...]
     what_ifs: tuple[Row, ...]
     choice: Choice
 
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Both tables."""
+        return self.strategies + self.what_ifs
 
-def make_plan(
-    workload: Workload,
-    cluster: Cluster,
-    compute: Compute,
-    *,
-    prices_per_hour: Sequence[float | None],
-    currency: str,
-) -> Plan:
-    """All strategies and what-ifs; prices are those of the hosts in their order."""
-    costs = _Costs(workload, compute, tuple(prices_per_hour))
-    everyone = range(cluster.layout.num_hosts)
+    @property
+    def unit(self) -> str:
+        """What a rank runs on, for people."""
+        return self.cluster.machines[0].unit
+
+
+def make_plan(workload: Workload, cluster: Cluster, *, currency: str) -> Plan:
+    """All strategies and what-ifs."""
+    single = _rank_alone(cluster)
+
+    def row(name: str, choice: Choice, *, among: int) -> Row:
+        prediction, count = choice.prediction, choice.cluster.num_hosts
+        if count < among and prediction.strategy != "none":
+            hosts = "1 host" if count == 1 else f"{count} hosts"
+            prediction = replace(prediction, label=f"{hosts}, {prediction.label}")
+        return Row(name, choice.cluster, prediction, single.prediction.step_s, workload.max_steps)
+
     strategies = tuple(
-        costs.row(prediction.label, cluster.layout, prediction, hosts=everyone)
-        for prediction in predict_all(cluster, workload, compute)
+        Row(one.label, cluster, one, single.prediction.step_s, workload.max_steps)
+        for one in predict_all(cluster, workload)
     )
-    what_ifs = [
-        costs.chosen(name, other.layout, choose(other, workload, compute))
+    what_ifs = [row(single.prediction.label, single, among=1)]
+    if (host := min(_hosts_alone(cluster, workload), key=_step_s, default=None)) is not None:
+        what_ifs.append(row(host.who, host, among=1))
+    what_ifs += [
+        row(name, choose(other, workload), among=other.num_hosts)
         for name, other in _what_ifs(cluster)
     ]
-    if (host := _host_alone(cluster, workload, compute)) is not None:
-        what_ifs.insert(0, costs.chosen(_name_alone(host), host.layout, host))
-    single = _rank_alone(compute)
-    what_ifs.insert(0, costs.chosen(single.prediction.label, single.layout, single))
-    return Plan(
-        workload,
-        cluster,
-        compute,
-        currency,
-        strategies,
-        tuple(what_ifs),
-        choose(cluster, workload, compute),
-    )
+    choice = choose(cluster, workload)
+    return Plan(workload, cluster, currency, strategies, tuple(what_ifs), choice)
 
 
-def predict_all(cluster: Cluster, workload: Workload, compute: Compute) -> list[Prediction]:
+def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
     """Every strategy that this cluster can run, the plain one first."""
-    compute_s = compute.step_s(cluster.layout.num_ranks)
-    if cluster.layout.num_ranks == 1:
-        return [alone(compute)]
-    predictions = [plain(cluster, workload, compute_s), sync(cluster, workload, compute_s)]
+    if cluster.num_ranks == 1:
+        return [_rank_alone(cluster).prediction]
+    predictions = [plain(cluster, workload), sync(cluster, workload)]
     most = most_accumulation(workload)
     smallest = _smallest_accumulation(predictions[1])
     predictions += [
-        accumulate(cluster, workload, compute_s, every=every)
+        accumulate(cluster, workload, every=every)
         for every in sorted({min(max(smallest, 2), most), most} - {0, 1})
     ]
-    if cluster.layout.num_hosts > 1:
-        predictions.append(diloco(cluster, workload, compute_s, every=SYNC_EVERY))
-        predictions.append(streaming(cluster, workload, compute_s))
-    predictions.append(powersgd(cluster, workload, compute_s))
+    if cluster.num_hosts > 1:
+        predictions.append(diloco(cluster, workload, every=SYNC_EVERY))
+        predictions.append(streaming(cluster, workload))
+    predictions.append(powersgd(cluster, workload))
     return predictions
 
 
-def alone(compute: Compute) -> Prediction:
-    """The fastest rank does the whole batch and speaks to nobody."""
-    step_s = compute.single_s
-    return Prediction("none", f"one {compute.unit} alone", step_s, step_s, 0.0)
-
-
-def choose(cluster: Cluster, workload: Workload, compute: Compute) -> Choice:
+def choose(cluster: Cluster, workload: Workload) -> Choice:
     """`auto`: what trains as usual if the network allows it, else what needs it least.
 
-    `sync` where its step is within 1.15 of the compute; else the smallest accumulation that is
+    `sync` if its step is within 1.15 of the compute; else the smallest accumulation that is
     and stays in the range of tokens per update known to train as well; else streaming DiLoCo
-    with the smallest H that hides the link, up to 500, where that is faster than `sync`. One host
-    alone, or one GPU of it, where all of them are not faster.
+    with the smallest H that hides the link, up to 500, if that is faster than `sync`. One host
+    alone, the faster hosts or one GPU, if all of them are not faster.
     """
-    single = _rank_alone(compute)
-    if cluster.layout.num_ranks == 1:
+    single = _rank_alone(cluster)
+    if cluster.num_ranks == 1:
         return single
-    everyone = choose_for_all_ranks(cluster, workload, compute.step_s(cluster.layout.num_ranks))
-    host = _host_alone(cluster, workload, compute)
-    fewer = min((one for one in (single, host) if one is not None), key=_step_s)
+    everyone = choose_for_all_ranks(cluster, workload)
+    fewer = min([single, *_hosts_alone(cluster, workload)], key=_step_s)
     if _step_s(everyone) < _step_s(fewer):
         return everyone
     label = fewer.prediction.label
-    who = label if fewer.prediction.strategy == "none" else f"{label} on the {_name_alone(fewer)}"
+    who = label if fewer.prediction.strategy == "none" else f"{label} on {fewer.who}"
     return replace(
         fewer,
-        why=f"{everyone.prediction.label} over this link would take "
+        why=f"{everyone.prediction.label} on all hosts would take "
         f"{units.STEP_TIME.text(_step_s(everyone))}, {who} "
         f"{units.STEP_TIME.text(_step_s(fewer))}: more ranks are no speed-up here",
+    )
+
+
+def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> Choice:
+    """The same if every rank is to take part, be fewer faster or not."""
+    hosts = tuple(range(cluster.num_hosts))
+    synced = sync(cluster, workload)
+    slower = f"{synced.step_s / synced.compute_s:.2f} x the compute alone"
+    if synced.step_s <= NEARLY_FREE * synced.compute_s:
+        why = f"synchronising every step costs {slower}, within {NEARLY_FREE}"
+        return Choice(synced, why, cluster, hosts)
+    every = _smallest_accumulation(synced)
+    if every <= most_accumulation(workload):
+        tokens = units.SHORT_COUNT.text(workload.target_tokens_per_step * every)
+        return Choice(
+            accumulate(cluster, workload, every=every),
+            f"synchronising every step costs {slower}; every {every} micro-batches it is within "
+            f"{NEARLY_FREE}, at {tokens} target tokens an update",
+            cluster,
+            hosts,
+        )
+    if cluster.num_hosts == 1:
+        why = f"inside one host there is nothing better, at {slower}"
+        return Choice(synced, why, cluster, hosts)
+    streamed = streaming(cluster, workload)
+    if streamed.step_s >= synced.step_s:  # its own work on the weights, where batches are small
+        why = f"synchronising every step costs {slower}, and local steps cost no less"
+        return Choice(synced, why, cluster, hosts)
+    left = f"{streamed.step_s / streamed.compute_s:.2f} x the compute alone"
+    return Choice(
+        streamed,
+        f"synchronising every step costs {slower}, and accumulation that hides it leaves "
+        f"the range of batches known to train well; local steps with a sum every "
+        f"{streamed.every} cost {left}",
+        cluster,
+        hosts,
     )
 
 
@@ -175,72 +212,29 @@ def _step_s(choice: Choice) -> float:
     return choice.prediction.step_s
 
 
-def _rank_alone(compute: Compute) -> Choice:
-    return Choice(alone(compute), "there is one rank", Layout((1,)), compute.fastest_host)
+def _rank_alone(cluster: Cluster) -> Choice:
+    """The fastest rank does the whole batch and speaks to nobody."""
+    one = cluster.fastest_rank
+    step_s = one.compute_s
+    label = f"one {one.machines[0].unit} alone"
+    prediction = Prediction("none", label, step_s, step_s, 0.0)
+    return Choice(prediction, "there is one rank", one, (cluster.fastest_host,))
 
 
-def _host_alone(cluster: Cluster, workload: Workload, compute: Compute) -> Choice | None:
-    """The fastest of the hosts that have several ranks, by itself; None where it is all or none."""
-    if cluster.layout.num_hosts == 1:
-        return None
-    unlike: dict[tuple[int, float], int] = {}
-    for number, ranks in enumerate(cluster.layout.ranks_per_host):
-        if ranks > 1:
-            unlike.setdefault((ranks, compute.on_host(number).alone_s), number)
-    choices = [
-        replace(
-            choose_for_all_ranks(
-                replace(cluster, layout=Layout((ranks,))),
-                workload,
-                compute.on_host(number).step_s(ranks),
-            ),
-            first_host=number,
-        )
-        for (ranks, _), number in unlike.items()
-    ]
-    return min(choices, key=_step_s, default=None)
-
-
-def _name_alone(choice: Choice) -> str:
-    number = choice.first_host + 1
-    return "first host alone" if number == 1 else f"host {number} alone"
-
-
-def choose_for_all_ranks(cluster: Cluster, workload: Workload, compute_s: float) -> Choice:
-    """The same where every rank is to take part, be one alone faster or not."""
-    synced = sync(cluster, workload, compute_s)
-    slower = f"{synced.step_s / compute_s:.2f} x the compute alone"
-    if _nearly_free(synced):
-        why = f"synchronising every step costs {slower}, within {NEARLY_FREE}"
-        return Choice(synced, why, cluster.layout)
-    every = _smallest_accumulation(synced)
-    if every <= most_accumulation(workload):
-        tokens = units.SHORT_COUNT.text(workload.target_tokens_per_step * every)
-        return Choice(
-            accumulate(cluster, workload, compute_s, every=every),
-            f"synchronising every step costs {slower}; every {every} micro-batches it is within "
-            f"{NEARLY_FREE}, at {tokens} target tokens an update",
-            cluster.layout,
-        )
-    if cluster.layout.num_hosts == 1:
-        why = f"inside one host there is nothing better, at {slower}"
-        return Choice(synced, why, cluster.layout)
-    streamed = streaming(cluster, workload, compute_s)
-    if streamed.step_s >= synced.step_s:  # its own work on the weights, where batches are small
-        why = f"synchronising every step costs {slower}, and local steps cost no less"
-        return Choice(synced, why, cluster.layout)
-    left = f"{streamed.step_s / compute_s:.2f} x the compute alone"
-    return Choice(
-        streamed,
-        f"synchronising every step costs {slower}, and accumulation that hides it leaves "
-        f"the range of batches known to train well; local steps with a sum every "
-        f"{streamed.every} cost {left}",
-        cluster.layout,
-    )
-
-
-def _nearly_free(prediction: Prediction) -> bool:
-    return prediction.step_s <= NEARLY_FREE * prediction.compute_s
+def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
+    """Fewer hosts than all: each that has several ranks by itself, and those that are faster."""
+    unlike: dict[object, int] = {}
+    for number, machine in enumerate(cluster.machines):
+        if machine.ranks > 1 and cluster.num_hosts > 1:
+            alike = replace(machine, name="", price_per_hour=None)
+            unlike.setdefault(alike, number)
+    groups: list[tuple[int, ...]] = [(number,) for number in unlike.values()]
+    paces = [machine.share_s(cluster.num_ranks) for machine in cluster.machines]
+    for slowest in sorted(set(paces))[:-1]:
+        group = tuple(number for number, pace in enumerate(paces) if pace <= slowest)
+        groups += [group] if len(group) > 1 else []
+    for hosts in groups:
+        yield replace(choose_for_all_ranks(cluster.only(hosts), workload), hosts=hosts)
 
 
 def _smallest_accumulation(synced: Prediction) -> int:
@@ -248,61 +242,16 @@ def _smallest_accumulation(synced: Prediction) -> int:
     return max(1, math.ceil(synced.exposed_s / ((NEARLY_FREE - 1) * synced.compute_s) - 1e-9))
 
 
-def _what_ifs(cluster: Cluster) -> list[tuple[str, Cluster]]:
-    """Other clusters than this one, the nearer ones first."""
-    layout, link = cluster.layout, cluster.link
-    found = [("as it is", cluster)]
-    if layout.num_hosts > 1:
-        found += [
-            (f"{units.BIT_RATE.text(bits_per_s)} ports", replace(cluster, link=port))
-            for bits_per_s in _WHAT_IF_PORTS
-            if (port := Link.nominal(bits_per_s)).bytes_per_s > link.bytes_per_s * 1.05
-        ]
-    larger = layout.extended(layout.num_hosts + 2)
-    found.append(("two more hosts", replace(cluster, layout=larger)))
-    found += [
-        (f"{larger.num_ranks} ranks", replace(cluster, layout=larger))
-        for larger in _doublings(layout)
-        if larger.num_hosts > layout.num_hosts + 2
-    ]
-    return found
-
-
-def _doublings(layout: Layout) -> Iterator[Layout]:
-    """Twice as many hosts, and again, as far as a plan goes."""
-    while (layout := layout.extended(2 * layout.num_hosts)).num_ranks <= MOST_RANKS:
-        yield layout
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Turns predictions into lines of a plan."""
-
-    workload: Workload
-    compute: Compute
-    prices_per_hour: tuple[float | None, ...]
-
-    def row(self, name: str, layout: Layout, prediction: Prediction, *, hosts: range) -> Row:
-        """hosts: those that are paid for, by number."""
-        return Row(
-            name,
-            layout,
-            prediction,
-            alone(self.compute).step_s,
-            self.workload.max_steps,
-            self._price(hosts),
-        )
-
-    def chosen(self, name: str, layout: Layout, choice: Choice) -> Row:
-        """Hosts that do not take part are left to others."""
-        first, prediction = choice.first_host, choice.prediction
-        if choice.layout.num_hosts < layout.num_hosts and prediction.strategy != "none":
-            prediction = replace(prediction, label=f"1 host, {prediction.label}")
-        hosts = range(first, first + choice.layout.num_hosts)
-        return self.row(name, layout, prediction, hosts=hosts)
-
-    def _price(self, hosts: range) -> float | None:
-        """Of these hosts; those that are not there yet cost as much as the first."""
-        known = self.prices_per_hour
-        prices = [known[n] if n < len(known) else known[0] for n in hosts]
-        return None if None in prices else math.fsum(p for p in prices if p is not None)
+def _what_ifs(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+    """Other clusters than this one, the nearer ones first; more hosts are like the first."""
+    yield "as it is", cluster
+    if cluster.num_hosts > 1:
+        for bits_per_s in _WHAT_IF_PORTS:
+            port = replace(Link.nominal(bits_per_s), latency_s=cluster.link.latency_s)
+            if port.bytes_per_s > cluster.link.bytes_per_s * 1.05:
+                yield f"{units.BIT_RATE.text(bits_per_s)} ports", replace(cluster, link=port)
+    yield "two more hosts", cluster.only(range(cluster.num_hosts + 2))
+    larger = cluster
+    while (larger := larger.only(range(2 * larger.num_hosts))).num_ranks <= MOST_RANKS:
+        if larger.num_hosts > cluster.num_hosts + 2:
+            yield f"{larger.num_ranks} ranks", larger

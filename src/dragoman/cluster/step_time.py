@@ -25,9 +25,11 @@ from statistics import NormalDist
 from typing import Final
 
 BACKWARD_SHARE: Final = 2 / 3
-"""Of a step's compute; forward is the other third."""
+"""The part of a step's compute that is backward; forward is the other third."""
 OVERLAP_SHARE: Final = 0.9
-"""Of backward, during which gradients can be on the wire: the first are ready after a while."""
+"""The part of backward during which gradients can be on the wire: the first are ready after a
+while."""
+OVERLAP_SOURCE: Final = "assumed"
 FP32_BYTES: Final = 4
 BF16_BYTES: Final = 2
 FP4_BYTES: Final = 1 / 2 + FP32_BYTES / 256
@@ -43,20 +45,21 @@ They take what the weights ask for, whatever the batch: 3.6 to 6.2 ns a weight o
 EPYC (Zen 5), 2.9 to 4.1 on two (memory is what they wait for), so on a processor with large batches
 this is too much.
 """
+POWERSGD_SOURCE: Final = "measured: one processor (Zen 5); assumed for others and for GPUs"
 DILOCO_WEIGHT_S: Final = {"cpu": 18e-9, "gpu": 0.5e-9}
-"""Its work on every weight that is sent and what becomes of it, whatever the batch, where nothing
-has measured it (`auto` and doctor do: distributed/diloco_work.py).
-
-Of a processor it is what a core of an AMD EPYC (Zen 3) takes beside a neighbour that does the same.
-Of a GPU it is arithmetic, not measured: some 330 bytes of memory a weight, and 40 kernels to start
-for each half a million.
-"""
+"""Its work on every weight that is sent and what becomes of it, whatever the batch, if nothing
+has measured it (`auto` and doctor do: distributed/diloco_work.py)."""
+DILOCO_SOURCES: Final = {
+    "cpu": "measured: a core of an AMD EPYC (Zen 3) beside a busy neighbour; assumed for others",
+    "gpu": "assumed: 330 bytes of memory a weight, 40 kernels for each half a million",
+}
 GPU_SPREAD: Final = 0.127
 """The standard deviation between the steps of like GPUs, over their mean, so that the slowest of
 eight takes 1.18 times the mean. Fitted to one line of NVIDIA's table: 8 x A100 in one host train
 6.72 times as fast as one (DeepLearningExamples, PyTorch, Transformer big, mixed precision). Not
-measured with dragoman. Of processors nothing is known: there it is not counted.
+measured with dragoman. Nothing is known of processors: there it is not counted.
 """
+SPREAD_SOURCE: Final = "assumed: fitted to one line of NVIDIA's table, 8 x A100"
 POWERSGD_LEAST_GAIN: Final = 2
 """PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""
 

@@ -6,14 +6,12 @@ A step is the recipe's global batch, so that all strategies are compared at equa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dragoman.base import units
 from dragoman.cluster import step_time
-from dragoman.cluster.links import Layout, Link
-from dragoman.cluster.throughput import Device
+from dragoman.cluster.rates import SHARED_MEMORY, Inside, Link
 from dragoman.cluster.workload import Workload
 
 MOST_FRAGMENTS: Final = 16
@@ -38,146 +36,191 @@ MOST_ACCUMULATION: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
-    """Seconds of a step without any network.
+class Machine:
+    """One host of a plan, with ranks that are all alike.
 
-    alone_s: on one rank that does the whole global batch; the slowest, where they differ.
-    least_s: below it no rank goes: one sentence of each micro-batch, or what a GPU takes to start.
-    unit: what a rank runs on, for people.
-    alone_on_s: the same as alone_s on a rank of each host; empty if they are alike.
-    sharing: ranks of each host that share its processor, while alone_s is that of one of them
-        with all at work; one number if hosts are alike, empty if each rank has its own device.
-    spread: how unlike steps of like ranks are, as a standard deviation over the mean.
+    alone_s: seconds of a step, the whole global batch, on one of its ranks while the others rest.
+    rate, source: what alone_s was computed from, and where that is from, for people.
+    least_s: below it no share takes, however small: what a GPU's host needs to start the kernels.
+    most_shares: ranks among which a batch can be divided; a sentence stays whole.
+    shares_processor: its ranks have one processor between them, so that all together are as fast
+    as one alone. spread: the standard deviation of steps over their mean.
     """
 
-    alone_s: float
-    source: str
-    least_s: float = 0.0
+    ranks: int = 1
+    alone_s: float = 0.0
+    name: str = "host"
+    rate: str = ""
+    source: str = "measured"
     unit: str = "rank"
-    alone_on_s: tuple[float, ...] = ()
-    sharing: tuple[int, ...] = ()
+    inside: Inside = SHARED_MEMORY
+    least_s: float = 0.0
+    least_source: str = ""
+    most_shares: float = math.inf
+    shares_processor: bool = False
     spread: float = 0.0
-
-    @property
-    def fastest_host(self) -> int:
-        """The number of the host whose rank is fastest alone, from 0; of equal ones the first."""
-        alone_s = [self._undisturbed_s(number) for number in range(max(1, len(self.alone_on_s)))]
-        return alone_s.index(min(alone_s))
+    price_per_hour: float | None = None
 
     @property
     def single_s(self) -> float:
-        """A step on one rank that has the fastest host to itself."""
-        return max(self._undisturbed_s(self.fastest_host), self.least_s)
+        """A step on one rank that has the host to itself."""
+        return max(self.alone_s, self.least_s)
 
-    def step_s(self, num_ranks: int) -> float:
-        """On this many ranks with equal shares of the batch: all wait for the slowest."""
-        waits = 1 + self.spread * step_time.largest_of_draws(num_ranks)
-        return max(self.alone_s / num_ranks * waits, self.least_s)
-
-    def _undisturbed_s(self, number: int) -> float:
-        alone_s = self.alone_on_s[number] if self.alone_on_s else self.alone_s
-        if not self.sharing:
-            return alone_s
-        return alone_s / self.sharing[number if number < len(self.sharing) else 0]
-
-    def on_host(self, number: int) -> Compute:
-        """Of the ranks of one host, which have nobody else to wait for.
-
-        Hosts that are not there yet are like the first.
-        """
-        if not self.alone_on_s:
-            return self
-        number = number if number < len(self.alone_on_s) else 0
-        sharing = self.sharing[number : number + 1]
-        return replace(self, alone_s=self.alone_on_s[number], alone_on_s=(), sharing=sharing)
-
-    @classmethod
-    def on(cls, devices: Sequence[Device], workload: Workload, layout: Layout) -> Compute:
-        """Of hosts with these devices: one each, or one for all.
-
-        The ranks of a host share its processor: `flop_per_s` of a CPU is that of the whole host.
-        """
-        on_cpu = devices[0].name == "cpu"
-        sharing = layout.ranks_per_host if on_cpu else ()
-        if len(set(sharing)) > 1 or len(devices) > 1:
-            devices = [devices[n % len(devices)] for n in range(layout.num_hosts)]
-        ranks = [sharing[number] if sharing else 1 for number in range(len(devices))]
-        alone_on_s = tuple(
-            workload.flop_per_step * count / one.flop_per_s
-            for one, count in zip(devices, ranks, strict=True)
-        )
-        alike = len(set(alone_on_s)) == 1
-        slowest, fastest = (
-            devices[alone_on_s.index(extreme(alone_on_s))] for extreme in (max, min)
-        )
-        source = _rated(slowest)
-        if slowest.flop_per_s != fastest.flop_per_s:
-            source += f", which all wait for; the fastest is {_rated(fastest)}"
-        if max(sharing, default=1) > 1:
-            source += f"; {max(sharing)} ranks of one host share its processor"
-        return cls(
-            max(alone_on_s),
-            source,
-            max(slowest.least_step_s, max(alone_on_s) / workload.rows_per_micro_batch),
-            "CPU" if on_cpu else "GPU",
-            () if alike else alone_on_s,
-            sharing,
-            0.0 if on_cpu else step_time.GPU_SPREAD,
-        )
+    def share_s(self, num_ranks: int) -> float:
+        """Arithmetic of a step on each of its ranks, with a share of the batch among so many."""
+        busy_s = self.alone_s * (self.ranks if self.shares_processor else 1)
+        return busy_s / min(num_ranks, self.most_shares)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Ranks on hosts, and the network between them.
+    """Hosts with ranks on them, and the network between them.
 
     diloco_weight_s: DiLoCo's own work on a weight, from one synchronisation to the next.
     """
 
-    layout: Layout
+    machines: tuple[Machine, ...]
     link: Link
     diloco_weight_s: float = step_time.DILOCO_WEIGHT_S["gpu"]
+    diloco_source: str = step_time.DILOCO_SOURCES["gpu"]
+
+    @classmethod
+    def of(
+        cls,
+        ranks_per_host: Iterable[int],
+        link: Link,
+        *,
+        like: Machine = Machine(),
+        diloco_weight_s: float = step_time.DILOCO_WEIGHT_S["gpu"],
+    ) -> Cluster:
+        """Hosts that differ from one another in nothing but the number of their ranks."""
+        machines = tuple(replace(like, ranks=ranks) for ranks in ranks_per_host)
+        return cls(machines, link, diloco_weight_s)
+
+    @property
+    def ranks_per_host(self) -> tuple[int, ...]:
+        """Ranks of each host."""
+        return tuple(machine.ranks for machine in self.machines)
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all hosts together."""
+        return sum(self.ranks_per_host)
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts."""
+        return len(self.machines)
+
+    @property
+    def fastest_host(self) -> int:
+        """The number of the host whose rank is fastest alone, from 0; of equal ones the first."""
+        alone_s = [machine.single_s for machine in self.machines]
+        return alone_s.index(min(alone_s))
+
+    @property
+    def waits(self) -> float:
+        """The slowest rank's step over the mean, where like ranks take unlike times."""
+        spread = max(machine.spread for machine in self.machines)
+        return 1 + spread * step_time.largest_of_draws(self.num_ranks)
+
+    @property
+    def compute_s(self) -> float:
+        """A step without any network, with equal shares of the batch: all wait for the slowest."""
+        return max(self._arithmetic_s, self.least_s)
+
+    @property
+    def least_s(self) -> float:
+        """Below it no step of all these hosts takes."""
+        return max(machine.least_s for machine in self.machines)
+
+    @property
+    def least_decides(self) -> bool:
+        """Whether a step takes as long as starting the kernels does, and not as its arithmetic."""
+        return self._arithmetic_s < self.least_s
+
+    @property
+    def waits_count(self) -> bool:
+        """Whether `waits` enters `compute_s`."""
+        return self.waits > 1 and not self.least_decides
+
+    @property
+    def _arithmetic_s(self) -> float:
+        return self.waits * max(machine.share_s(self.num_ranks) for machine in self.machines)
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """The price of all hosts together; None if that of one is not known."""
+        prices = [machine.price_per_hour for machine in self.machines]
+        return None if None in prices else math.fsum(price for price in prices if price is not None)
+
+    @property
+    def fastest_rank(self) -> Cluster:
+        """One rank by itself, on the host where it is fastest."""
+        machine = self.machines[self.fastest_host]
+        return replace(self, machines=(replace(machine, ranks=1),))
+
+    def only(self, hosts: Iterable[int]) -> Cluster:
+        """The hosts with these numbers, counted from 0; those that are not there yet are like the
+        first."""
+        known = self.machines
+        chosen = tuple(known[n] if n < len(known) else known[0] for n in hosts)
+        return replace(self, machines=chosen)
 
     def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
-        """All-reduce over one ring through all ranks, deaf to which of them share a host."""
-        return self._ring_s(size_bytes, self.layout.num_ranks, num_collectives)
+        """All-reduce over one ring through all ranks, whichever of them share a host."""
+        rates = [machine.inside.bytes_per_s for machine in self.machines if machine.ranks > 1]
+        several = self.num_hosts > 1
+        return step_time.ring_s(
+            size_bytes,
+            num_ranks=self.num_ranks,
+            bytes_per_s=min([*rates, *[self.link.bytes_per_s] * several], default=math.inf),
+            latency_s=self.link.latency_s if several else 0.0,
+            num_collectives=num_collectives,
+        )
 
     def between_hosts_s(self, size_bytes: float, *, num_collectives: int) -> float:
         """All-reduce with one rank of each host."""
-        if self.layout.num_hosts == 1:
-            return 0.0
-        return self._ring_s(size_bytes, self.layout.num_hosts, num_collectives)
-
-    def inside_s(self, size_bytes: float) -> float:
-        """Reduce and distribute among the ranks of the host that has the most."""
         return step_time.ring_s(
             size_bytes,
-            num_ranks=self.layout.most_ranks,
-            bytes_per_s=self.link.inside.bytes_per_s,
+            num_ranks=self.num_hosts,
+            bytes_per_s=self.link.bytes_per_s,
+            latency_s=self.link.latency_s,
+            num_collectives=num_collectives,
+        )
+
+    def inside_s(self, size_bytes: float) -> float:
+        """Reduce and distribute among the ranks of each host: as long as the slowest host takes."""
+        return max(
+            step_time.ring_s(
+                size_bytes, num_ranks=machine.ranks, bytes_per_s=machine.inside.bytes_per_s
+            )
+            for machine in self.machines
         )
 
     def flat_bytes(self, size_bytes: float) -> float:
         """Through each host's interface, each direction, in `flat_s`."""
-        if self.layout.num_hosts == 1:
+        if self.num_hosts == 1:
             return 0.0
-        return step_time.ring_bytes(size_bytes, num_ranks=self.layout.num_ranks)
+        return step_time.ring_bytes(size_bytes, num_ranks=self.num_ranks)
 
     def between_hosts_bytes(self, size_bytes: float) -> float:
         """Through each host's interface, each direction, in `between_hosts_s`."""
-        return step_time.ring_bytes(size_bytes, num_ranks=self.layout.num_hosts)
+        return step_time.ring_bytes(size_bytes, num_ranks=self.num_hosts)
 
     def diloco_s(self, workload: Workload) -> float:
         """DiLoCo's own work from one synchronisation of all weights to the next."""
         return workload.num_parameters * self.diloco_weight_s
 
-    def _ring_s(self, size_bytes: float, num_ranks: int, num_collectives: int) -> float:
-        one_host = self.layout.num_hosts == 1
-        return step_time.ring_s(
-            size_bytes,
-            num_ranks=num_ranks,
-            bytes_per_s=self.link.inside.bytes_per_s if one_host else self.link.bytes_per_s,
-            latency_s=0.0 if one_host else self.link.latency_s,
-            num_collectives=num_collectives,
-        )
+    def __str__(self) -> str:
+        ranks = self.ranks_per_host
+        if len(ranks) == 1:
+            return f"{_ranks(ranks[0])} on one host"
+        if max(ranks) == 1:
+            return f"{len(ranks)} hosts of one rank"
+        if len(set(ranks)) == 1:
+            return f"{len(ranks)} hosts of {_ranks(ranks[0])}"
+        return f"{len(ranks)} hosts of {'+'.join(map(str, ranks))} ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +249,7 @@ class Prediction:
         return self.step_s - self.compute_s
 
 
-def plain(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+def plain(cluster: Cluster, workload: Workload) -> Prediction:
     """What others do: fp32 gradients around one ring of all ranks, each step."""
     size = workload.num_parameters * step_time.FP32_BYTES
     buckets = step_time.bucket_bytes(workload.shapes)
@@ -214,26 +257,28 @@ def plain(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
     return Prediction(
         "plain",
         "plain fp32",
-        compute_s,
-        compute_s + _exposed_s(workload, compute_s, network_s),
+        cluster.compute_s,
+        cluster.compute_s + _exposed_s(cluster, workload, network_s),
         cluster.flat_bytes(size),
     )
 
 
-def sync(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+def sync(cluster: Cluster, workload: Workload) -> Prediction:
     """Gradients each step, bf16 between hosts; reduced inside each host first, in fp32."""
-    exposed_s, wire_bytes = _bf16(cluster, workload, compute_s)
-    return Prediction("sync", "sync bf16", compute_s, compute_s + exposed_s, wire_bytes)
+    exposed_s, wire_bytes = _bf16(cluster, workload)
+    return Prediction(
+        "sync", "sync bf16", cluster.compute_s, cluster.compute_s + exposed_s, wire_bytes
+    )
 
 
-def accumulate(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
+def accumulate(cluster: Cluster, workload: Workload, *, every: int) -> Prediction:
     """`sync`, but only after every so many micro-batches of the recipe's size."""
-    exposed_s, wire_bytes = _bf16(cluster, workload, compute_s)
+    exposed_s, wire_bytes = _bf16(cluster, workload)
     return Prediction(
         "accum",
         f"accum K={every}",
-        compute_s,
-        compute_s + exposed_s / every,
+        cluster.compute_s,
+        cluster.compute_s + exposed_s / every,
         wire_bytes / every,
         every,
     )
@@ -246,38 +291,36 @@ def most_accumulation(workload: Workload) -> int:
     return int(min(by_tokens, by_updates, MOST_ACCUMULATION))
 
 
-def diloco(cluster: Cluster, workload: Workload, compute_s: float, *, every: int) -> Prediction:
+def diloco(cluster: Cluster, workload: Workload, *, every: int) -> Prediction:
     """Local steps on each host; every so many of them the hosts wait for their average."""
-    size, network_s, local_s = _movements(cluster, workload, compute_s, 1)
+    size, network_s, local_s = _movements(cluster, workload, 1)
     own_s = cluster.diloco_s(workload)
     return Prediction(
         "diloco",
         f"diloco H={every}",
-        compute_s,
+        cluster.compute_s,
         local_s + (network_s + own_s) / every,
         cluster.between_hosts_bytes(size) / every,
         every,
     )
 
 
-def streaming(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+def streaming(cluster: Cluster, workload: Workload) -> Prediction:
     """DiLoCo a fragment at a time, always one on its way, with the H that hides the link.
 
-    Of the numbers of fragments F that with which gradients are youngest when they are taken in: on
-    average half of H steps old when they leave, and H/F more when they arrive. Of those
-    whose steps are not much longer than the shortest.
+    Among the numbers of fragments F whose steps are not much longer than the shortest, it takes
+    the one whose gradients are youngest when they arrive: on average they are H/2 steps old when
+    they leave, and H/F more when they arrive.
     """
     counts = range(1, MOST_FRAGMENTS + 1)
-    plans = [_streamed(cluster, workload, compute_s, count) for count in counts]
+    plans = [_streamed(cluster, workload, count) for count in counts]
     best_s = min(plan.step_s for plan in plans)
     good = [plan for plan in plans if plan.step_s <= MOST_STEP_RATIO * best_s]
     return min(good, key=lambda plan: plan.every / 2 + plan.delay)
 
 
-def _streamed(
-    cluster: Cluster, workload: Workload, compute_s: float, num_fragments: int
-) -> Prediction:
-    size, network_s, local_s = _movements(cluster, workload, compute_s, num_fragments)
+def _streamed(cluster: Cluster, workload: Workload, num_fragments: int) -> Prediction:
+    size, network_s, local_s = _movements(cluster, workload, num_fragments)
     fragment_s = network_s / num_fragments
     hidden = math.ceil(DELAY_MARGIN * fragment_s / local_s)
     gap = min(max(1, hidden), MOST_SYNC_EVERY // num_fragments)
@@ -288,7 +331,7 @@ def _streamed(
     return Prediction(
         "diloco",
         f"diloco H={every} F={num_fragments}",
-        compute_s,
+        cluster.compute_s,
         local_s + exposed_s + cluster.diloco_s(workload) / every,
         cluster.between_hosts_bytes(size) / every,
         every,
@@ -297,10 +340,10 @@ def _streamed(
     )
 
 
-def powersgd(cluster: Cluster, workload: Workload, compute_s: float) -> Prediction:
+def powersgd(cluster: Cluster, workload: Workload) -> Prediction:
     """Low-rank factors of the gradients in one bucket after backward, each step."""
     size = step_time.powersgd_bytes(workload.shapes, rank=POWERSGD_RANK)
-    own_s = compute_s * step_time.POWERSGD_COMPUTE
+    own_s = cluster.compute_s * step_time.POWERSGD_COMPUTE
     return Prediction(
         "powersgd",
         f"powersgd r={POWERSGD_RANK}",
@@ -310,35 +353,35 @@ def powersgd(cluster: Cluster, workload: Workload, compute_s: float) -> Predicti
     )
 
 
-def _rated(device: Device) -> str:
-    return f"{device.name} at {units.FLOP_RATE.text(device.flop_per_s)} ({device.source})"
-
-
-def _bf16(cluster: Cluster, workload: Workload, compute_s: float) -> tuple[float, float]:
+def _bf16(cluster: Cluster, workload: Workload) -> tuple[float, float]:
     """Exposed seconds and bytes of one synchronisation of gradients, bf16 between hosts."""
     size = workload.num_parameters * step_time.BF16_BYTES
     buckets = step_time.bucket_bytes(workload.shapes)
     between_s = cluster.between_hosts_s(size, num_collectives=len(buckets))
     inside_s = cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
     network_s = inside_s + between_s
-    return _exposed_s(workload, compute_s, network_s), cluster.between_hosts_bytes(size)
+    return _exposed_s(cluster, workload, network_s), cluster.between_hosts_bytes(size)
 
 
-def _exposed_s(workload: Workload, compute_s: float, network_s: float) -> float:
+def _exposed_s(cluster: Cluster, workload: Workload, network_s: float) -> float:
     """What a step waits for one synchronisation, which starts in its last micro-batch."""
     buckets = step_time.bucket_bytes(workload.shapes)
     return step_time.sync_exposed_s(
-        compute_s / workload.micro_batches_per_step,
+        cluster.compute_s / workload.micro_batches_per_step,
         network_s,
         last_share=buckets[-1] / sum(buckets),
     )
 
 
 def _movements(
-    cluster: Cluster, workload: Workload, compute_s: float, num_fragments: int
+    cluster: Cluster, workload: Workload, num_fragments: int
 ) -> tuple[float, float, float]:
-    """Of DiLoCo: bytes of all fragments in four bits, seconds to sum them, and of a local step."""
+    """DiLoCo's bytes of all fragments in four bits, seconds to sum them, and of a local step."""
     size = workload.num_parameters * step_time.FP4_BYTES
     inside_s = cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
     network_s = cluster.between_hosts_s(size, num_collectives=num_fragments)
-    return size, network_s, compute_s + _exposed_s(workload, compute_s, inside_s)
+    return size, network_s, cluster.compute_s + _exposed_s(cluster, workload, inside_s)
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"

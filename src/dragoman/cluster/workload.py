@@ -19,6 +19,7 @@ class Workload:
     shapes: of every trainable weight, in the model's order. flop_per_step: useful arithmetic of
     one update over the global batch, forward and backward. target_tokens_per_step: of that batch.
     micro_batches_per_step: gradients are on the wire during the last one's backward only.
+    num_layers: of encoder and decoder together.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Workload:
     target_tokens_per_step: float
     max_steps: int
     micro_batches_per_step: int = 1
+    num_layers: int = 0
 
     @property
     def num_parameters(self) -> int:
@@ -57,6 +59,7 @@ def workload_of(recipe: Recipe) -> Workload:
         target_tokens_per_step=tokens,
         max_steps=recipe.train.max_steps,
         micro_batches_per_step=recipe.data.accumulate,
+        num_layers=recipe.model.encoder_layers + recipe.model.decoder_layers,
     )
 
 

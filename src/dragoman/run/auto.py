@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 
 import torch
 
-from dragoman.cluster.links import Inside, Layout, Link, inside_of
 from dragoman.cluster.plan import Choice, choose, choose_for_all_ranks
-from dragoman.cluster.strategies import Cluster, Compute
+from dragoman.cluster.rates import Inside, Link, inside_of
+from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload
 from dragoman.data.loader import Update
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.link_rate import LinkRate, measure_link
 from dragoman.distributed.strategy import NoSync
-from dragoman.distributed.topology import find_topology
+from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
 from dragoman.recipe.recipe import Recipe
 from dragoman.telemetry.events import Alert, EventWriter
@@ -71,18 +71,18 @@ def choose_strategy(
         max_steps=recipe.train.max_steps,
         micro_batches_per_step=recipe.data.accumulate,
     )
-    cluster = Cluster(
-        Layout(tuple(map(len, topology.hosts))),
-        link_of(rate, topology.num_hosts, device_name(world)),
-        # Inside one host there is no `diloco` to choose.
-        measure_weight_s(world) if topology.num_hosts > 1 else 0.0,
-    )
     # Ranks of one measured speed; alone, one of them would do the work of all.
-    compute = Compute(compute_s * world.world_size, "measured")
-    choice = choose_for_all_ranks(cluster, workload, compute_s)
-    best = choose(cluster, workload, compute)
+    alike = Machine(alone_s=compute_s * world.world_size, inside=inside(rate, topology, world))
+    cluster = Cluster.of(
+        map(len, topology.hosts),
+        Link(rate.bytes_per_s, rate.latency_s),
+        like=alike,
+        # Inside one host there is no `diloco` to choose.
+        diloco_weight_s=measure_weight_s(world) if topology.num_hosts > 1 else 0.0,
+    )
+    choice, best = choose_for_all_ranks(cluster, workload), choose(cluster, workload)
     if world.is_main:
-        if best.layout != cluster.layout:
+        if best.cluster.ranks_per_host != cluster.ranks_per_host:
             events.write(_better_with_fewer(best), step=0)
         events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
     link_bytes_per_s = rate.bytes_per_s if topology.num_hosts > 1 else None
@@ -125,11 +125,11 @@ def device_name(world: World) -> str:
     return torch.cuda.get_device_name(world.device)
 
 
-def link_of(rate: LinkRate, num_hosts: int, device: str) -> Link:
-    """As the planner takes it; on one host the inside was measured, else it is the usual one."""
-    if num_hosts == 1:
-        return Link(rate.bytes_per_s, inside=Inside("measured", rate.bytes_per_s, "measured"))
-    return Link(rate.bytes_per_s, rate.latency_s, inside_of(device))
+def inside(rate: LinkRate, topology: Topology, world: World) -> Inside:
+    """On one host the measured rate, else the usual one between devices of this name."""
+    if topology.num_hosts == 1:
+        return Inside("measured", rate.bytes_per_s, "measured")
+    return inside_of(device_name(world))
 
 
 def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,13 @@ from dragoman.base.errors import ConfigError
 from dragoman.cluster.agent.facts import FactsRequest, gather
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import load_hosts
-from dragoman.cluster.links import INSIDES, Inside, Layout, Link, inside_of
 from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan
-from dragoman.cluster.strategies import Cluster, Compute
-from dragoman.cluster.throughput import Device
+from dragoman.cluster.rates import INSIDES, Inside, Link, inside_of
+from dragoman.cluster.step_time import GPU_SPREAD
+from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload, weight_shapes
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import load_recipe
@@ -51,31 +51,54 @@ PUBLISHED = [
 ]
 
 
-def times_one(gpu: str, batch: int, num_gpus: int, one_per_s: float) -> float:
+def times_one(
+    gpu: str, batch: int, num_gpus: int, one_per_s: float, *, inside: Inside | None = None
+) -> float:
     """Throughput of so many GPUs of a host over one's, each with a batch of this many tokens."""
     tokens = batch * num_gpus
     workload = Workload("big", BIG, tokens * FLOP_PER_TOKEN, tokens, 100_000)
-    layout = Layout((num_gpus,))
-    device = Device(gpu, one_per_s * FLOP_PER_TOKEN, "published")
-    cluster = Cluster(layout, Link(1e8, inside=inside_of(gpu)))
-    made = make_plan(
-        workload,
-        cluster,
-        Compute.on([device], workload, layout),
-        prices_per_hour=[None],
-        currency="",
-    )
+    host = Machine(num_gpus, tokens / one_per_s, inside=inside or inside_of(gpu), spread=GPU_SPREAD)
+    made = make_plan(workload, Cluster((host,), Link(1e8)), currency="")
     return next(row for row in made.strategies if row.prediction.strategy == "sync").speed_up
 
 
 @pytest.mark.parametrize(
     ("gpu", "precision", "batch", "num_gpus", "one_per_s", "all_per_s"), PUBLISHED
 )
-def test_plans_scale_as_published_within_15_percent(
+def test_plans_scale_as_published_within_7_percent(
     gpu: str, precision: str, batch: int, num_gpus: int, one_per_s: float, all_per_s: float
 ) -> None:
+    """The rate of one GPU is taken from the table, so that only the scaling is tested."""
     planned = times_one(gpu, batch, num_gpus, one_per_s)
-    assert planned == pytest.approx(all_per_s / one_per_s, rel=0.15), precision
+    assert planned == pytest.approx(all_per_s / one_per_s, rel=0.07), precision
+
+
+@pytest.mark.parametrize(("gpu", "rate"), [("a100", "nvlink3"), ("v100", "nvlink2")])
+def test_the_table_bounds_the_rate_inside_a_host_from_below_alone(gpu: str, rate: str) -> None:
+    """Steps of at least 125 ms hide 852 MB of gradients at any rate from 13 GB/s (A100) or 10 GB/s
+    (V100). That no lower rate is planned the table shows; not that NVLink has the assumed one.
+    """
+    errors = {
+        bytes_per_s: [
+            times_one(gpu, batch, count, one, inside=Inside("", bytes_per_s, "")) / (all_ / one) - 1
+            for kind, precision, batch, count, one, all_ in [*FITTED, *PUBLISHED]
+            if kind == gpu and precision == "mixed" and count == 8
+        ]
+        for bytes_per_s in (8e9, 25e9, 1e12)
+    }
+    assert min(errors[8e9]) < -0.2
+    assert all(abs(error) < 0.07 for rates in (25e9, 1e12) for error in errors[rates])
+    assert INSIDES[rate].bytes_per_s > 25e9
+
+
+def test_without_waiting_for_the_slowest_no_plan_of_eight_is_as_published() -> None:
+    """This is what the table holds: one figure, fitted to one of its lines, meets the others."""
+    for gpu, _precision, batch, num_gpus, one_per_s, all_per_s in PUBLISHED:
+        tokens = batch * num_gpus
+        workload = Workload("big", BIG, tokens * FLOP_PER_TOKEN, tokens, 100_000)
+        host = Machine(num_gpus, tokens / one_per_s, inside=inside_of(gpu))
+        made = make_plan(workload, Cluster((host,), Link(1e8)), currency="")
+        assert made.strategies[1].speed_up > all_per_s / one_per_s * 1.07
 
 
 def test_the_line_that_the_spread_is_fitted_to_is_met() -> None:
@@ -90,7 +113,7 @@ def planned(hosts: str, gpu: str, *, recipe: str = "wmt16-ende-base", **more: st
 
 def test_eight_h100_are_faster_than_one_and_two_hosts_of_them_need_no_diloco() -> None:
     """They were planned at half of one GPU, through 5 GB/s that nobody had asked for."""
-    assert planned("a:8", "h100").strategies[1].speed_up > 2
+    assert planned("a:8", "h100").strategies[1].speed_up > 1.8
     sixteen = planned("a:8,b:8", "h100", link="100Gbit")
     assert sixteen.choice.prediction.strategy == "sync"
     assert planned("a:8", "a100", recipe="wmt16-ende-big").strategies[1].speed_up > 6.0
@@ -102,10 +125,9 @@ def test_the_link_is_in_every_plan_with_its_source() -> None:
         print_plan(planned("a:8", "a100"), console)
     text = capture.get()
     assert "inside a host: nvlink3, 230 GB/s each way in an all-reduce (assumed" in text
-    assert "waiting for the slowest: 1.18 x" in text
-    values = json.loads(plan_as_json(planned("a:8", "a100")))
-    assert values["inside_bytes_per_s"] == 230e9
-    assert values["inside_source"].startswith("assumed")
+    (host,) = json.loads(plan_as_json(planned("a:8", "a100")))["hosts"]
+    assert host["inside_bytes_per_s"] == 230e9
+    assert host["inside_source"].startswith("assumed")
 
 
 @pytest.mark.parametrize(
@@ -131,12 +153,58 @@ def test_hosts_toml_and_the_command_line_say_it_otherwise(tmp_path: Path) -> Non
     )
     recipe = load_recipe("wmt16-ende-big")
     made = plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit"))
-    assert made.cluster.link.inside == INSIDES["pcie4"]  # the slowest
+    kinds = [machine.inside.name for machine in made.cluster.machines]
+    assert kinds == ["pcie4", "nvlink3"]
     given = PlanRequest(hosts=str(file), link="10Gbit", gpu_link="180GB/s")
-    assert plan_recipe(recipe, given).cluster.link.inside == Inside("given", 180e9, "given")
+    insides = [machine.inside for machine in plan_recipe(recipe, given).cluster.machines]
+    assert insides == [Inside("given", 180e9, "given")] * 2
     file.write_text(file.read_text().replace("pcie4", "pcie9"))
     with pytest.raises(ConfigError, match=r"gpu_link of a: 'pcie9' is no link.*nvlink3"):
         plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit"))
+
+
+def test_the_rate_inside_belongs_to_each_host(tmp_path: Path) -> None:
+    """Eight A100 with NVLink were planned through what lies between two 4090 of another host."""
+    file = tmp_path / "hosts.toml"
+    file.write_text(
+        '[[host]]\naddress = "a"\ngpus = 8\ngpu = "a100"\ngpu_link = "nvlink3"\n'
+        '[[host]]\naddress = "b"\ngpus = 2\ngpu = "4090"\n'
+    )
+    recipe = load_recipe("wmt16-ende-big")
+    made = plan_recipe(recipe, PlanRequest(hosts=str(file), link="1Gbit"))
+    by_itself = plan_recipe(recipe, PlanRequest(ranks="1x8", gpu="a100", link="1Gbit"))
+    first = next(row for row in made.what_ifs if row.name == "a alone")
+    assert first.speed_up == pytest.approx(by_itself.strategies[1].speed_up)
+    assert first.speed_up > 6.5
+    assert made.choice.who == "a alone"
+    # Of all together the slowest host's inside is waited for: 839 MB at 5 GB/s, twice a half.
+    inside_s = made.cluster.inside_s(made.workload.num_parameters * 4)
+    assert inside_s == pytest.approx(0.839 / 5, rel=0.01)
+
+
+def test_one_ring_is_no_faster_than_its_slowest_part() -> None:
+    recipe = load_recipe("wmt16-ende-big")
+    slow = PlanRequest(ranks="2x2", gpu="4090", link="1Tbit", gpu_link="none")
+    fast = PlanRequest(ranks="2x2", gpu="4090", link="5GB/s", gpu_link="nvlink3")
+    plain_s = [plan_recipe(recipe, one).strategies[0].prediction.exposed_s for one in (slow, fast)]
+    assert plain_s[0] == pytest.approx(plain_s[1])
+
+
+def test_hosts_that_hold_up_the_others_are_left_out() -> None:
+    recipe = load_recipe("wmt16-ende-big")
+    hosts = {"a": ("a100", 8), "b": ("4090", 1), "c": ("a100", 8)}
+    parts = [
+        f'[[host]]\naddress = "{name}"\ngpus = {count}\ngpu = "{gpu}"\n'
+        for name, (gpu, count) in hosts.items()
+    ]
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write("".join(parts))
+        file.flush()
+        made = plan_recipe(recipe, PlanRequest(hosts=file.name, link="100Gbit"))
+    assert made.choice.hosts == (0, 2)
+    assert made.choice.who == "a and c alone"
+    twice = plan_recipe(recipe, PlanRequest(ranks="2x8", gpu="a100", link="100Gbit"))
+    assert made.choice.prediction.step_s == twice.choice.prediction.step_s
 
 
 def found(name: str, ranks: int, *, inside_bytes_per_s: float | None = None) -> HostFacts:
@@ -159,8 +227,9 @@ def test_what_doctor_measured_inside_counts(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     remember(load_hosts("a:8"), ClusterFacts(hosts=(found("a", 8, inside_bytes_per_s=201e9),)))
     made = plan_recipe(load_recipe("wmt16-ende-big"), PlanRequest(hosts="a:8"))
-    assert made.cluster.link.inside.bytes_per_s == 201e9
-    assert made.cluster.link.inside.source.startswith("measured by doctor 20")
+    inside = made.cluster.machines[0].inside
+    assert inside.bytes_per_s == 201e9
+    assert inside.source.startswith("measured by doctor 20")
 
 
 def test_doctor_measures_between_the_ranks_of_a_host(
@@ -204,7 +273,6 @@ def test_the_slowest_of_uneven_processors_is_waited_for() -> None:
     made = plan_recipe(recipe, PlanRequest(hosts="a:3,b:1", gpu="cpu", link="100Gbit"))
     alone_s = made.what_ifs[0].prediction.step_s
     assert made.strategies[0].prediction.compute_s == pytest.approx(alone_s * 3 / 4)
-    assert not math.isclose(made.compute.alone_on_s[0], made.compute.alone_on_s[1])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.links import Layout, Link
+from dragoman.cluster.rates import Link, parse_ranks
+from dragoman.cluster.strategies import Cluster
 
 
 @pytest.mark.parametrize(
@@ -36,20 +37,24 @@ def test_ambiguous_links_are_refused(text: str) -> None:
         ("1", (1,), "1 rank on one host"),
         ("2+1", (2, 1), "2 hosts of 2+1 ranks"),
         ("2+2", (2, 2), "2 hosts of 2 ranks"),
+        ("2x8", (8, 8), "2 hosts of 8 ranks"),
+        ("1x8", (8,), "8 ranks on one host"),
     ],
 )
-def test_layouts(text: str, ranks_per_host: tuple[int, ...], said: str) -> None:
-    layout = Layout.parse(text)
-    assert layout.ranks_per_host == ranks_per_host
-    assert str(layout) == said
+def test_ranks_of_hosts(text: str, ranks_per_host: tuple[int, ...], said: str) -> None:
+    assert parse_ranks(text) == ranks_per_host
+    assert str(Cluster.of(ranks_per_host, Link(1.0))) == said
 
 
-@pytest.mark.parametrize("text", ["0", "", "2+", "two", "2+0", "-1", "2,1", "99999"])
-def test_layouts_that_are_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["0", "", "2+", "two", "2+0", "-1", "2,1", "99999", "2x", "x8", "2x0"]
+)
+def test_ranks_that_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--ranks"):
-        Layout.parse(text)
+        parse_ranks(text)
 
 
 def test_more_hosts_are_like_the_first() -> None:
-    assert Layout((2, 1)).extended(4) == Layout((2, 1, 2, 2))
-    assert Layout((2, 1)).extended(1) == Layout((2,))
+    cluster = Cluster.of((2, 1), Link(1.0))
+    assert cluster.only(range(4)).ranks_per_host == (2, 1, 2, 2)
+    assert cluster.only([1]).ranks_per_host == (1,)

@@ -16,13 +16,14 @@ from rich.console import Console
 from dragoman.base.errors import ConfigError
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import load_hosts
-from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, choose, make_plan, predict_all
+from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan, recommendation
+from dragoman.cluster.rates import Link, parse_ranks
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S, GPU_SPREAD, largest_of_draws
-from dragoman.cluster.strategies import Cluster, Compute
+from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload, weight_shapes
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import load_recipe
@@ -39,10 +40,9 @@ WORKLOAD = Workload(
 
 
 def chosen(ranks: str, link: str, *, compute_s: float) -> tuple[str, int, str]:
-    layout = Layout.parse(ranks)
-    choice = choose(
-        Cluster(layout, Link.parse(link)), WORKLOAD, Compute(compute_s * layout.num_ranks, "")
-    )
+    counts = parse_ranks(ranks)
+    like = Machine(alone_s=compute_s * sum(counts))
+    choice = choose(Cluster.of(counts, Link.parse(link), like=like), WORKLOAD)
     return choice.prediction.strategy, choice.prediction.every, choice.why
 
 
@@ -77,25 +77,23 @@ def test_a_cluster_slower_than_one_gpu_is_not_recommended() -> None:
 
 
 def uneven(ranks: tuple[int, ...], prices: list[float | None]) -> Plan:
-    return make_plan(
-        WORKLOAD,
-        Cluster(Layout(ranks), Link.parse("1Mbit")),
-        Compute(0.25, "measured", unit="GPU"),
-        prices_per_hour=prices,
-        currency="USD",
+    machines = tuple(
+        Machine(count, 0.25, name=f"host {number}", unit="GPU", price_per_hour=price)
+        for number, (count, price) in enumerate(zip(ranks, prices, strict=True), start=1)
     )
+    return make_plan(WORKLOAD, Cluster(machines, Link.parse("1Mbit")), currency="USD")
 
 
 def test_one_host_alone_is_taken_where_the_others_only_hold_it_up() -> None:
     made = uneven((8, 1), [3.06, 3.06])
-    assert (made.choice.layout, made.choice.first_host) == (Layout((8,)), 0)
-    assert "on the first host alone" in made.choice.why
+    assert (made.choice.cluster.ranks_per_host, made.choice.hosts) == ((8,), (0,))
+    assert "on host 1 alone" in made.choice.why
     assert "no speed-up" in made.choice.why
-    first = next(row for row in made.what_ifs if row.name == "first host alone")
+    first = next(row for row in made.what_ifs if row.name == "host 1 alone")
     assert made.choice.prediction == first.prediction
     assert first.price == pytest.approx(first.run_s / 3600 * 3.06)
     said = recommendation(made)
-    assert said.startswith(f"Use {first.prediction.label} on the first host alone: ")
+    assert said.startswith(f"Use {first.prediction.label} on host 1 alone: ")
     assert json.loads(plan_as_json(made))["choice"]["ranks_per_host"] == [8]
     as_it_is = next(row for row in made.what_ifs if row.name == "as it is")
     assert as_it_is.prediction.label == f"1 host, {first.prediction.label}"
@@ -104,7 +102,7 @@ def test_one_host_alone_is_taken_where_the_others_only_hold_it_up() -> None:
 
 def test_the_host_that_is_best_alone_need_not_be_the_first() -> None:
     made = uneven((1, 8), [1.0, 9.0])
-    assert (made.choice.layout, made.choice.first_host) == (Layout((8,)), 1)
+    assert (made.choice.cluster.ranks_per_host, made.choice.hosts) == ((8,), (1,))
     alone = next(row for row in made.what_ifs if row.name == "host 2 alone")
     assert alone.price == pytest.approx(alone.run_s / 3600 * 9.0)
 
@@ -121,29 +119,26 @@ def test_one_rank_needs_no_strategy() -> None:
 def test_auto_is_never_slower_than_one_rank(
     ranks: list[int], megabits: float, compute_s: float
 ) -> None:
-    cluster = Cluster(Layout(tuple(ranks)), Link.nominal(megabits * 1e6))
-    compute = Compute(compute_s, "")
-    choice = choose(cluster, WORKLOAD, compute)
-    assert choice.prediction.step_s <= compute.alone_s
+    like = Machine(alone_s=compute_s)
+    cluster = Cluster.of(ranks, Link.nominal(megabits * 1e6), like=like)
+    choice = choose(cluster, WORKLOAD)
+    assert choice.prediction.step_s <= compute_s
     assert choice.why
-    if choice.layout != cluster.layout:
-        assert len(choice.layout.ranks_per_host) == 1
+    if choice.cluster.ranks_per_host != cluster.ranks_per_host:
+        assert choice.cluster.num_hosts == 1
         return
     if choice.prediction.strategy == "diloco":
-        synced = predict_all(cluster, WORKLOAD, compute)[1]
+        synced = predict_all(cluster, WORKLOAD)[1]
         assert synced.strategy == "sync"
         assert synced.step_s > 1.15 * synced.compute_s
 
 
 def plan(ranks: str = "2+2", link: str = "215MB/s", price: float | None = 3.06) -> Plan:
-    layout = Layout.parse(ranks)
-    return make_plan(
-        WORKLOAD,
-        Cluster(layout, Link.parse(link)),
-        Compute(0.61 * layout.num_ranks, "measured", unit="GPU"),
-        prices_per_hour=[price] * layout.num_hosts,
-        currency="USD",
+    counts = parse_ranks(ranks)
+    like = Machine(
+        alone_s=0.61 * sum(counts), rate="0.61 s", unit="GPU", price_per_hour=price, name="host 1"
     )
+    return make_plan(WORKLOAD, Cluster.of(counts, Link.parse(link), like=like), currency="USD")
 
 
 def test_hours_and_money_are_those_of_all_hosts() -> None:
@@ -160,14 +155,8 @@ def test_one_gpu_alone_is_paid_for_alone() -> None:
 
 
 def test_an_unknown_price_of_one_host_makes_the_sum_unknown() -> None:
-    layout = Layout((1, 1))
-    unknown = make_plan(
-        WORKLOAD,
-        Cluster(layout, Link.parse("1Gbit")),
-        Compute(1.0, ""),
-        prices_per_hour=[1.0, None],
-        currency="USD",
-    )
+    machines = Machine(alone_s=1.0, price_per_hour=1.0), Machine(alone_s=1.0)
+    unknown = make_plan(WORKLOAD, Cluster(machines, Link.parse("1Gbit")), currency="USD")
     assert unknown.strategies[0].price is None
     assert unknown.what_ifs[0].price is not None
 
@@ -184,7 +173,7 @@ def test_what_ifs() -> None:
     names = [row.name for row in plan(link="100Mbit").what_ifs]
     assert names == [
         "one GPU alone",
-        "first host alone",
+        "host 1 alone",
         "as it is",
         "1 Gbit/s ports",
         "10 Gbit/s ports",
@@ -253,7 +242,8 @@ def test_the_command_for_a_shipped_recipe() -> None:
 
 def test_a_measured_compute_counts_for_one_rank_of_these() -> None:
     recipe = load_recipe("wmt16-ende-reference")
-    made = plan_recipe(recipe, PlanRequest(link="1Gbit", ranks="2", compute="0.25s"))
+    request = PlanRequest(link="1Gbit", ranks="2", compute="0.25s", gpu="cpu")
+    made = plan_recipe(recipe, request)
     assert made.strategies[0].prediction.compute_s == 0.25
     assert made.what_ifs[0].prediction.step_s == 0.5
 
@@ -266,8 +256,9 @@ def test_the_slowest_kind_of_gpu_sets_the_pace(tmp_path_factory: pytest.TempPath
     )
     recipe = load_recipe("wmt16-ende-reference")
     made = plan_recipe(recipe, PlanRequest(link="1Gbit", hosts=str(file)))
-    assert made.compute.source.startswith("v100")
-    assert "the fastest is a100" in made.compute.source
+    slow = plan_recipe(recipe, PlanRequest(link="1Gbit", ranks="1+1", gpu="v100"))
+    assert made.cluster.compute_s == slow.cluster.compute_s
+    assert [one.what for one in assumptions(made)][:2] == ["a rank on a", "a rank on b"]
 
 
 def test_a_speed_up_is_one_against_the_fastest_gpu(tmp_path: Path) -> None:
@@ -290,8 +281,8 @@ def test_a_speed_up_is_one_against_the_fastest_gpu(tmp_path: Path) -> None:
 def test_one_host_needs_no_network() -> None:
     recipe = load_recipe("demo")
     made = plan_recipe(recipe, PlanRequest(hosts="10.0.0.1:4", gpu="v100"))
-    assert made.cluster.link.source == "assumed: a port of 1 Gbit/s"
-    assert "4 ranks on one host" in str(made.cluster.layout)
+    assert made.cluster.link.source == "assumed: 94.5% of a port of 1 Gbit/s"
+    assert str(made.cluster) == "4 ranks on one host"
 
 
 @pytest.mark.parametrize(
@@ -305,7 +296,6 @@ def test_one_host_needs_no_network() -> None:
         (PlanRequest(ranks="2", link="1Gbit", gpu="abacus"), "p100"),
         (PlanRequest(ranks="2", link="1Gbit", compute="0s"), "--compute"),
         (PlanRequest(ranks="2", link="1Gbit", compute="1e309s"), "--compute"),
-        (PlanRequest(ranks="2", link="1Gbit", compute="0.25s", gpu="a100"), "leave one of the two"),
         (PlanRequest(ranks="2", link="1e308Gbit", gpu="v100"), "--link"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="3"), "not an amount"),
         (PlanRequest(ranks="2", link="1Gbit", gpu="v100", price="-3 USD"), "--price"),
@@ -358,11 +348,12 @@ def test_what_doctor_measured_is_planned_with(
     assert made.cluster.link.bytes_per_s == 11.8e6
     assert made.cluster.link.source.startswith("measured by doctor 20")
     waits = 1 + GPU_SPREAD * largest_of_draws(3)
-    assert made.compute.step_s(3) == pytest.approx(made.workload.flop_per_step / 20e12 / 3 * waits)
+    slowest_s = made.workload.flop_per_step / 20e12 / 3
+    assert made.cluster.compute_s == pytest.approx(slowest_s * waits)
     assert made.what_ifs[0].prediction.step_s == pytest.approx(made.workload.flop_per_step / 40e12)
     given = plan_recipe(recipe, PlanRequest(hosts=words, link="1Gbit", gpu="v100"))
-    assert given.cluster.link.source == "a port of 1 Gbit/s"
-    assert "v100" in given.compute.source
+    assert given.cluster.link.source == "given: 94.5% of a port of 1 Gbit/s"
+    assert given.cluster.machines[0].rate.startswith("v100")
     assert given.cluster.diloco_weight_s == DILOCO_WEIGHT_S["gpu"]
     # Without its GPU a host was as fast as its processor, which says nothing of the GPU.
     blind = slower.model_copy(update={"gpus_usable": 0, "flop_per_s": 0.1e12})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.links import Layout, Link
 from dragoman.cluster.plan import choose_for_all_ranks
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.cluster.rates import Link
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S
-from dragoman.cluster.strategies import Cluster, sync
+from dragoman.cluster.strategies import Cluster, Machine, sync
 from dragoman.cluster.workload import workload_of
 from dragoman.recipe.recipe import load_recipe
 
@@ -50,6 +52,55 @@ def test_hosts_that_cannot_train_together_are_not_planned(
     assert "10.0.0.1 and 10.0.0.2" in str(error.value)
 
 
+def speed_up(recipe: str, **asked: str) -> float:
+    return plan_recipe(load_recipe(recipe), PlanRequest(**asked)).strategies[1].speed_up
+
+
+def test_a_given_compute_is_shared_and_waited_for_like_any_other(tmp_path: Path) -> None:
+    """Two ranks on one processor were promised 1.99 x, eight GPUs 7.98 x."""
+    file = tmp_path / "hosts.toml"
+    file.write_text('[[host]]\naddress = "localhost"\nslots = 2\n')
+    assert speed_up("demo", hosts=str(file), compute="1s") <= 1
+    assert speed_up("demo", ranks="1x2", gpu="cpu", compute="1s", link="1Gbit") <= 1
+    known = speed_up("wmt16-ende-big", ranks="1x8", gpu="a100")
+    asked = {"ranks": "1x8", "gpu": "a100", "compute": "401ms"}
+    assert speed_up("wmt16-ende-big", **asked) == pytest.approx(known, rel=0.01)
+    file.write_text('[[host]]\naddress = "a"\nslots = 3\n[[host]]\naddress = "b"\nslots = 1\n')
+    uneven = plan_recipe(
+        load_recipe("demo"), PlanRequest(hosts=str(file), compute="3s", link="10Gbit")
+    )
+    assert uneven.cluster.compute_s == pytest.approx(3.0)
+    assert uneven.what_ifs[0].prediction.step_s == pytest.approx(4.0)  # all four thirds of it
+
+
+def test_a_given_compute_does_not_shrink_below_what_starting_kernels_takes() -> None:
+    asked = PlanRequest(ranks="1x4", gpu="h100", compute="60ms", link="100Gbit")
+    made = plan_recipe(load_recipe("wmt16-ende-base"), asked)
+    assert min(row.prediction.compute_s for row in made.what_ifs) == made.cluster.least_s > 0.02
+    shorter = plan_recipe(load_recipe("wmt16-ende-base"), replace(asked, compute="5ms"))
+    assert shorter.cluster.compute_s == pytest.approx(0.005 * shorter.cluster.waits)
+
+
+@pytest.mark.parametrize("hosts", ["localhost:1,127.0.0.1:1", f"{socket.gethostname()},127.0.1.1"])
+def test_two_names_of_this_machine_are_not_two_hosts(hosts: str) -> None:
+    with pytest.raises(ConfigError, match="are one machine, this one") as error:
+        plan_recipe(load_recipe("demo"), PlanRequest(hosts=hosts, gpu="cpu", link="1Gbit"))
+    assert "give each machine one entry" in str(error.value)
+
+
+def test_a_recipe_in_fp32_is_not_planned_at_the_rate_of_half_precision() -> None:
+    """The default is fp32; a V100 was planned 3.8 times as fast as NVIDIA's table has it."""
+    step_s = {
+        precision: plan_recipe(
+            load_recipe("wmt16-ende-big", [f"train.precision={precision}"]),
+            PlanRequest(ranks="1", gpu="v100"),
+        ).choice.prediction.step_s
+        for precision in ("fp32", "fp16", "bf16")
+    }
+    assert step_s["fp32"] / step_s["fp16"] == pytest.approx(32_942 / 8_742)
+    assert step_s["bf16"] == step_s["fp32"]  # a V100 has none
+
+
 @given(megabits=st.floats(10, 1e5), compute_s=st.floats(1e-3, 10), weight_ns=st.floats(0.1, 100))
 def test_auto_takes_nothing_that_is_slower_than_sync(
     megabits: float, compute_s: float, weight_ns: float
@@ -57,9 +108,10 @@ def test_auto_takes_nothing_that_is_slower_than_sync(
     """Small batches on a processor: what diloco does with the weights was more than it saved."""
     workload = workload_of(load_recipe("demo", ["data.batch_tokens=512"]))
     link = Link.nominal(megabits * 1e6)
-    cluster = Cluster(Layout((1, 1)), link, diloco_weight_s=weight_ns * 1e-9)
-    choice = choose_for_all_ranks(cluster, workload, compute_s)
-    assert choice.prediction.step_s <= sync(cluster, workload, compute_s).step_s
+    like = Machine(alone_s=2 * compute_s)
+    cluster = Cluster.of((1, 1), link, like=like, diloco_weight_s=weight_ns * 1e-9)
+    choice = choose_for_all_ranks(cluster, workload)
+    assert choice.prediction.step_s <= sync(cluster, workload).step_s
     assert choice.why
 
 

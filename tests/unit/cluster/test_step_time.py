@@ -12,7 +12,7 @@ from torch.distributed import _compute_bucket_assignment_by_size  # type: ignore
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
 
 from dragoman.cluster import step_time
-from dragoman.cluster.links import Link
+from dragoman.cluster.rates import Link
 from dragoman.cluster.workload import weight_shapes
 from dragoman.model.config import ModelConfig
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cluster import step_time, strategies
-from dragoman.cluster.links import Layout, Link
-from dragoman.cluster.strategies import Cluster
+from dragoman.cluster.rates import Link, parse_ranks
+from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload, weight_shapes
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
@@ -26,8 +26,12 @@ REFERENCE = Workload(
 COMPUTE_S = 0.25
 
 
-def cluster(ranks: str, link: str) -> Cluster:
-    return Cluster(Layout.parse(ranks), Link.parse(link))
+def cluster(ranks: str, link: str, compute_s: float = COMPUTE_S) -> Cluster:
+    return alike(parse_ranks(ranks), Link.parse(link), compute_s)
+
+
+def alike(ranks: tuple[int, ...], link: Link, compute_s: float) -> Cluster:
+    return Cluster.of(ranks, link, like=Machine(alone_s=compute_s * sum(ranks)))
 
 
 @pytest.mark.parametrize(
@@ -48,15 +52,15 @@ def test_the_predicted_table(
 ) -> None:
     two = cluster("2", link)
     predicted = {
-        "plain": (strategies.plain(two, REFERENCE, COMPUTE_S), plain_s),
-        "sync": (strategies.sync(two, REFERENCE, COMPUTE_S), sync_s),
-        "accum": (strategies.accumulate(two, REFERENCE, COMPUTE_S, every=16), accumulate_s),
-        "powersgd": (strategies.powersgd(two, REFERENCE, COMPUTE_S), powersgd_s),
+        "plain": (strategies.plain(two, REFERENCE), plain_s),
+        "sync": (strategies.sync(two, REFERENCE), sync_s),
+        "accum": (strategies.accumulate(two, REFERENCE, every=16), accumulate_s),
+        "powersgd": (strategies.powersgd(two, REFERENCE), powersgd_s),
         # The published ones send fp32: about the same as four bits eight times as often.
-        "diloco 100": (strategies.diloco(two, REFERENCE, COMPUTE_S, every=13), h100_s),
-        "diloco 500": (strategies.diloco(two, REFERENCE, COMPUTE_S, every=64), h500_s),
+        "diloco 100": (strategies.diloco(two, REFERENCE, every=13), h100_s),
+        "diloco 500": (strategies.diloco(two, REFERENCE, every=64), h500_s),
         # Nothing is waited for; its own work comes on top.
-        "streaming": (strategies.streaming(two, REFERENCE, COMPUTE_S), 0.26),
+        "streaming": (strategies.streaming(two, REFERENCE), 0.26),
     }
     for name, (prediction, expected_s) in predicted.items():
         assert prediction.step_s == pytest.approx(expected_s, rel=0.04), name
@@ -68,27 +72,26 @@ def test_the_reference_runs_with_their_compute_on_two_bonded_gigabit_ports(
 ) -> None:
     # 203 to 218 MB/s are these runs' bytes over their whole step; what their compute did not
     # hide taken away, the ports gave what TCP leaves of 2 Gbit/s.
-    step = strategies.plain(cluster(ranks, "2Gbit"), REFERENCE, 0.61)
+    step = strategies.plain(cluster(ranks, "2Gbit", 0.61), REFERENCE)
     assert step.step_s == pytest.approx(measured_s, rel=0.10)
 
 
 def test_the_reference_run_on_its_slow_port() -> None:
-    step = strategies.plain(cluster("2+2", "100Mbit"), REFERENCE, 0.61)
+    step = strategies.plain(cluster("2+2", "100Mbit", 0.61), REFERENCE)
     assert 30 <= step.step_s <= 31 * 1.1
 
 
 def test_reducing_inside_the_host_first_and_bf16_save_what_they_should() -> None:
-    two_by_two = cluster("2+2", "215MB/s")
-    assert strategies.plain(two_by_two, REFERENCE, 0.1).wire_bytes / 1e6 == pytest.approx(
+    two_by_two = cluster("2+2", "215MB/s", 0.0)
+    assert strategies.plain(two_by_two, REFERENCE).wire_bytes / 1e6 == pytest.approx(
         365.3, abs=0.05
     )
-    synced = strategies.sync(two_by_two, REFERENCE, 0.0)
+    synced = strategies.sync(two_by_two, REFERENCE)
     assert synced.wire_bytes / 1e6 == pytest.approx(121.8, abs=0.05)
     # Two ranks of a host exchange fp32; what goes on between hosts waits for that.
-    inside_s = REFERENCE.num_parameters * 4 / two_by_two.link.inside.bytes_per_s
+    inside_s = REFERENCE.num_parameters * 4 / two_by_two.machines[0].inside.bytes_per_s
     assert synced.step_s - inside_s == pytest.approx(0.57, rel=0.02)
-    one_host = Cluster(Layout((2,)), Link.parse("215MB/s"))
-    alone = strategies.sync(one_host, REFERENCE, 0.0)
+    alone = strategies.sync(two_by_two.only([0]), REFERENCE)
     assert alone.step_s == pytest.approx(inside_s)
 
 
@@ -96,8 +99,8 @@ def test_streaming_as_measured_on_a_small_model() -> None:
     # torchft 0.2.0, 2.1 MB of fp32, 10 Mbit/s, H=10, 0.2 s of compute: blocking 0.375 s a step.
     # In four bits that is H=1.25.
     tiny = replace(REFERENCE, shapes=((2_100_000 // 4,),))
-    two = cluster("2", "10Mbit")
-    blocking = strategies.diloco(two, tiny, 0.2, every=5)
+    two = cluster("2", "10Mbit", 0.2)
+    blocking = strategies.diloco(two, tiny, every=5)
     waiting_s = blocking.exposed_s - two.diloco_s(tiny) / 5
     assert 0.2 + 4 * waiting_s == pytest.approx(0.375, rel=0.03)
 
@@ -110,14 +113,14 @@ def test_streaming_as_measured_on_a_small_model() -> None:
 def test_no_strategy_beats_compute_and_less_traffic_never_waits_longer(
     ranks: list[int], megabits: float, compute_s: float
 ) -> None:
-    here = Cluster(Layout(tuple(ranks)), Link.nominal(megabits * 1e6))
-    plain = strategies.plain(here, REFERENCE, compute_s)
-    synced = strategies.sync(here, REFERENCE, compute_s)
-    every_4 = strategies.accumulate(here, REFERENCE, compute_s, every=4)
-    blocking = strategies.diloco(here, REFERENCE, compute_s, every=100)
-    streamed = strategies.streaming(here, REFERENCE, compute_s)
+    here = alike(tuple(ranks), Link.nominal(megabits * 1e6), compute_s)
+    plain = strategies.plain(here, REFERENCE)
+    synced = strategies.sync(here, REFERENCE)
+    every_4 = strategies.accumulate(here, REFERENCE, every=4)
+    blocking = strategies.diloco(here, REFERENCE, every=100)
+    streamed = strategies.streaming(here, REFERENCE)
     for prediction in (plain, synced, every_4, blocking, streamed):
-        assert prediction.step_s >= compute_s
+        assert prediction.step_s >= here.compute_s
     assert every_4.step_s <= synced.step_s
     assert synced.wire_bytes <= plain.wire_bytes / 2 * (1 + 1e-9)
     assert streamed.step_s <= blocking.step_s or streamed.every < blocking.every
@@ -127,10 +130,11 @@ def test_no_strategy_beats_compute_and_less_traffic_never_waits_longer(
 
 @pytest.mark.parametrize("slower_than_compute", [0.5, 2.0, 3.7, 12.0, 40.0])
 def test_streaming_has_the_shortest_period_that_hides_the_link(slower_than_compute: float) -> None:
-    two = cluster("2", "100Mbit")
-    network_s = REFERENCE.num_parameters * step_time.FP4_BYTES / two.link.bytes_per_s
+    link = Link.parse("100Mbit")
+    network_s = REFERENCE.num_parameters * step_time.FP4_BYTES / link.bytes_per_s
     compute_s = network_s / slower_than_compute
-    streamed = strategies.streaming(two, REFERENCE, compute_s)
+    two = alike((1, 1), link, compute_s)
+    streamed = strategies.streaming(two, REFERENCE)
     own_s = two.diloco_s(REFERENCE) / streamed.every
     assert streamed.exposed_s == pytest.approx(own_s), "the link is hidden"
     assert own_s <= 0.05 * compute_s
@@ -144,17 +148,17 @@ def test_streaming_has_the_shortest_period_that_hides_the_link(slower_than_compu
 def test_its_own_work_goes_by_weights_and_what_works_on_them() -> None:
     """As two lab hosts measured it: 7.6 million weights, batches of 64 rows, a sum in 12 steps."""
     small = replace(REFERENCE, shapes=((512, 512),) * 29)
-    on_gpu = strategies.diloco(cluster("2", "100Mbit"), small, 0.0450, every=12)
-    processors = replace(cluster("2", "100Mbit"), diloco_weight_s=18e-9)
-    on_cpu = strategies.diloco(processors, small, 0.0450, every=12)
+    gpus = cluster("2", "100Mbit", 0.0450)
+    on_gpu = strategies.diloco(gpus, small, every=12)
+    on_cpu = strategies.diloco(replace(gpus, diloco_weight_s=18e-9), small, every=12)
     assert on_cpu.step_s == pytest.approx(0.0827, rel=0.05)
     assert on_gpu.step_s == pytest.approx(0.0717, rel=0.05)
 
 
 def test_gradients_wait_for_the_last_micro_batch() -> None:
-    two = cluster("2", "1Gbit")
-    whole = strategies.sync(two, REFERENCE, 1.0)
-    in_four = strategies.sync(two, replace(REFERENCE, micro_batches_per_step=4), 1.0)
+    two = cluster("2", "1Gbit", 1.0)
+    whole = strategies.sync(two, REFERENCE)
+    in_four = strategies.sync(two, replace(REFERENCE, micro_batches_per_step=4))
     assert in_four.exposed_s - whole.exposed_s == pytest.approx(0.6 * 0.75)
 
 

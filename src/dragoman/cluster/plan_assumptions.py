@@ -1,0 +1,153 @@
+"""What enters the figures of a plan, one line each: what, its value and where that is from.
+
+Every source begins as those of `rates` do. What is known of one machine or one model, and counted
+for others, is called assumed for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dragoman.base import units
+from dragoman.cluster import rates, step_time, strategies
+from dragoman.cluster.plan import NEARLY_FREE, Plan
+from dragoman.cluster.strategies import Machine
+from dragoman.recipe.estimate import TYPICAL_LENGTH
+
+
+class Assumption(NamedTuple):
+    """One thing that a plan counts on."""
+
+    what: str
+    value: str
+    source: str
+
+
+def assumptions(plan: Plan) -> list[Assumption]:
+    """Everything that enters the figures of this plan, the machines first."""
+    return [
+        Assumption(*line) for part in (_compute, _network, _work, _rules) for line in part(plan)
+    ]
+
+
+Lines = Iterable[tuple[str, str, str]]
+
+
+def _compute(plan: Plan) -> Lines:
+    cluster = plan.cluster
+    for who, machine in _unlike(cluster.machines, lambda one: (one.rate, one.source)):
+        yield f"a rank{who}", machine.rate, machine.source
+    yield "its rate", "the same for every model, batch and share of a batch", "assumed"
+    slowest = max(cluster.machines, key=lambda one: one.least_s)
+    if slowest.least_s > 0:
+        value = f"no shorter than {_seconds(slowest.least_s)}: kernels have to be started"
+        yield "a step of a GPU", value, slowest.least_source
+    waiting = [row.cluster for row in plan.rows if row.cluster.waits_count]
+    if waiting:
+        yield (
+            "steps of like GPUs",
+            f"differ by {slowest.spread:.1%} (standard deviation), and all wait for the slowest: "
+            f"{waiting[0].waits:.2f} x the mean with {waiting[0].num_ranks}",
+            step_time.SPREAD_SOURCE,
+        )
+    if slowest.shares_processor:
+        yield "ranks of a host", "share its processor: two are as fast as one alone", "assumed"
+
+
+def _network(plan: Plan) -> Lines:
+    cluster, link = plan.cluster, plan.cluster.link
+    several = [machine for machine in cluster.machines if machine.ranks > 1]
+    for who, machine in _unlike(several, lambda one: one.inside):
+        inside = machine.inside
+        rate = (
+            f"{inside.name}, {units.BYTE_RATE.text(inside.bytes_per_s)} each way in an all-reduce"
+        )
+        yield f"inside {who.removeprefix(' on ') or 'a host'}", rate, inside.source
+    if several:
+        yield "a message inside a host", "no time of its own", "assumed"
+    rate = f"{units.BYTE_RATE.text(link.bytes_per_s)} each way"
+    yield "between hosts", rate, link.source
+    yield "a port's rate", f"{rates.NOMINAL_SHARE:.1%} of it is payload", rates.NOMINAL_SOURCE
+    yield "a message between hosts", _seconds(link.latency_s), link.latency_source
+    yield (
+        "overlap",
+        f"backward is {step_time.BACKWARD_SHARE:.0%} of the compute, {step_time.OVERLAP_SHARE:.0%} "
+        "of the last micro-batch's hides gradients on their way, the last of the "
+        f"{units.SIZE.text(step_time.BUCKET_BYTES)} parts excepted",
+        step_time.OVERLAP_SOURCE,
+    )
+    yield (
+        "bytes a weight",
+        f"{step_time.FP32_BYTES} plain and inside hosts, {step_time.BF16_BYTES} in bf16, "
+        f"{step_time.FP4_BYTES:.2f} in four bits, 2 (N-1)/N times for N ranks",
+        "calculated: ring all-reduce (Patarasuk and Yuan 2009); our tests count them",
+    )
+
+
+def _work(plan: Plan) -> Lines:
+    workload = plan.workload
+    yield (
+        "a batch",
+        f"full, {units.SHORT_COUNT.text(workload.target_tokens_per_step)} target tokens, as many "
+        f"source tokens, {TYPICAL_LENGTH} in a sentence; the share of a rank fits its memory",
+        "assumed",
+    )
+    flop = workload.flop_per_step / workload.target_tokens_per_step
+    yield (
+        "arithmetic",
+        f"{units.FLOPS.text(flop)} for a target token and its source",
+        "calculated: 6 for each weight in a product (Kaplan et al. 2020), and attention",
+    )
+    yield (
+        "work of powersgd",
+        f"{step_time.POWERSGD_COMPUTE - 1:.0%} of the compute; rank {strategies.POWERSGD_RANK}, "
+        f"used if it shrinks a matrix by more than {step_time.POWERSGD_LEAST_GAIN} x",
+        step_time.POWERSGD_SOURCE,
+    )
+    weight_s = plan.cluster.diloco_weight_s
+    yield (
+        "work of diloco",
+        f"{weight_s * 1e9:.3g} ns a weight from one sum to the next",
+        plan.cluster.diloco_source,
+    )
+
+
+def _rules(plan: Plan) -> Lines:
+    del plan
+    yield (
+        "larger batches",
+        f"learn as well up to {strategies.MOST_TARGET_TOKENS:,} target tokens, with at least "
+        f"{strategies.LEAST_UPDATES:,} updates",
+        "published: Ott et al. 2018; assumed for other corpora",
+    )
+    yield (
+        "rules of the choice",
+        f"a network that costs no more than {NEARLY_FREE} x is left alone; at most "
+        f"K={strategies.MOST_ACCUMULATION}, F={strategies.MOST_FRAGMENTS}, "
+        f"H={strategies.MOST_SYNC_EVERY}; links may be {strategies.DELAY_MARGIN} x slower; steps "
+        f"{strategies.MOST_STEP_RATIO} x longer for younger gradients",
+        "assumed: our choice",
+    )
+    yield "further hosts", "like the first, in rate, links and price", "assumed"
+
+
+def _unlike(
+    machines: Iterable[Machine], key: Callable[[Machine], object]
+) -> list[tuple[str, Machine]]:
+    """One machine of each kind and ` on` its hosts' names; no names if there is one kind."""
+    kinds: dict[object, list[Machine]] = {}
+    for machine in machines:
+        kinds.setdefault(key(machine), []).append(machine)
+    if len(kinds) == 1:
+        return [("", group[0]) for group in kinds.values()]
+    return [(f" on {_names(group)}", group[0]) for group in kinds.values()]
+
+
+def _names(machines: list[Machine]) -> str:
+    names = [machine.name for machine in machines]
+    return ", ".join(names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"])
+
+
+def _seconds(seconds: float) -> str:
+    return units.STEP_TIME.text(seconds).removesuffix("/step")

@@ -1,0 +1,261 @@
+"""How fast devices, the links inside a host and networks are, each with where the figure is from.
+
+Every source begins with one of these words: measured (by dragoman), published (by others),
+calculated, given (by the user) or assumed. A measurement by doctor is better than any line of
+these tables.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from dragoman.base import units
+from dragoman.base.errors import ConfigError
+from dragoman.train.config import Precision
+
+NOMINAL_SHARE: Final = 0.945
+"""The part of a port's nominal rate that an all-reduce over TCP gets."""
+NOMINAL_SOURCE: Final = (
+    "measured: Gloo between two hosts, 100 Mbit/s and 1 Gbit/s; assumed for more hosts, faster "
+    "ports and NCCL"
+)
+LATENCY_S: Final = 0.3e-3
+"""One message of a ring between hosts, if doctor has not measured it."""
+LATENCY_SOURCE: Final = "assumed: one switch between the hosts"
+LAYER_S: Final = 16.6e-3 / 8
+"""The least that a GPU's host takes to start the kernels of one layer, forward, backward and Adam.
+
+An H100's host took 16.6 ms for an update of a model with four and four layers, of which the GPU
+worked for 2.9 ms (benchmarks/HISTORY.md, "On a GPU").
+"""
+LAYER_SOURCE: Final = "assumed: 2.1 ms a layer, as one H100's host took with a small model"
+FLOP_PER_BIG_TOKEN: Final = 1.258e9
+"""Forward and backward matrix products of Transformer-big, for a source and a target token."""
+FLOP_PER_BASE_TOKEN: Final = 183e6
+"""The same of Transformer-base, for a source or a target token."""
+_FP32_SHARE: Final = 8_742 * FLOP_PER_BIG_TOKEN / 15.7e12
+"""The part of its fp32 peak that a V100 reaches in NVIDIA's table, 70%."""
+_A100_SHARE: Final = 82_059 * FLOP_PER_BIG_TOKEN / 312e12
+"""The part of its dense bf16 peak that an A100 reaches there, 33%."""
+_RANGE_BYTES_PER_S: Final = (1.0, 1e15)
+"""What is typed beyond it is a slip; a plan would be made of infinities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device with one rank on it: useful arithmetic a second, over a step without network.
+
+    Useful are the matrix products that the model needs. layer_s: see `LAYER_S`; 0 if nothing has
+    to be started. layer_source: where layer_s is from.
+    """
+
+    name: str
+    flop_per_s: float
+    source: str
+    layer_s: float = LAYER_S
+    layer_source: str = LAYER_SOURCE
+
+
+_EXAMPLES: Final = "published: NVIDIA DeepLearningExamples, PyTorch, Transformer-big"
+_FP32_GUESS: Final = "assumed: 70% of its fp32 peak, as a V100 reaches"
+_H100: Final = 10.27e12 / 0.0402
+_HALF: Final = (
+    Device("p100", 2 * 25_000 * FLOP_PER_BASE_TOKEN / 0.4 / 8, "assumed: as in fp32"),
+    Device("v100", 32_942 * FLOP_PER_BIG_TOKEN, f"{_EXAMPLES}, mixed, 32,942 tokens/s"),
+    Device("a100", 82_059 * FLOP_PER_BIG_TOKEN, f"{_EXAMPLES}, mixed, 82,059 tokens/s"),
+    Device("4090", _A100_SHARE * 165e12, "assumed: 33% of its dense bf16 peak, as an A100 reaches"),
+    Device("h100", _H100, "measured: base, bf16, compiled, 55,400 tokens of both sides in 40.2 ms"),
+    Device("h200", _H100, "assumed: as an H100, whose arithmetic it has"),
+    Device("cpu", 120e9, "assumed: as in fp32", layer_s=0.0),
+)
+_FP32: Final = (
+    Device(
+        "p100",
+        2 * 25_000 * FLOP_PER_BASE_TOKEN / 0.4 / 8,
+        "published: Vaswani et al. 2017, base, 0.4 s a step of 25,000 tokens a side on 8",
+    ),
+    Device("v100", 8_742 * FLOP_PER_BIG_TOKEN, f"{_EXAMPLES}, FP32, 8,742 tokens/s"),
+    Device("a100", _FP32_SHARE * 19.5e12, _FP32_GUESS),
+    Device("4090", _A100_SHARE * 82.6e12, "assumed: 33% of its fp32 peak"),
+    Device("h100", _FP32_SHARE * 67e12, _FP32_GUESS),
+    Device("h200", _FP32_SHARE * 67e12, _FP32_GUESS),
+    Device(
+        "cpu",
+        120e9,
+        "measured: two hardware threads with AVX2, 2,100 to 2,700 target tokens/s of 45 MFLOP; "
+        "assumed for others",
+        layer_s=0.0,
+    ),
+)
+DEVICES: Final = {
+    "fp32": {one.name: one for one in _FP32},
+    "half": {one.name: one for one in _HALF},
+}
+"""By precision and name; TF32 is never used."""
+_WITHOUT_BF16: Final = ("p100", "v100")
+
+
+def device(name: str, precision: Precision = "bf16") -> Device:
+    """The device of this name; ConfigError names the nearest, or all."""
+    name = name.lower()
+    known = DEVICES["fp32" if precision == "fp32" else "half"]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"the known ones are {', '.join(known)}."
+        raise ConfigError(
+            f"the speed of {name!r} is not known",
+            place="gpu",
+            remedy=f"{remedy} For another give the compute of a step as --compute 0.25s",
+        )
+    if precision == "bf16" and name in _WITHOUT_BF16:
+        fp32 = DEVICES["fp32"][name]
+        source = (
+            f"assumed: it has no bf16 and is no faster than in fp32 ({fp32.source}); "
+            "see --set train.precision=fp16"
+        )
+        return Device(name, fp32.flop_per_s, source)
+    return known[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What ranks of one host reach each other through.
+
+    bytes_per_s: bus bandwidth of an all-reduce as nccl-tests count it, 2 (N-1)/N times the bytes
+    that are summed over the seconds.
+    """
+
+    name: str
+    bytes_per_s: float
+    source: str
+
+    @classmethod
+    def parse(cls, text: str) -> Inside:
+        """A kind of link (nvlink3, pcie4, none) or what was measured (200GB/s).
+
+        Raises ConfigError, which names the kinds, if the text is neither.
+        """
+        if known := INSIDES.get(text.strip().lower()):
+            return known
+        try:
+            bytes_per_s = _rate(text)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{text!r} is no link inside a host",
+                place="gpu_link",
+                remedy=f"write one of {', '.join(INSIDES)}, or a measured rate such as 200GB/s",
+            ) from error
+        return cls("given", bytes_per_s, "given")
+
+
+INSIDES: Final = {
+    known.name: known
+    for known in (
+        Inside("nvlink1", 60e9, "assumed: NVLink2's share of the nominal 80 GB/s each way"),
+        Inside("nvlink2", 115e9, "assumed: NVLink3's share, 77%, of the nominal 150 GB/s each way"),
+        Inside("nvlink3", 230e9, "assumed: 77% of the nominal 300 GB/s each way; nccl-tests issue "
+            "149 has some 200 GB/s on eight A100"),
+        Inside("nvlink4", 370e9, "published: NCCL's authors, nccl-tests issue 212, rings on eight "
+            "H100; with NVLS up to 480 GB/s"),
+        Inside("nvlink5", 700e9, "assumed: NCCL's own limit of 720 GB/s for B200 (nccl issue 1807, "
+            "where eight reach 830 GB/s with NVLS)"),
+        Inside("pcie3", 10e9, "assumed: PCIe 4's rate halved"),
+        Inside("pcie4", 20e9, "published: nccl-tests issue 178, A100s with only PCIe 4 between"),
+        Inside("pcie5", 28e9, "published: nccl issue 1639, eight GPUs on PCIe 5"),
+        Inside("none", 5e9, "assumed: through the memory of the host, without peer to peer"),
+    )
+}  # fmt: skip
+"""By what hosts.toml and --gpu-link call them."""
+SHARED_MEMORY: Final = Inside("shared memory", 5e9, "assumed: Gloo between processes of one host")
+GPU_INSIDES: Final = {
+    "p100": "nvlink1",
+    "v100": "nvlink2",
+    "a100": "nvlink3",
+    "h100": "nvlink4",
+    "h200": "nvlink4",
+    "b200": "nvlink5",
+    "4090": "none",
+}
+"""What GPUs of a kind usually have between them; PCIe cards of the same name have less."""
+PCIE_INSIDES: Final = {"a100": "pcie4", "h100": "pcie5", "h200": "pcie5"}
+"""What cards have between them if their driver's name says PCIe: their own generation of it."""
+UNKNOWN_INSIDE: Final = "pcie3"
+"""What is between GPUs of a kind that is not known."""
+
+
+def inside_of(device_name: str) -> Inside:
+    """What is between devices of this name, `v100` or what a driver calls them, in one host."""
+    name = device_name.lower()
+    if name == "cpu":
+        return SHARED_MEMORY
+    kind = next((link for gpu, link in GPU_INSIDES.items() if gpu in name), None)
+    if kind is not None and "pcie" in name:
+        kind = next((link for gpu, link in PCIE_INSIDES.items() if gpu in name), "pcie3")
+    why = "the kind of GPU is not known" if kind is None else f"usual between {device_name}"
+    known = INSIDES[kind or UNKNOWN_INSIDE]
+    return Inside(known.name, known.bytes_per_s, f"{known.source}; assumed: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What collectives get out of the slowest network interface, in each direction.
+
+    bytes_per_s: payload a second of an all-reduce between hosts, both directions busy.
+    latency_s: one message between two hosts.
+    """
+
+    bytes_per_s: float
+    latency_s: float = LATENCY_S
+    source: str = "measured"
+    latency_source: str = LATENCY_SOURCE
+
+    @classmethod
+    def nominal(cls, bits_per_s: float) -> Link:
+        """A port of this speed, of which TCP and the collectives leave 94.5%."""
+        source = f"given: {NOMINAL_SHARE:.1%} of a port of {units.BIT_RATE.text(bits_per_s)}"
+        return cls(bits_per_s / 8 * NOMINAL_SHARE, source=source)
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """Bits are the speed of a port (100Mbit), bytes what was measured over it (12 MB/s).
+
+        Raises ConfigError if the text is no rate, or none that a network has.
+        """
+        bytes_per_s = _rate(text)
+        if "bit" in text:
+            return cls.nominal(bytes_per_s * 8)
+        return cls(bytes_per_s, source="given as a measurement")
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Ranks of each host. `4`: four hosts of one; `2+1`: hosts of two and one; `2x8`: two of eight.
+
+    Raises ConfigError if the text is none of these.
+    """
+    text = text.strip()
+    if match := re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text):
+        return (int(match[2]),) * int(match[1])
+    if not re.fullmatch(r"[1-9]\d{0,3}(\+[1-9]\d{0,3})*", text):
+        raise ConfigError(
+            f"{text!r} is no number of ranks",
+            place="--ranks",
+            remedy="write 4 for four hosts of one rank each, 2+1 for hosts of two and of one, "
+            "1x8 for one host of eight",
+        )
+    counts = tuple(int(part) for part in text.split("+"))
+    return counts if len(counts) > 1 else (1,) * counts[0]
+
+
+def _rate(text: str) -> float:
+    bytes_per_s: float = units.BYTE_RATE.parse(text)
+    least, most = _RANGE_BYTES_PER_S
+    if not least <= bytes_per_s <= most:
+        raise ConfigError(
+            f"{text!r} is no rate of a network",
+            place="--link",
+            remedy="write for example 100Mbit",
+        )
+    return bytes_per_s
