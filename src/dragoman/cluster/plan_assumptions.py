@@ -69,7 +69,11 @@ def _network(plan: Plan) -> Lines:
     rate = f"{units.BYTE_RATE.text(link.bytes_per_s)} each way"
     yield "between hosts", rate, link.source
     yield "a port's rate", f"{rates.NOMINAL_SHARE:.1%} of it is payload", rates.NOMINAL_SOURCE
-    yield "a message between hosts", _seconds(link.latency_s), link.latency_source
+    yield (
+        "a message between hosts",
+        f"{_seconds(link.latency_s)}, and twice around all hosts for each part: a ring, no tree",
+        link.latency_source,
+    )
     yield (
         "overlap",
         f"backward is {step_time.BACKWARD_SHARE:.0%} of the compute, {step_time.OVERLAP_SHARE:.0%} "

@@ -103,6 +103,8 @@ class _Asked:
             shares = min(sum(self.ranks), rows)
             alone_s = given_s * shares / (max(self.ranks) if on_cpu else 1)
             rate, source = f"{units.STEP_TIME.text(given_s)} a rank", "given as --compute"
+            if kind is None:
+                source += "; assumed: GPUs, of a kind that is not known (--gpu says it)"
             least_s, least_source = self._least_s(0.0 if on_cpu else LAYER_S), LAYER_SOURCE
             if given_s < least_s:
                 least_s, least_source = given_s, source

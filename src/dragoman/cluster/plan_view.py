@@ -43,7 +43,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     _say(console, "")
     _show(console, _what_ifs(plan))
     if shortest := [row.name for row in plan.what_ifs if row.cluster.least_decides]:
-        why = "The shortest step that is assumed, not a GPU's rate, decides for"
+        why = "The shortest step of a GPU (see below), not its rate, decides for"
         _say(console, f"{why}: {', '.join(shortest)}.", style="dim")
     if any(map(_is_unproven, plan.rows)):
         _say(console, _UNPROVEN, style="dim")
@@ -62,8 +62,9 @@ def recommendation(plan: Plan) -> str:
     row = Row("", choice.cluster, chosen, 1.0, plan.workload.max_steps)
     cost = "" if row.price is None else f" and {units.money(row.price, currency=plan.currency)}"
     what = f"Train on {chosen.label}" if chosen.strategy == "none" else f"Use {chosen.label}"
-    if len(choice.hosts) < plan.cluster.num_hosts and chosen.strategy != "none":
-        what += f" on {choice.who}"
+    if len(choice.hosts) < plan.cluster.num_hosts:
+        alone = chosen.strategy == "none"
+        what += f" ({choice.cluster.machines[0].name})" if alone else f" on {choice.who}"
     return f"{what}: {units.DURATION.text(row.run_s)}{cost}, because {choice.why}."
 
 
@@ -118,8 +119,8 @@ def _heading(plan: Plan) -> list[str]:
         f"({units.SIZE.text(size)} of fp32 gradients), "
         f"{units.SHORT_COUNT.text(workload.target_tokens_per_step)} target tokens a step, "
         f"{units.COUNT.text(workload.max_steps)} steps",
-        f"network: {cluster}, {units.BYTE_RATE.text(cluster.link.bytes_per_s)} each way "
-        f"({cluster.link.source})",
+        f"hosts: {cluster}, {'between more' if cluster.num_hosts == 1 else 'between them'} "
+        f"{units.BYTE_RATE.text(cluster.link.bytes_per_s)} each way ({cluster.link.source})",
         compute,
         "",
     ]

@@ -168,14 +168,17 @@ class Cluster:
         return replace(self, machines=chosen)
 
     def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
-        """All-reduce over one ring through all ranks, whichever of them share a host."""
+        """All-reduce over one ring through all ranks, in which those of a host are neighbours.
+
+        A part of the sum goes around twice; its messages take time only from host to host.
+        """
         rates = [machine.inside.bytes_per_s for machine in self.machines if machine.ranks > 1]
         several = self.num_hosts > 1
         return step_time.ring_s(
             size_bytes,
             num_ranks=self.num_ranks,
             bytes_per_s=min([*rates, *[self.link.bytes_per_s] * several], default=math.inf),
-            latency_s=self.link.latency_s if several else 0.0,
+            latency_s=self.link.latency_s * several * self.num_hosts / self.num_ranks,
             num_collectives=num_collectives,
         )
 

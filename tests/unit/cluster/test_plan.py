@@ -214,7 +214,7 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(width: int) -> None:
 
 
 def test_the_recommendation_for_a_hopeless_link() -> None:
-    assert recommendation(plan("2", "100kbit")).startswith("Train on one GPU alone: 101 h 40 min")
+    assert recommendation(plan("2", "100kbit")).startswith("Train on one GPU alone (host 1): 101 h")
 
 
 def test_json_says_the_same_with_units_in_its_names() -> None:
@@ -276,6 +276,7 @@ def test_a_speed_up_is_one_against_the_fastest_gpu(tmp_path: Path) -> None:
     # Four P100s and a V100 that waits for them are slower than the V100 by itself.
     assert all(row.speed_up < 1 for row in made.strategies)
     assert made.choice.prediction == alone.prediction
+    assert recommendation(made).startswith("Train on one GPU alone (b): ")
 
 
 def test_one_host_needs_no_network() -> None:

@@ -16,12 +16,13 @@ from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan
 from dragoman.recipe import estimate
+from dragoman.recipe import recipe as recipe_module
 from dragoman.recipe.recipe import load_recipe
 
 PLAN_MD = Path(__file__).resolve().parents[3] / "docs/how-to/plan.md"
 PRINTED = {
     "NOMINAL_SHARE": "94.5% of it is payload (measured: Gloo between two hosts",
-    "LATENCY_S": "a message between hosts: 300 µs (assumed: one switch",
+    "LATENCY_S": "300 µs, and twice around all hosts for each part: a ring, no tree (assumed: one",
     "LAYER_S": "no shorter than 24.90 ms: kernels have to be started (assumed: 2.1 ms a layer",
     "INSIDES": "inside a host: nvlink4, 370 GB/s each way in an all-reduce (published: NCCL's",
     "GPU_INSIDES": "assumed: usual between h200",
@@ -143,6 +144,17 @@ def test_the_shortest_step_is_not_printed_as_measured() -> None:
     )
     assert "compute: no shorter" not in printed(planned(ranks="1x2", gpu="a100"))
     assert "a step of a GPU: no shorter than 24.90 ms" in far_from_it
+
+
+@pytest.mark.parametrize("name", ["wmt16-ende-base", "wmt16-ende-big"])
+def test_hours_in_a_recipe_are_those_that_the_plan_says(name: str) -> None:
+    """They said 70 minutes and nine hours, which nobody had measured."""
+    text = (Path(recipe_module.__file__).parent / f"shipped/{name}.toml").read_text(
+        encoding="utf-8"
+    )
+    (said,) = re.findall(r"computes ([\d.]+) h of training on one H200: a plan", text)
+    made = plan_recipe(load_recipe(name), PlanRequest(ranks="1", gpu="h200", link="1Gbit"))
+    assert f"{made.strategies[0].run_s / 3600:.1f}" == said
 
 
 def test_micro_batches_each_start_their_kernels() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cluster import step_time, strategies
-from dragoman.cluster.rates import Link, parse_ranks
+from dragoman.cluster.rates import Inside, Link, parse_ranks
 from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload, weight_shapes
 from dragoman.model.config import ModelConfig
@@ -93,6 +93,14 @@ def test_reducing_inside_the_host_first_and_bf16_save_what_they_should() -> None
     assert synced.step_s - inside_s == pytest.approx(0.57, rel=0.02)
     alone = strategies.sync(two_by_two.only([0]), REFERENCE)
     assert alone.step_s == pytest.approx(inside_s)
+
+
+def test_a_ring_waits_for_messages_from_host_to_host_alone() -> None:
+    """Eight ranks of a host are neighbours in it: 64 hosts of eight wait as 64 of one do."""
+    like = Machine(inside=Inside("", 1e15, ""))
+    clusters = [Cluster.of(ranks, Link(1e12), like=like) for ranks in ((1,) * 64, (8,) * 64)]
+    waits_s = [strategies.plain(one, REFERENCE).step_s for one in clusters]
+    assert waits_s[1] == pytest.approx(waits_s[0], rel=0.05)
 
 
 def test_streaming_as_measured_on_a_small_model() -> None:
