@@ -34,8 +34,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman.telemetry.events import read_events
-from dragoman.telemetry.scored import TestScored
+from dragoman.telemetry.events import TestScored, read_events
 
 AUTO: Final = "diloco H=3 F=3 tau=1"
 """What `auto` takes where plain fp32 takes 16 x the compute."""

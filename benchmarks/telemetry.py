@@ -42,7 +42,8 @@ from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import load_recipe
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
-from dragoman.telemetry import events, samples
+from dragoman.telemetry import events
+from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.events import (
     SCHEMA_VERSION,
     Event,
@@ -51,10 +52,8 @@ from dragoman.telemetry.events import (
     as_line,
     as_values,
 )
-from dragoman.telemetry.machine import MachineProbe
-from dragoman.telemetry.network import NetworkProbe
-from dragoman.telemetry.sampler import tell_every_s
-from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, tell_every_s
+from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.interval import Interval
 from dragoman.train.optimizer import make_optimizer
@@ -305,20 +304,20 @@ _FINISHED = events.RunFinished(
     best_bleu_step=48_000, wall_s=NUM_STEPS * STEP_S,
 )  # fmt: skip
 _SAMPLES: list[Payload] = [
-    samples.HostSampled(
+    events.HostSampled(
         seconds_s=10.001, cpu_share=0.1234, others_cpu_share=0.0123,
         memory_used_bytes=12_345_678_901, memory_limit_bytes=128_345_678_901,
         process_memory_bytes=4_345_678_901,
         disk_free_bytes=512_345_678_901, disk_read_bytes=12_345_678, disk_written_bytes=1_234_567,
         queued_batches=7.91, sampling_s=0.01234,
     ),
-    samples.NetworkSampled(
+    events.NetworkSampled(
         interface="eth0", seconds_s=10.001, sent_bytes=2_150_123_456,
         received_bytes=2_150_123_456, sent_packets=1_512_345, received_packets=1_512_345,
         most_sent_bytes_per_s=218_123_456.7, errors=0, nominal_bits_per_s=1e9, carrier_changes=0,
     ),
     *(
-        samples.GpuSampled(
+        events.GpuSampled(
             gpu=gpu, name="Tesla V100-SXM2-16GB", seconds_s=10.001, utilisation_share=1.0,
             sm_activity_share=None, power_w=67.1234, power_limit_w=300.0,
             memory_bytes=14_123_456_789, memory_limit_bytes=17_179_869_184, clock_hz=1.53e9,

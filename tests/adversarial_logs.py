@@ -17,8 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dragoman.recipe.recipe import dump_toml, load_recipe
-from dragoman.telemetry.events import CheckpointWritten, Payload, as_values
-from dragoman.telemetry.samples import LinkMeasured
+from dragoman.telemetry.events import CheckpointWritten, LinkMeasured, Payload, as_values
 from example_events import HOST_SAMPLED, RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 from golden_gpu import gpu_sampled
 

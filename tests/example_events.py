@@ -7,16 +7,16 @@ from typing import Any
 
 from dragoman.telemetry.events import (
     Event,
+    HostSampled,
     Payload,
     RunFinished,
     RunStarted,
     SampleTranslation,
+    TestScored,
     TrainInterval,
     Validated,
     as_values,
 )
-from dragoman.telemetry.samples import HostSampled
-from dragoman.telemetry.scored import TestScored
 
 RUN_STARTED = RunStarted(
     run_name="demo",

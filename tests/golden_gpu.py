@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.telemetry.samples import GpuSampled
+from dragoman.telemetry.events import GpuSampled
 
 
 def gpu_sampled(

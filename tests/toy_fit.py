@@ -20,8 +20,7 @@ from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.incremental import inference
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.events import EventWriter, SampleTranslation, Validated
-from dragoman.telemetry.scored import MetricScored
+from dragoman.telemetry.events import EventWriter, MetricScored, SampleTranslation, Validated
 from dragoman.train.checkpoint import CheckpointStore, read_state
 from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from dragoman.train.schedule import ScheduleConfig, learning_rate

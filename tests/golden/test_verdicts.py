@@ -12,8 +12,7 @@ from dragoman.report import measures
 from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.verdicts import judge
-from dragoman.telemetry.events import Payload
-from dragoman.telemetry.samples import DeviceMeasured, LinkMeasured
+from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded

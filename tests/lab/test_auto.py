@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import read_events
-from dragoman.telemetry.planned import StrategyChosen
+from dragoman.telemetry.events import StrategyChosen, read_events
 from lab.conftest import OpenLab
 from lab.ranks_on_hosts import run_on_hosts
 

@@ -29,9 +29,8 @@ def training(world: World, directory: str) -> Any:
     """A run whose rank 0 leaves a note when the port is to become slow."""
     from dragoman.distributed.link_rate import measure_link
     from dragoman.distributed.topology import find_topology
-    from dragoman.telemetry.events import EventWriter
+    from dragoman.telemetry.events import EventWriter, LinkMeasured
     from dragoman.telemetry.sampler import host_sampler
-    from dragoman.telemetry.samples import LinkMeasured
     from dragoman.train.config import CheckpointConfig, TrainConfig
     from example_events import RUN_STARTED
     from toy_fit import ToyRun

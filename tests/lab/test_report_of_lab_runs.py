@@ -18,10 +18,9 @@ from dragoman.report.facts import Facts
 from dragoman.report.reading import read_facts
 from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
-from dragoman.telemetry.events import EventWriter
-from dragoman.telemetry.network import collective_interface
+from dragoman.telemetry.events import EventWriter, LinkMeasured
+from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler
-from dragoman.telemetry.samples import LinkMeasured
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.watch.live import open_run
 from dragoman.watch.screen import screen

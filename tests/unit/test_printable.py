@@ -24,8 +24,8 @@ from dragoman.cluster.checks import Finding
 from dragoman.cluster.doctor_view import findings_as_json, print_findings
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host
+from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.events import Alert, EventWriter, RunStarted
-from dragoman.telemetry.sinks import ConsoleSink
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\x7f\u202e\u2028end"
 STEERING = "\x1b\x07\x9b\r\x08\x7f\u202e\u2028"

@@ -33,7 +33,7 @@ from dragoman.base.files import open_to_append
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.telemetry import host
-from dragoman.telemetry.price import PRICE_VARIABLE
+from dragoman.telemetry.host import PRICE_VARIABLE
 
 _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
 """The process id of whoever started this process, if it was one of ours."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
-_INTERFACES = Path("/sys/class/net")
+from dragoman.telemetry.host import interface_number
 
 
 class InterfaceBytes(NamedTuple):
@@ -29,8 +28,7 @@ def interface_bytes(interface: str) -> InterfaceBytes:
 
     Raises FileNotFoundError where there is no such interface.
     """
-    counters = _INTERFACES / interface / "statistics"
     return InterfaceBytes(
-        received=int((counters / "rx_bytes").read_text()),
-        sent=int((counters / "tx_bytes").read_text()),
+        received=interface_number(interface, "statistics/rx_bytes"),
+        sent=interface_number(interface, "statistics/tx_bytes"),
     )

@@ -30,8 +30,7 @@ from dragoman.model.config import SearchConfig
 from dragoman.model.incremental import inference
 from dragoman.model.search import plan_batches, translate_batch
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.events import SampleTranslation, Validated
-from dragoman.telemetry.scored import MetricScored
+from dragoman.telemetry.events import MetricScored, SampleTranslation, Validated
 from dragoman.train.stopping import GivenUpError, is_asked_to_stop
 
 T = TypeVar("T")

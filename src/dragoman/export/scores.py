@@ -9,8 +9,7 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256
 from dragoman.export.bundle import BundleScore
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import Event, Validated, read_events
-from dragoman.telemetry.scored import TestScored
+from dragoman.telemetry.events import Event, TestScored, Validated, read_events
 from dragoman.train.checkpoint import read_state
 from dragoman.train.durable import DIGESTS_FILE
 

@@ -14,8 +14,7 @@ from dragoman.evaluate.validate import further_scores, read_lines, score_all
 from dragoman.inference.translation import TranslationModel, checkpoint_path
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import EventWriter
-from dragoman.telemetry.scored import TestScored
+from dragoman.telemetry.events import EventWriter, TestScored
 from dragoman.train.durable import DIGESTS_FILE
 
 

@@ -15,10 +15,8 @@ from dragoman.report import facts
 from dragoman.report.imported import ImportedRun, ImportedScore
 from dragoman.report.payloads import from_payload, number
 from dragoman.report.sampling import Samples
-from dragoman.telemetry import events, samples
-from dragoman.telemetry.events import SCHEMA_VERSION, Event, read_events
-from dragoman.telemetry.planned import StrategyChosen
-from dragoman.telemetry.scored import TestScored
+from dragoman.telemetry import events
+from dragoman.telemetry.events import SCHEMA_VERSION, Event, StrategyChosen, TestScored, read_events
 
 _CLOCK_JUMP_S = 5.0
 _ACCOUNTS = {
@@ -275,12 +273,12 @@ _READERS: dict[str, _Reader] = {
     events.Alert.kind: _kept(facts.Alert, "alerts"),
     events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
-    samples.LinkMeasured.kind: _kept(facts.Link, "links"),
-    samples.LinkChanged.kind: _kept(facts.LinkChange, "link_changes"),
-    samples.DeviceMeasured.kind: _kept(facts.Device, "devices"),
-    samples.GpuSampled.kind: RankFile._sample,
-    samples.NetworkSampled.kind: RankFile._sample,
-    samples.HostSampled.kind: RankFile._sample,
+    events.LinkMeasured.kind: _kept(facts.Link, "links"),
+    events.LinkChanged.kind: _kept(facts.LinkChange, "link_changes"),
+    events.DeviceMeasured.kind: _kept(facts.Device, "devices"),
+    events.GpuSampled.kind: RankFile._sample,
+    events.NetworkSampled.kind: RankFile._sample,
+    events.HostSampled.kind: RankFile._sample,
     StrategyChosen.kind: RankFile._strategy_chosen,
     ImportedRun.kind: RankFile._imported_run,
     ImportedScore.kind: RankFile._imported_score,

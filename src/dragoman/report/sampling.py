@@ -9,8 +9,7 @@ from typing import Any
 
 from dragoman.report.facts import Gpu, Machine, Traffic
 from dragoman.report.payloads import number
-from dragoman.telemetry.events import Event
-from dragoman.telemetry.samples import POWER_CAP, GpuSampled, HostSampled, NetworkSampled
+from dragoman.telemetry.events import POWER_CAP, Event, GpuSampled, HostSampled, NetworkSampled
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from dragoman.report import measures
 from dragoman.report.facts import Facts, Gpu, Machine
 from dragoman.report.network import is_network
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence
-from dragoman.telemetry.lines import told
+from dragoman.telemetry.console import told
 
 BUSY_COMPUTE = 0.9
 """Of a step in compute: below it the device waits for something else."""

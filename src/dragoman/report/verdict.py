@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dragoman.base.units import Quantity
-from dragoman.telemetry.lines import told
+from dragoman.telemetry.console import told
 
 Answer = Literal["yes", "no", "cannot tell", "measured"]
 """Questions that ask how much are "measured" or "cannot tell"."""

@@ -24,8 +24,7 @@ from dragoman.distributed.strategy import NoSync
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
 from dragoman.recipe.recipe import Recipe
-from dragoman.telemetry.events import Alert, EventWriter
-from dragoman.telemetry.planned import StrategyChosen
+from dragoman.telemetry.events import Alert, EventWriter, StrategyChosen
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.step import TrainStep

@@ -130,7 +130,8 @@ def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], Non
     """
     from dragoman.cluster.training import HostRun, train_on_hosts
     from dragoman.recipe.estimate import estimate
-    from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+    from dragoman.telemetry.console import ConsoleSink
+    from dragoman.telemetry.sinks import TensorBoardSink
 
     world_size = sum(hosts.ranks_per_host)
     disk = estimate(directory.recipe(), world_size=world_size).disk

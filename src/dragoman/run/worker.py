@@ -45,13 +45,12 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.auto import Chosen, choose_strategy
 from dragoman.telemetry.config import SinksConfig
+from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.environment import read_environment, write_environment
-from dragoman.telemetry.events import Alert, EventWriter, RunStarted
-from dragoman.telemetry.network import collective_interface
-from dragoman.telemetry.outside import subscribe_sinks
+from dragoman.telemetry.events import Alert, EventWriter, LinkMeasured, RunStarted
+from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler
-from dragoman.telemetry.samples import LinkMeasured
-from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.checkpoint import Checkpoint, CheckpointStore, load_weights
 from dragoman.train.matrix_rate import measure_device, slow_precision

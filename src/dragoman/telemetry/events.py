@@ -3,6 +3,9 @@
 Envelope: v (schema version), kind, time (UTC seconds since 1970), mono_s (monotonic clock of the
 writer), host, rank, step. The rest is the payload of the kind, flat, with units in its names.
 A new kind of event is one dataclass here; readers pass over kinds and keys they do not know.
+
+Samples are means over the last `seconds_s`, amounts are sums over them; shares are of 1. None: not
+measured, or this machine does not tell.
 """
 
 from __future__ import annotations
@@ -16,15 +19,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import TracebackType, UnionType
-from typing import Any, BinaryIO, ClassVar, Final, Self
+from types import TracebackType
+from typing import Annotated, Any, BinaryIO, ClassVar, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dragoman.base.errors import MachineError
 from dragoman.base.files import open_regular, open_to_append
 
 SCHEMA_VERSION = 1
-
-
+OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
+"""What a rank does between steps, where it pauses there."""
+POWER_CAP: Final = "power_cap"
+"""A reason for a lowered clock: at its power limit a GPU does all it may, which is no fault."""
+_LARGEST: Final = 1e11
+"""No clock says more seconds, and no run has more steps."""
+LONGEST_LINE_BYTES: Final = 4 << 20
+"""A longer one is no line of ours."""
+_LARGEST_VALUE: Final = 1e24
+"""Beyond all FLOP of a run."""
 _KINDS: dict[str, type[Payload]] = {}
 
 
@@ -75,6 +88,19 @@ class Environment(Payload):
     gpu_memory_bytes: int | None
     cuda_version: str | None
     driver_version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Payload):
+    """A worker left the loop. reason: max_steps, early_stop, signal or diverged."""
+
+    kind: ClassVar[str] = "run_finished"
+    reason: str
+    best_dev_loss: float | None
+    best_dev_loss_step: int | None
+    best_bleu: float | None
+    best_bleu_step: int | None
+    wall_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +204,47 @@ class SampleTranslation(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TestScored(Payload):
+    """A test set was decoded and scored, at the end of a run or later.
+
+    weights: SHA-256 of the list of the checkpoint's files. settings: what was said in place of the
+    recipe's, as SECTION.KEY=VALUE, with spaces between them.
+    """
+
+    kind: ClassVar[str] = "test_scored"
+    name: str
+    weights: str
+    settings: str
+    bleu: float
+    bleu_low: float | None
+    bleu_high: float | None
+    bleu_signature: str
+    chrf: float
+    chrf_low: float | None
+    chrf_high: float | None
+    chrf_signature: str
+    pairs: int
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricScored(Payload):
+    """What one more metric says of the translations that were just scored.
+
+    text: "valid", or the name of the test set. low, high: its 95% interval; None where there is
+    none.
+    """
+
+    kind: ClassVar[str] = "metric_scored"
+    text: str
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    signature: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWritten(Payload):
     """A checkpoint is complete on disk."""
 
@@ -196,10 +263,6 @@ class Alert(Payload):
     severity: str
     cause: str
     remedy: str
-
-
-OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
-"""What a rank does between steps, where it pauses there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,16 +285,134 @@ class RankPaused(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFinished(Payload):
-    """A worker left the loop. reason: max_steps, early_stop, signal or diverged."""
+class StrategyChosen(Payload):
+    """What `auto` took, from what was measured just before.
 
-    kind: ClassVar[str] = "run_finished"
-    reason: str
-    best_dev_loss: float | None
-    best_dev_loss_step: int | None
-    best_bleu: float | None
-    best_bleu_step: int | None
-    wall_s: float
+    label: the strategy with its numbers. compute_s: of a step without network, on the slowest
+    rank. link_...: of the sums that training makes, through each host's interface, each way.
+    planned_wire_bytes: of a step, the same.
+    """
+
+    kind: ClassVar[str] = "strategy_chosen"
+    strategy: str
+    label: str
+    why: str
+    compute_s: float
+    link_bytes_per_s: float
+    link_latency_s: float
+    planned_step_s: float
+    planned_run_s: float
+    planned_wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSampled(Payload):
+    """Processor, memory and disk of a host, and what its loader holds ready.
+
+    cpu_share is of all processors; others_cpu_share: what of that the ranks of the run did not use:
+    other programs, and other guests of the same machine. Memory is that of the whole host,
+    process_memory_bytes that of the rank that samples. The disk is the one that holds the run.
+    sampling_s: processor time that all sampling took.
+    """
+
+    kind: ClassVar[str] = "host_sampled"
+    seconds_s: float
+    cpu_share: float
+    others_cpu_share: float | None
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    process_memory_bytes: int
+    disk_free_bytes: int
+    disk_read_bytes: int | None
+    disk_written_bytes: int | None
+    queued_batches: float | None
+    sampling_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSampled(Payload):
+    """One GPU as its driver sees it.
+
+    utilisation_share is the time in which any kernel ran, also one that only waits.
+    sm_activity_share: of its multiprocessors, those that were busy; Hopper and later tell.
+    throttle_reasons: comma-separated, all that were seen, "" where the clock was free.
+    ecc_errors: uncorrected ones since the driver was loaded.
+    """
+
+    kind: ClassVar[str] = "gpu_sampled"
+    gpu: int
+    name: str
+    seconds_s: float
+    utilisation_share: float | None
+    sm_activity_share: float | None
+    power_w: float | None
+    power_limit_w: float | None
+    memory_bytes: int
+    memory_limit_bytes: int
+    clock_hz: float | None
+    throttle_reasons: str
+    ecc_errors: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSampled(Payload):
+    """The interface that the collectives use.
+
+    most_sent_bytes_per_s: over the busiest second. nominal_bits_per_s: what the port claims.
+    """
+
+    kind: ClassVar[str] = "network_sampled"
+    interface: str
+    seconds_s: float
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+    most_sent_bytes_per_s: float | None
+    errors: int
+    nominal_bits_per_s: float | None
+    carrier_changes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkMeasured(Payload):
+    """What a link really carries in one direction, measured before or during the run."""
+
+    kind: ClassVar[str] = "link_measured"
+    interface: str
+    peer: str
+    bytes_per_s: float
+    latency_s: float | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChanged(Payload):
+    """The network between hosts carries another rate than before, measured when steps became slow
+    or fast.
+
+    interface: of the collectives. where: the slow directions, in words. since_step, since: the
+    first step that took another time, and when it began, UTC seconds since 1970.
+    """
+
+    kind: ClassVar[str] = "link_changed"
+    interface: str
+    where: str
+    before_bytes_per_s: float
+    now_bytes_per_s: float
+    since_step: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMeasured(Payload):
+    """What one device does alone: its matrix products, and a step of this run without a network."""
+
+    kind: ClassVar[str] = "device_measured"
+    device: str
+    matrix_flop_per_s: float
+    alone_tokens_per_s: float | None
+    method: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,21 +429,21 @@ class Event:
     payload: dict[str, Any] = field(default_factory=dict)
 
 
-_ENVELOPE: dict[str, type | UnionType] = {
-    "v": int,
-    "kind": str,
-    "time": int | float,
-    "mono_s": int | float,
-    "host": str,
-    "rank": int,
-    "step": int | None,
-}
-_LARGEST = 1e11
-"""No clock says more seconds, and no run has more steps."""
-_LARGEST_VALUE = 1e24
-"""Beyond all FLOP of a run."""
-LONGEST_LINE_BYTES: Final = 4 << 20
-"""A longer one is no line of ours."""
+_Moment = Annotated[float, Field(ge=0, lt=_LARGEST)]
+
+
+class _Line(BaseModel):
+    """What a line must hold to be an event; its payload may be anything."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    v: int
+    kind: str
+    time: _Moment
+    mono_s: _Moment
+    host: str
+    rank: int
+    step: Annotated[int, Field(ge=0, lt=_LARGEST)] | None = None
 
 
 class EventWriter:
@@ -366,8 +547,9 @@ class EventListener:
 
 def as_line(event: Event) -> bytes:
     """The event as its line of the file, end of line included."""
-    envelope = {name: getattr(event, name) for name in _ENVELOPE}
-    return json.dumps(envelope | event.payload, ensure_ascii=False).encode() + b"\n"
+    values = {one.name: getattr(event, one.name) for one in fields(event)}
+    payload = values.pop("payload")
+    return json.dumps(values | payload, ensure_ascii=False).encode() + b"\n"
 
 
 def read_events(
@@ -405,18 +587,22 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:
 def read_line(line: bytes) -> Event | None:
     """The event of one line; None where the line is none."""
     try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):  # also an endless row of brackets
-        return None
-    if not isinstance(values, dict):
-        return None
-    envelope = {name: values.pop(name, None) for name in _ENVELOPE}
-    for name, kind in _ENVELOPE.items():
-        if isinstance(envelope[name], bool) or not isinstance(envelope[name], kind):
+        seen = _Line.model_validate_json(line)
+    except ValidationError:
+        try:  # Python reads what strict JSON does not: halves of surrogate pairs
+            seen = _Line.model_validate(json.loads(line))
+        except (ValueError, RecursionError):  # also an endless row of brackets
             return None
-    if not all(0 <= (envelope[name] or 0) < _LARGEST for name in ("time", "mono_s", "step")):
-        return None
-    return Event(**envelope, payload=values)
+    return Event(
+        v=seen.v,
+        kind=seen.kind,
+        time=seen.time,
+        mono_s=seen.mono_s,
+        host=seen.host,
+        rank=seen.rank,
+        step=seen.step,
+        payload=seen.model_extra or {},
+    )
 
 
 def is_complete(event: Event) -> bool:

@@ -1,4 +1,4 @@
-"""What one host is and has used, read from Linux itself."""
+"""What this host is, what it has used and what it costs, read from Linux itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import platform
 import re
 import resource
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
+
+from dragoman.base import units
+
+PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
+"""Names the environment variable of workers that holds the price of all hosts: `6.12 USD`."""
+_INTERFACES: Final = Path("/sys/class/net")
+_INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def peak_memory_bytes() -> int:
@@ -55,6 +64,77 @@ def os_name() -> str:
     found = re.search(r'^PRETTY_NAME="?([^"\n]+)', _read("/etc/os-release"), re.MULTILINE)
     kernel = f"{platform.system()} {platform.release()}"
     return f"{found[1]}, {kernel}" if found else kernel
+
+
+class HourlyPrice(NamedTuple):
+    """Of all machines together."""
+
+    amount: float
+    currency: str
+
+    def text(self, seconds_s: float) -> str:
+        """What so many seconds cost."""
+        return units.money(self.amount * seconds_s / 3600, currency=self.currency)
+
+
+def hourly_price() -> HourlyPrice | None:
+    """Of this run; None where nobody has said it."""
+    text = os.environ.get(PRICE_VARIABLE)
+    return HourlyPrice(*units.parse_money(text)) if text else None
+
+
+def collective_interface() -> str | None:
+    """The interface that Gloo or NCCL is set to use; None if they choose one themselves."""
+    for variable in _INTERFACE_VARIABLES:
+        name = os.environ.get(variable, "").split(",")[0].removeprefix("=")
+        if name and (_INTERFACES / name).is_dir():
+            return name
+    return None
+
+
+def interface_number(interface: str, name: str) -> int:
+    """A number that the kernel keeps of an interface, such as "statistics/tx_bytes" or "speed".
+
+    Raises: OSError if there is no such interface, or it does not tell.
+    """
+    return int((_INTERFACES / interface / name).read_text())
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceCounters:
+    """What the kernel has counted on one interface since it came up."""
+
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+    errors: int
+    carrier_changes: int
+
+    @classmethod
+    def read(cls, interface: str) -> InterfaceCounters | None:
+        """The counters; None if there is no such interface any more."""
+        try:
+            return cls(
+                sent_bytes=interface_number(interface, "statistics/tx_bytes"),
+                received_bytes=interface_number(interface, "statistics/rx_bytes"),
+                sent_packets=interface_number(interface, "statistics/tx_packets"),
+                received_packets=interface_number(interface, "statistics/rx_packets"),
+                errors=interface_number(interface, "statistics/tx_errors")
+                + interface_number(interface, "statistics/rx_errors"),
+                carrier_changes=interface_number(interface, "carrier_changes"),
+            )
+        except OSError:
+            return None
+
+
+def nominal_bits_per_s(interface: str) -> float | None:
+    """What the port claims to carry; None if it claims nothing, as virtual ones do."""
+    try:
+        megabits = interface_number(interface, "speed")
+    except OSError:
+        return None
+    return megabits * 1e6 if megabits > 0 else None
 
 
 def _read(path: str) -> str:

@@ -1,28 +1,64 @@
-"""Looks at this host once a second and writes what it saw as events."""
+"""Looks at this host once a second and writes what it saw as events.
+
+A probe looks at one thing: processor, memory and disk; the interface of the collectives; the GPUs.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from dragoman.base.errors import MachineError
-from dragoman.telemetry.events import Alert, EventWriter, Payload
-from dragoman.telemetry.gpu import GpuProbe
-from dragoman.telemetry.machine import MachineProbe
-from dragoman.telemetry.network import NetworkProbe
+from dragoman.telemetry.events import (
+    POWER_CAP,
+    Alert,
+    EventWriter,
+    GpuSampled,
+    HostSampled,
+    NetworkSampled,
+    Payload,
+)
+from dragoman.telemetry.host import (
+    InterfaceCounters,
+    interface_number,
+    memory_bytes,
+    nominal_bits_per_s,
+)
 
 LOOK_EVERY_S: Final = 1.0
 _FIRST_MINUTE_S: Final = 60.0
 _TELL_EVERY_S: Final = 10.0
 _TELLINGS: Final = 2000
 """A telling spans at least one part in so many of the run's age: long records grow slowly."""
+_SECTOR_BYTES: Final = 512
+_KIB: Final = 1024
+_IDLE, _IO_WAIT = 3, 4
+_READ, _WRITTEN = 2, 6
+_USER_TICKS, _SYSTEM_TICKS = 11, 12
+"""Behind a program's name in /proc/PID/stat."""
+_BUSY_FIELDS: Final = 8
+"""user to steal; guest time is in user time already."""
+_MILLI: Final = 1e-3
+_PERCENT: Final = 1e-2
+_MEGAHERTZ: Final = 1e6
+_REASONS: Final = (
+    (POWER_CAP, 0x4),
+    ("slowdown", 0x8),
+    ("thermal", 0x20 | 0x40),
+    ("power_brake", 0x80),
+)
+"""Bits of nvmlClocksEventReason; an idle GPU and a clock that a user set are no reasons."""
 
 T = TypeVar("T")
 
@@ -38,6 +74,323 @@ class Probe(Protocol):
 
     def tell(self, seconds_s: float) -> Iterator[Payload]:
         """What was seen since the last call, `seconds_s` ago."""
+
+
+class MachineProbe:
+    """Means of the host that runs this process.
+
+    disk: any path on the disk that holds the run. queued: batches that the loader holds ready.
+    pids: of all ranks of the run on this host; this process is one.
+    """
+
+    names: ClassVar[str] = "processor, memory and disk"
+
+    def __init__(
+        self,
+        *,
+        disk: Path,
+        queued: Callable[[], int] | None = None,
+        pids: Sequence[int] = (),
+    ) -> None:
+        self._disk = disk
+        self._queued = queued
+        self._pids = pids or [os.getpid()]
+        self._memory_limit = memory_bytes()
+        self._cpu = _cpu_ticks()
+        self._own = _process_ticks(self._pids)
+        self._moved = _disk_bytes(disk)
+        self._memory: list[int] = []
+        self._queue: list[int] = []
+        self._sampling_s: float | None = None
+
+    def look(self) -> None:
+        """Read memory and the loader's queue."""
+        if self._sampling_s is None:
+            self._sampling_s = time.thread_time()
+        self._memory.append(_memory_used_bytes())
+        if self._queued is not None:
+            self._queue.append(self._queued())
+
+    def tell(self, seconds_s: float) -> Iterator[Payload]:
+        """The means since the last call."""
+        cpu, own = _cpu_ticks(), _process_ticks(self._pids)
+        moved, spent_s = _disk_bytes(self._disk), time.thread_time()
+        busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]
+        others = None if own is None or self._own is None else max(busy - (own - self._own), 0)
+        read, written = (
+            (moved[side] - self._moved[side] if moved and self._moved else None) for side in (0, 1)
+        )
+        yield HostSampled(
+            seconds_s=seconds_s,
+            cpu_share=round(busy / ticks, 4) if ticks > 0 else 0.0,
+            others_cpu_share=None
+            if others is None or ticks <= 0
+            else round(max(others, 0) / ticks, 4),
+            memory_used_bytes=round(sum(self._memory) / max(len(self._memory), 1)),
+            memory_limit_bytes=self._memory_limit,
+            process_memory_bytes=_process_memory_bytes(),
+            disk_free_bytes=shutil.disk_usage(self._disk).free,
+            disk_read_bytes=read,
+            disk_written_bytes=written,
+            queued_batches=round(sum(self._queue) / len(self._queue), 2) if self._queue else None,
+            sampling_s=round(spent_s - (self._sampling_s or spent_s), 5),
+        )
+        self._cpu, self._own, self._moved, self._sampling_s = cpu, own, moved, spent_s
+        self._memory.clear()
+        self._queue.clear()
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """Busy and all ticks of all processors together since they were started."""
+    with Path("/proc/stat").open(encoding="ascii") as lines:
+        ticks = [int(text) for text in lines.readline().split()[1 : _BUSY_FIELDS + 1]]
+    whole = sum(ticks)
+    return whole - ticks[_IDLE] - ticks[_IO_WAIT], whole
+
+
+def _process_ticks(pids: Sequence[int]) -> int | None:
+    """Ticks of processor time that these processes have had; None where one has ended."""
+    ticks = 0
+    try:
+        for pid in pids:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            # The second field is the program's name, in brackets, whatever is in it.
+            fields = text.rpartition(")")[2].split()
+            ticks += int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
+    except OSError:
+        return None
+    return ticks
+
+
+def _memory_used_bytes() -> int:
+    """Memory that would not be given to a new program at once."""
+    found = {}
+    with Path("/proc/meminfo").open(encoding="ascii") as lines:
+        for line in lines:
+            name, _, rest = line.partition(":")
+            found[name] = rest
+            if name == "MemAvailable":
+                break
+    total, available = (int(found[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    return (total - available) * _KIB
+
+
+def _process_memory_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _disk_bytes(path: Path) -> tuple[int, int] | None:
+    """What was read from and written to the disk that holds a path, since it was attached."""
+    device = path.stat().st_dev
+    try:
+        statistics = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
+    except OSError:  # a file system without a disk of its own, such as one of a container
+        return None
+    fields = [int(text) for text in statistics.split()]
+    return fields[_READ] * _SECTOR_BYTES, fields[_WRITTEN] * _SECTOR_BYTES
+
+
+class NetworkProbe:
+    """Sums of one interface between two tellings, and its busiest second."""
+
+    names: ClassVar[str] = "counters of the interface"
+
+    def __init__(self, interface: str) -> None:
+        self._interface = interface
+        self._before = InterfaceCounters.read(interface)
+        self._last: tuple[float, int] | None = None
+        self._most: float | None = None
+
+    def look(self) -> None:
+        """Read the bytes that were sent."""
+        try:
+            now, sent = time.monotonic(), interface_number(self._interface, "statistics/tx_bytes")
+        except OSError:
+            self._last = None
+            return
+        if self._last is not None:
+            seconds_s, count = now - self._last[0], sent - self._last[1]
+            if seconds_s > 0 and count >= 0:
+                self._most = max(self._most or 0.0, count / seconds_s)
+        self._last = (now, sent)
+
+    def tell(self, seconds_s: float) -> Iterator[Payload]:
+        """The sums; nothing where the interface was away or came up anew meanwhile."""
+        before, now = self._before, InterfaceCounters.read(self._interface)
+        most, self._most, self._before = self._most, None, now
+        if before is None or now is None or now.sent_bytes < before.sent_bytes:
+            return
+        yield NetworkSampled(
+            interface=self._interface,
+            seconds_s=seconds_s,
+            sent_bytes=now.sent_bytes - before.sent_bytes,
+            received_bytes=now.received_bytes - before.received_bytes,
+            sent_packets=now.sent_packets - before.sent_packets,
+            received_packets=now.received_packets - before.received_packets,
+            most_sent_bytes_per_s=None if most is None else round(most, 1),
+            errors=now.errors - before.errors,
+            nominal_bits_per_s=nominal_bits_per_s(self._interface),
+            carrier_changes=now.carrier_changes - before.carrier_changes,
+        )
+
+
+class GpuProbe:
+    """Means of each GPU that trains on this host. What a GPU does not tell is None."""
+
+    names: ClassVar[str] = "GPUs"
+
+    def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
+        self._gpus = [
+            _Gpu(
+                nvml,
+                number,
+                handle,
+                name=str(nvml.nvmlDeviceGetName(handle)),
+                memory_limit_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                activity=MultiprocessorActivity(nvml, handle),
+            )
+            for number, handle in enumerate(handles)
+        ]
+
+    @classmethod
+    def open(cls, num_gpus: int) -> Self:
+        """The first `num_gpus` devices of this process, as CUDA numbers them.
+
+        Raises MachineError where the library or its binding is missing.
+        """
+        try:
+            nvml = import_module("pynvml")
+        except ImportError as error:
+            raise MachineError(
+                "the package nvidia-ml-py is missing", remedy="pip install 'dragoman[gpu]'"
+            ) from error
+        try:
+            nvml.nvmlInit()
+            handles = [nvml.nvmlDeviceGetHandleByUUID(name) for name in _uuids(num_gpus)]
+            return cls(nvml, handles)
+        except nvml.NVMLError as error:
+            raise MachineError(
+                f"NVML says {error}", remedy="look at the output of nvidia-smi"
+            ) from error
+
+    def look(self) -> None:
+        """Read every GPU."""
+        for gpu in self._gpus:
+            gpu.look()
+
+    def tell(self, seconds_s: float) -> Iterator[Payload]:
+        """The means since the last call, an event a GPU."""
+        return (gpu.take(seconds_s) for gpu in self._gpus)
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """One GPU and its readings since they were last told."""
+
+    nvml: Any
+    number: int
+    handle: Any
+    name: str
+    memory_limit_bytes: int
+    activity: MultiprocessorActivity
+    readings: dict[str, list[float]] = field(default_factory=dict)
+    reasons: int = 0
+
+    def look(self) -> None:
+        nvml, handle = self.nvml, self.handle
+        self._add("utilisation", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * _PERCENT)
+        self._add("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle) * _MILLI)
+        self._add("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        sm_clock = nvml.NVML_CLOCK_SM
+        self._add("clock", lambda: nvml.nvmlDeviceGetClockInfo(handle, sm_clock) * _MEGAHERTZ)
+        self.reasons |= int(
+            self._asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
+        )
+
+    def take(self, seconds_s: float) -> GpuSampled:
+        nvml, handle = self.nvml, self.handle
+        uncorrected = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+        errors = self._asked(lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, *uncorrected))
+        limit = self._asked(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * _MILLI)
+        event = GpuSampled(
+            gpu=self.number,
+            name=self.name,
+            seconds_s=seconds_s,
+            utilisation_share=self._mean("utilisation"),
+            sm_activity_share=self.activity.take(),
+            power_w=self._mean("power"),
+            power_limit_w=limit,
+            memory_bytes=round(self._mean("memory") or 0),
+            memory_limit_bytes=self.memory_limit_bytes,
+            clock_hz=self._mean("clock"),
+            throttle_reasons=",".join(name for name, bits in _REASONS if self.reasons & bits),
+            ecc_errors=None if errors is None else int(errors),
+        )
+        self.readings.clear()
+        self.reasons = 0
+        return event
+
+    def _add(self, name: str, ask: Callable[[], float]) -> None:
+        value = self._asked(ask)
+        if value is not None:
+            self.readings.setdefault(name, []).append(value)
+
+    def _mean(self, name: str) -> float | None:
+        values = self.readings.get(name)
+        return round(sum(values) / len(values), 4) if values else None
+
+    def _asked(self, ask: Callable[[], float]) -> float | None:
+        """The answer; None where this GPU does not support the question."""
+        try:
+            return ask()
+        except self.nvml.NVMLError:
+            return None
+
+
+def _uuids(num_gpus: int) -> list[str]:
+    """NVML numbers GPUs in another order than CUDA does, and sees those that CUDA may not use."""
+    import torch
+
+    return [f"GPU-{torch.cuda.get_device_properties(n).uuid}" for n in range(num_gpus)]
+
+
+class MultiprocessorActivity:
+    """Means of one GPU between two calls; None where the GPU does not count it.
+
+    nvml: NVIDIA's binding, initialised. Its errors are those of a question that is not supported.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._before: Any = None
+        self._now: Any = None
+        try:
+            if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                self._before, self._now = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+                nvml.nvmlGpmSampleGet(handle, self._before)
+        except nvml.NVMLError:
+            self._before = None
+
+    def take(self) -> float | None:
+        """The mean since the last call, of 1."""
+        nvml = self._nvml
+        if self._before is None:
+            return None
+        wanted = nvml.c_nvmlGpmMetricsGet_t()
+        wanted.version, wanted.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+        wanted.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+        try:
+            nvml.nvmlGpmSampleGet(self._handle, self._now)
+            wanted.sample1, wanted.sample2 = self._before, self._now
+            self._before, self._now = self._now, self._before
+            nvml.nvmlGpmMetricsGet(wanted)
+        except nvml.NVMLError:
+            return None
+        found = wanted.metrics[0]
+        known = found.nvmlReturn == nvml.NVML_SUCCESS
+        return round(float(found.value) * _PERCENT, 4) if known else None
 
 
 def tell_every_s(age_s: float) -> float:
@@ -77,18 +430,15 @@ class HostSampler:
         self._thread.join()
 
     def _run(self) -> None:
-        with suppress(MachineError):  # of the writer: there is nowhere left to tell it
-            self._sample()
-
-    def _sample(self) -> None:
         began = told = time.monotonic()
-        self._of_each(lambda probe: probe.look())
-        while self._probes and not self._stop.wait(LOOK_EVERY_S):
+        with suppress(MachineError):  # of the writer: there is nowhere left to write it
             self._of_each(lambda probe: probe.look())
-            now = time.monotonic()
-            if now - told >= tell_every_s(now - began) - LOOK_EVERY_S / 2:
-                self._tell(round(now - told, 3))
-                told = now
+            while self._probes and not self._stop.wait(LOOK_EVERY_S):
+                self._of_each(lambda probe: probe.look())
+                now = time.monotonic()
+                if now - told >= tell_every_s(now - began) - LOOK_EVERY_S / 2:
+                    self._tell(round(now - told, 3))
+                    told = now
 
     def _tell(self, seconds_s: float) -> None:
         for seen in self._of_each(lambda probe: list(probe.tell(seconds_s))):
@@ -129,27 +479,21 @@ def host_sampler(
     pids: of all ranks of the run on this host; none: this process is the only one.
     """
     probes: list[Probe] = []
+
+    def without(probe: type[Probe], why: object, remedy: str = "training goes on without") -> None:
+        cause = f"{probe.names} of {socket.gethostname()} are not sampled: {why}"
+        events.write(Alert(severity="info", cause=cause, remedy=remedy))
+
     if sys.platform == "linux":
         try:
             probes.append(MachineProbe(disk=disk, queued=queued, pids=pids))
         except (OSError, ValueError, LookupError) as error:  # a /proc that hides or lacks entries
-            why = Alert(
-                severity="info",
-                cause=f"{MachineProbe.names} of {socket.gethostname()} are not sampled: {error}",
-                remedy="training goes on without",
-            )
-            events.write(why)
+            without(MachineProbe, error)
         if interface is not None:
             probes.append(NetworkProbe(interface))
     if num_gpus:
         try:
             probes.append(GpuProbe.open(num_gpus))
         except MachineError as error:
-            why = Alert(
-                severity="info",
-                cause=f"{GpuProbe.names} of {socket.gethostname()} are not sampled: "
-                f"{error.problem}",
-                remedy=error.remedy,
-            )
-            events.write(why)
+            without(GpuProbe, error.problem, error.remedy)
     return HostSampler(probes, events)

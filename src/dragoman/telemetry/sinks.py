@@ -1,20 +1,21 @@
-"""Console and TensorBoard, fed by events."""
+"""Events as TensorBoard and tools beside ours show them: Prometheus, MLflow, Weights & Biases.
+
+Each tool is fed by its own client library and is off unless the recipe's `sinks` section names it.
+One that fails never stops a run.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import socket
 import time
-from collections.abc import Iterable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Final, get_args
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 from tensorboard.compat.proto.event_pb2 import Event as TensorBoardEvent
 from tensorboard.compat.proto.event_pb2 import SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -24,106 +25,79 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from dragoman.base import units
+from dragoman.base.errors import MachineError
 from dragoman.base.files import disk_errors_named
-from dragoman.base.terminal import Terminal
-from dragoman.telemetry import events
-from dragoman.telemetry.events import Event, EventListener
-from dragoman.telemetry.lines import event_lines, learning, progress_line, speed, time_left
-from dragoman.telemetry.progress import Progress
-from dragoman.telemetry.scored import MetricScored, TestScored
+from dragoman.telemetry.config import SinksConfig
+from dragoman.telemetry.events import (
+    Alert,
+    Event,
+    EventListener,
+    EventWriter,
+    GpuSampled,
+    HostSampled,
+    MetricScored,
+    NetworkSampled,
+    RunFinished,
+    RunStarted,
+    SampleTranslation,
+    TestScored,
+    TrainInterval,
+    Validated,
+)
+from dragoman.telemetry.timers import Phase
 
-_LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
 _TENSORBOARD_FORMAT = "brain.Event:2"
 _num_files = itertools.count()
+_TAKEN = {
+    TrainInterval.kind: ("train_loss", "learning_rate", "gradient_norm", "padding_share"),
+    Validated.kind: ("dev_loss", "train_slice_loss", "bleu", "chrf"),
+    TestScored.kind: ("bleu", "chrf"),
+    HostSampled.kind: ("cpu_share", "memory_used_bytes", "queued_batches"),
+    GpuSampled.kind: ("utilisation_share", "power_w", "memory_bytes"),
+}
+_TENSORBOARD_NAMES = {
+    TrainInterval.kind: {
+        "train_loss": "train_loss",
+        "learning_rate": "learning_rate",
+        "gradient_norm": "global_gradient_norm",
+        "padding_share": "padding_share",
+        "steps_per_s": "global_step_per_s",
+        "tokens_per_s": "tokens_per_s",
+    },
+    Validated.kind: {"dev_loss": "eval_loss", "bleu": "eval_bleu"},
+}
+
+_LOOPBACK: Final = "127.0.0.1"
+_COUNTED: Final = {
+    "steps": "updates made by this process",
+    "pairs": "sentence pairs trained on by this process",
+    "source_tokens": "source tokens trained on by this process",
+    "target_tokens": "target tokens trained on by this process",
+    "sync_bytes": "bytes that rank 0 sent for gradients",
+}
+_EXPERIMENT = "dragoman"
+_ENDED_WELL = ("max_steps", "early_stop")
 
 
-class ConsoleSink(EventListener):
-    """Shows a run: its progress in place at the bottom, what happened as lines above.
-
-    Where the console is no terminal, progress is one line an interval.
-    quiet: only warnings, test scores and the end.
-    """
-
-    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self._console = console or Terminal(outlives_reader=True, highlight=False)
-        self._quiet = quiet
-        self._progress = Progress()
-        self._live: Live | None = None
-        self._sampled_step: int | None = None
-
-    def __call__(self, event: Event) -> None:
-        """Show one event."""
-        self._progress.see(event)
-        if not self._is_told(event):
-            return
-        if event.kind == events.RunFinished.kind:
-            self.close()
-        if event.kind == events.TrainInterval.kind:
-            self._show_progress()
-        elif event.kind == events.SampleTranslation.kind:
-            self._show_sample(event)
-        for line in event_lines(event, self._progress, width=self._console.width):
-            self._print(line)
-
-    def close(self) -> None:
-        """Take the progress away; the lines stay."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _is_told(self, event: Event) -> bool:
-        if not self._quiet or event.kind in _LOUD_KINDS:
-            return True
-        return event.kind == events.Alert.kind and event.payload["severity"] != "info"
-
-    def _show_progress(self) -> None:
-        if not self._console.is_terminal:
-            self._print(progress_line(self._progress))
-            return
-        if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-        self._live.update(progress_view(self._progress), refresh=True)
-
-    def _show_sample(self, event: Event) -> None:
-        """The first sample of each validation; the others are kept in the run directory."""
-        if event.step != self._sampled_step:
-            self._sampled_step = event.step
-            for label in ("source", "hypothesis"):
-                text = " ".join(event.payload[label].split()) or "(empty)"
-                self._print(Text(f"  {label:<11} {text}", style="dim"))
-
-    def _print(self, line: Text) -> None:
-        if not self._console.is_terminal:
-            self._console.out(line.plain, highlight=False)
-        elif line.plain.startswith("  "):
-            self._console.print(line, no_wrap=True, overflow="ellipsis")
-        else:
-            self._console.print(line)
-
-
-def progress_view(progress: Progress) -> RenderableType:
-    """The progress of a run as four calm lines: how far, how well, how fast, how long."""
-    last = progress.max_steps or progress.step
-    head = Table.grid(padding=(0, 2), expand=True)
-    head.add_column(no_wrap=True, max_width=24)
-    head.add_column(ratio=1)
-    head.add_column(no_wrap=True)
-    head.add_row(
-        Text(str(progress.run.get("run_name", "")), style="bold"),
-        ProgressBar(total=max(last, 1), completed=progress.step, complete_style="cyan"),
-        Text(f"{units.COUNT.text(progress.step)} of {units.COUNT.text(last)} steps"),
-    )
-    rows = (learning(progress.interval), speed(progress))
-    return Group("", head, *map(_joined, rows), Text(time_left(progress), style="dim"))
-
-
-def _joined(parts: Iterable[tuple[str, str]]) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for label, value in parts:
-        text.append(f"{label} ", style="dim").append(f"{value}   ")
-    return text
+def scalars(event: Event) -> dict[str, float]:
+    """Name -> value of what one event measured; nothing for kinds that measure nothing."""
+    seen = event.payload
+    found = {name: seen.get(name) for name in _TAKEN.get(event.kind, ())}
+    if event.kind == TestScored.kind:
+        test = re.sub(r"\W", "_", str(seen["name"]))
+        found = {f"{test}_{name}": value for name, value in found.items()}
+    elif event.kind == GpuSampled.kind:
+        found = {f"gpu_{seen['gpu']}_{name}": value for name, value in found.items()}
+    elif event.kind == NetworkSampled.kind and seen["seconds_s"]:
+        found = {
+            f"{way}_bytes_per_s": seen[f"{way}_bytes"] / seen["seconds_s"]
+            for way in ("sent", "received")
+        }
+    elif event.kind == TrainInterval.kind and (interval_s := seen["interval_s"]):
+        found |= {f"{name}_share": seen[f"{name}_s"] / interval_s for name in get_args(Phase)}
+        found["tokens_per_s"] = (seen["source_tokens"] + seen["target_tokens"]) / interval_s
+        found["step_s"] = interval_s / seen["steps"]
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 class TensorBoardSink(EventListener):
@@ -148,29 +122,20 @@ class TensorBoardSink(EventListener):
 
     def __call__(self, event: Event) -> None:
         """Write what TensorBoard shows of one event."""
-        if event.kind == events.RunStarted.kind:
-            self._restart(event)
-        elif event.kind == events.SampleTranslation.kind:
+        if event.kind == RunStarted.kind:
+            if (resumed := event.payload["resumed_from_step"]) is not None:
+                log = SessionLog(status=SessionLog.START)
+                self._add(event, step=resumed + 1, session_log=log)
+        elif event.kind == SampleTranslation.kind:
             self._text(event)
-        else:
-            scalars = _scalars(event).items()
-            values = [
-                Summary.Value(tag=tag, simple_value=value)
-                for tag, value in scalars
-                if value is not None
-            ]
-            if values:
-                self._add(event, summary=Summary(value=values))
+        elif found := _tensorboard_scalars(event):
+            values = [Summary.Value(tag=tag, simple_value=one) for tag, one in found.items()]
+            self._add(event, summary=Summary(value=values))
 
     def close(self) -> None:
         """Close the file."""
         with suppress(OSError):  # each write was flushed, so that this only repeats an error
             self._file.close()
-
-    def _restart(self, event: Event) -> None:
-        if event.payload["resumed_from_step"] is not None:
-            log = SessionLog(status=SessionLog.START)
-            self._add(event, step=event.payload["resumed_from_step"] + 1, session_log=log)
 
     def _text(self, event: Event) -> None:
         number = self._sample[1] + 1 if event.step == self._sample[0] else 0
@@ -197,20 +162,224 @@ class TensorBoardSink(EventListener):
             self._writer.flush()
 
 
-def _scalars(event: Event) -> dict[str, float | None]:
-    seen = event.payload
-    if event.kind == events.Validated.kind:
-        return {"eval_loss": seen["dev_loss"], "eval_bleu": seen["bleu"]}
-    if event.kind == MetricScored.kind and seen["text"] == "valid":
-        return {f"eval_{seen['metric']}": seen["value"]}
-    if event.kind != events.TrainInterval.kind:
-        return {}
-    tokens = seen["source_tokens"] + seen["target_tokens"]
-    return {
-        "train_loss": seen["train_loss"],
-        "learning_rate": seen["learning_rate"],
-        "global_gradient_norm": seen["gradient_norm"],
-        "padding_share": seen["padding_share"],
-        "global_step_per_s": seen["steps"] / seen["interval_s"] if seen["interval_s"] else None,
-        "tokens_per_s": tokens / seen["interval_s"] if seen["interval_s"] else None,
-    }
+def _tensorboard_scalars(event: Event) -> dict[str, float]:
+    """The values that TensorBoard shows, under the names that it has always shown them."""
+    if event.kind == MetricScored.kind and event.payload["text"] == "valid":
+        return {f"eval_{event.payload['metric']}": event.payload["value"]}
+    found = scalars(event)
+    if event.kind == TrainInterval.kind and found.get("step_s"):
+        found["steps_per_s"] = event.payload["steps"] / event.payload["interval_s"]
+    names = _TENSORBOARD_NAMES.get(event.kind, {})
+    return {tag: found[name] for name, tag in names.items() if name in found}
+
+
+def subscribe_sinks(events: EventWriter, config: SinksConfig, *, directory: Path) -> None:
+    """Send what is written from now on to every tool that the config names.
+
+    directory: of the run, for a library that keeps files of its own.
+    Raises MachineError where a tool's library is missing or cannot begin.
+    """
+    sinks: dict[str, EventListener] = {}
+    if config.prometheus_port:
+        sinks["prometheus_port"] = PrometheusSink(config.prometheus_port)
+    if config.mlflow:
+        sinks["mlflow"] = MlflowSink(config.mlflow)
+    if config.wandb:
+        sinks["wandb"] = WandbSink(config.wandb, directory)
+    for name, sink in sinks.items():
+        events.subscribe(Guarded(name, sink, events))
+
+
+def _library(module: str, *, key: str, off: str = "nothing") -> Any:
+    """A client library; MachineError if it is not installed. off: the value of `key` without it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MachineError(
+            f"the package {module.replace('_', '-')} is missing",
+            place=f"sinks.{key}",
+            remedy=f"pip install 'dragoman[{key.removesuffix('_port')}]', or set it to {off}",
+        ) from error
+
+
+class Guarded(EventListener):
+    """A sink that is given up, with an alert, when it fails."""
+
+    def __init__(self, name: str, sink: EventListener, events: EventWriter) -> None:
+        self._name = name
+        self._sink: EventListener | None = sink
+        self._events = events
+
+    def __call__(self, event: Event) -> None:
+        """Pass the event on."""
+        if self._sink is None:
+            return
+        try:
+            self._sink(event)
+        except Exception as error:  # a server that is away, a full disk, a bug of a library
+            self._sink = None
+            self._events.write(
+                Alert(
+                    severity="warning",
+                    cause=f"sinks.{self._name} has failed and is off: {error}",
+                    remedy="the run's own record is whole; look at that tool",
+                ),
+                step=event.step,
+            )
+
+    def close(self) -> None:
+        """Close the sink; what it then fails to send is lost to it alone."""
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            with suppress(Exception):
+                sink.close()
+
+
+class PrometheusSink(EventListener):
+    """Gauges `dragoman_<name>` of the last values and counters of what was used.
+
+    They are answered on the loopback interface of rank 0's host for as long as the run lasts.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._client = _library("prometheus_client", key="prometheus_port", off="0")
+        self._registry = self._client.CollectorRegistry()
+        self._gauges: dict[str, Any] = {}
+        self._run = self._client.Info("dragoman_run", "the run", registry=self._registry)
+        self._step = self._client.Gauge("dragoman_step", "the step", registry=self._registry)
+        self._counters = {
+            name: self._client.Counter(f"dragoman_{name}", meaning, registry=self._registry)
+            for name, meaning in _COUNTED.items()
+        }
+        try:
+            self._server, self._thread = self._client.start_http_server(
+                port, addr=_LOOPBACK, registry=self._registry
+            )
+        except OSError as error:
+            raise MachineError(
+                f"cannot answer Prometheus on port {port}: {error.strerror}",
+                place="sinks.prometheus_port",
+                remedy="choose another port, or 0 for none",
+            ) from error
+
+    def __call__(self, event: Event) -> None:
+        """Take in one event."""
+        if event.kind == RunStarted.kind:
+            names = ("run_name", "recipe_digest", "device", "precision")
+            self._run.info({name: str(event.payload[name]) for name in names})
+        if event.step is not None:
+            self._step.set(event.step)
+        if event.kind == TrainInterval.kind:
+            for name, counter in self._counters.items():
+                counter.inc(event.payload[name])
+        for name, value in scalars(event).items():
+            self._gauge(name).set(value)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _gauge(self, name: str) -> Any:
+        if name not in self._gauges:
+            said = f"{name.replace('_', ' ')}, the last value"
+            made = self._client.Gauge(f"dragoman_{name}", said, registry=self._registry)
+            self._gauges[name] = made
+        return self._gauges[name]
+
+
+class MlflowSink(EventListener):
+    """One MLflow run each time a run starts: parameters, and metrics by step.
+
+    store: a tracking store such as "sqlite:///mlflow.db", or a server's address.
+    """
+
+    def __init__(self, store: str) -> None:
+        library = _library("mlflow", key="mlflow")
+        self._metric = import_module("mlflow.entities").Metric
+        try:
+            self._client = library.MlflowClient(tracking_uri=store)
+            found = self._client.get_experiment_by_name(_EXPERIMENT)
+            self._experiment = (
+                self._client.create_experiment(_EXPERIMENT)
+                if found is None
+                else found.experiment_id
+            )
+        except Exception as error:  # each kind of store raises errors of its own
+            raise MachineError(
+                f"MLflow cannot use this store: {error}",
+                place="sinks.mlflow",
+                remedy='name one such as "sqlite:///mlflow.db", or "" for none',
+            ) from error
+        self._run_id: str | None = None
+        self._reason = "KILLED"
+
+    def __call__(self, event: Event) -> None:
+        """Send one event."""
+        if event.kind == RunStarted.kind:
+            self._begin(event)
+        elif event.kind == RunFinished.kind:
+            self._reason = "FINISHED" if event.payload["reason"] in _ENDED_WELL else "FAILED"
+        if self._run_id is not None:
+            moment, step = int(event.time * 1000), event.step or 0
+            metrics = [
+                self._metric(name, value, moment, step) for name, value in scalars(event).items()
+            ]
+            if metrics:
+                self._client.log_batch(self._run_id, metrics=metrics)
+
+    def close(self) -> None:
+        """Say how the run ended."""
+        if self._run_id is not None:
+            self._client.set_terminated(self._run_id, status=self._reason)
+
+    def _begin(self, event: Event) -> None:
+        name = event.payload["run_name"]
+        self._run_id = self._client.create_run(self._experiment, run_name=name).info.run_id
+        for key, value in event.payload.items():
+            self._client.log_param(self._run_id, key, value)
+
+
+class WandbSink(EventListener):
+    """One W&B run each time a run starts, its history by our own step.
+
+    directory: where the library keeps its files. WANDB_MODE=offline sends nothing anywhere.
+    """
+
+    def __init__(self, project: str, directory: Path) -> None:
+        self._library = _library("wandb", key="wandb")
+        self._project = project
+        self._directory = directory
+        self._run: Any = None
+
+    def __call__(self, event: Event) -> None:
+        """Send one event."""
+        if event.kind == RunStarted.kind:
+            self._begin(event)
+        found = scalars(event)
+        if self._run is not None and found:
+            self._run.log(found | ({} if event.step is None else {"step": event.step}))
+
+    def close(self) -> None:
+        """End the run."""
+        if self._run is not None:
+            self._run.finish()
+
+    def _begin(self, event: Event) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run = self._library.init(
+                project=self._project,
+                name=event.payload["run_name"],
+                config=dict(event.payload),
+                dir=str(self._directory),
+                settings=self._library.Settings(silent=True, x_disable_stats=True),
+            )
+        except self._library.Error as error:
+            raise MachineError(
+                f"Weights & Biases does not start: {error}",
+                place="sinks.wandb",
+                remedy='log in, set WANDB_MODE=offline, or "" for none',
+            ) from error
+        self._run.define_metric("*", step_metric="step")

@@ -14,8 +14,12 @@ from typing import Final
 from dragoman.base import units
 from dragoman.distributed.strategy import GradientSync
 from dragoman.telemetry.events import Alert
-from dragoman.telemetry.network import Counters, collective_interface, nominal_bits_per_s
-from dragoman.telemetry.price import HourlyPrice
+from dragoman.telemetry.host import (
+    HourlyPrice,
+    InterfaceCounters,
+    collective_interface,
+    nominal_bits_per_s,
+)
 
 WINDOW_STEPS: Final = 10
 _LONG_WINDOW_STEPS: Final = 50
@@ -49,7 +53,7 @@ class Card:
     def read(cls) -> Card | None:
         """As it is now; None where there is none."""
         interface = collective_interface()
-        counters = None if interface is None else Counters.read(interface)
+        counters = None if interface is None else InterfaceCounters.read(interface)
         if interface is None or counters is None:
             return None
         return cls(interface, counters.carrier_changes, nominal_bits_per_s(interface))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 from torch import Tensor
 
@@ -43,10 +45,9 @@ class Interval:
         # The norm and the skips are the same on every rank, or those of a rank that trains alone.
         self._world.sum(self._sums[:2])
         loss, nll, norms, skipped = self._sums.tolist()
-        times = self._timer.take()
-        exposed_s = self._sync.exposed_s - self._exposed_before_s
+        times = asdict(self._timer.take())
+        times["sync_s"] += self._sync.exposed_s - self._exposed_before_s
         event = TrainInterval(
-            steps=self.steps,
             epoch=self._epoch,
             train_loss=loss / self._target_tokens,
             train_nll=nll / self._target_tokens,
@@ -56,15 +57,7 @@ class Interval:
             source_tokens=self._source_tokens,
             target_tokens=self._target_tokens,
             padding_share=1 - (self._source_tokens + self._target_tokens) / self._cells,
-            interval_s=times.interval_s,
-            step_median_s=times.step_median_s,
-            step_p95_s=times.step_p95_s,
-            compute_median_s=times.compute_median_s,
-            data_wait_s=times.data_wait_s,
-            forward_s=times.forward_s,
-            backward_s=times.backward_s,
-            sync_s=times.sync_s + exposed_s,
-            optimizer_s=times.optimizer_s,
+            **times,
             sync_bytes=self._sync.bytes_sent - self._bytes_before,
             skipped_steps=int(skipped),
             loss_scale=None if loss_scale is None else loss_scale.item(),

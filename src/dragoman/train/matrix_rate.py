@@ -10,8 +10,7 @@ from typing import Final
 import torch
 
 from dragoman.model.products import project
-from dragoman.telemetry.events import Alert
-from dragoman.telemetry.samples import DeviceMeasured
+from dragoman.telemetry.events import Alert, DeviceMeasured
 from dragoman.train.config import Precision
 
 _DTYPES: Final[dict[Precision, torch.dtype]] = {

@@ -9,9 +9,8 @@ from dragoman.base import units
 from dragoman.distributed.link_rate import measure_directions, measure_link
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import Alert, Payload
-from dragoman.telemetry.network import collective_interface
-from dragoman.telemetry.samples import LinkChanged
+from dragoman.telemetry.events import Alert, LinkChanged, Payload
+from dragoman.telemetry.host import collective_interface
 from dragoman.train.guard import (
     SEE_CARD,
     WAITS,

@@ -22,12 +22,12 @@ from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,
     EventWriter,
+    MetricScored,
     RunFinished,
     SampleTranslation,
     Validated,
 )
-from dragoman.telemetry.price import hourly_price
-from dragoman.telemetry.scored import MetricScored
+from dragoman.telemetry.host import hourly_price
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import TrainConfig
 from dragoman.train.divergence import Problem, diverged, not_finite

@@ -17,9 +17,8 @@ from dragoman.report.network import network
 from dragoman.report.payloads import number
 from dragoman.report.rank_file import RankFile
 from dragoman.report.reading import Records, combine, event_paths
-from dragoman.telemetry.events import Event, read_line
+from dragoman.telemetry.events import Event, GpuSampled, HostSampled, NetworkSampled, read_line
 from dragoman.telemetry.progress import Progress
-from dragoman.telemetry.samples import GpuSampled, HostSampled, NetworkSampled
 from dragoman.watch.follow import Follower
 
 _KEPT_SAMPLES: Final = 120

@@ -15,7 +15,7 @@ from dragoman.report.cost import spent_text
 from dragoman.report.facts import Facts
 from dragoman.report.page import state_text
 from dragoman.report.payloads import number
-from dragoman.telemetry.lines import clock_time, time_left, told
+from dragoman.telemetry.console import clock_time, time_left, told
 from dragoman.watch.charts import Curve, bar, chart, spark
 from dragoman.watch.live import HostNow, Now
 

@@ -14,8 +14,8 @@ from rich.text import Text
 from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.report.payloads import number
+from dragoman.telemetry.console import clock_time
 from dragoman.telemetry.events import read_events
-from dragoman.telemetry.lines import clock_time
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.session import read_session
 

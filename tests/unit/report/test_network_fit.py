@@ -14,7 +14,7 @@ from dragoman.report.facts import Chosen, Facts
 from dragoman.report.network import computed_exposed_s, network_fit
 from dragoman.report.reading import read_facts
 from dragoman.report.verdicts import judge
-from dragoman.telemetry.samples import LinkMeasured
+from dragoman.telemetry.events import LinkMeasured
 from recorded_runs import Recorded
 
 NETWORK_S = 10.0

@@ -19,7 +19,7 @@ from dragoman.report.page import state_text
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
 from dragoman.report.verdicts import judge
-from dragoman.telemetry.samples import GpuSampled, NetworkSampled
+from dragoman.telemetry.events import GpuSampled, NetworkSampled
 from dragoman.watch.status import read_status
 from recorded_runs import START, Recorded
 

@@ -22,10 +22,10 @@ PROGRAM = """
 import json, sys
 from dataclasses import asdict
 from dragoman.base.errors import MachineError
-from dragoman.telemetry import gpu
-gpu._uuids = lambda num_gpus: [sys.argv[1]]
+from dragoman.telemetry import sampler
+sampler._uuids = lambda num_gpus: [sys.argv[1]]
 try:
-    probe = gpu.GpuProbe.open(1)
+    probe = sampler.GpuProbe.open(1)
 except MachineError as error:
     print(json.dumps({"error": str(error)}))
 else:

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import EventWriter
-from dragoman.telemetry.mlflow_sink import MlflowSink
+from dragoman.telemetry.sinks import MlflowSink
 from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 

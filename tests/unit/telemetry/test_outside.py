@@ -10,7 +10,7 @@ from dragoman.base.errors import MachineError
 from dragoman.recipe.recipe import digest, load_recipe
 from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.events import Event, EventListener, EventWriter, read_events
-from dragoman.telemetry.outside import Guarded, subscribe_sinks
+from dragoman.telemetry.sinks import Guarded, subscribe_sinks
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.telemetry.events import EventWriter
-from dragoman.telemetry.prometheus_sink import PrometheusSink
-from dragoman.telemetry.samples import GpuSampled, NetworkSampled
+from dragoman.telemetry.events import EventWriter, GpuSampled, NetworkSampled
+from dragoman.telemetry.sinks import PrometheusSink
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 parser = pytest.importorskip("prometheus_client.parser", reason="needs dragoman[prometheus]")

@@ -16,11 +16,14 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.telemetry import sampler
-from dragoman.telemetry.events import Event, EventWriter, read_events
-from dragoman.telemetry.machine import MachineProbe
-from dragoman.telemetry.network import NetworkProbe, collective_interface, nominal_bits_per_s
-from dragoman.telemetry.sampler import HostSampler, host_sampler
-from dragoman.telemetry.samples import HostSampled, NetworkSampled
+from dragoman.telemetry.events import Event, EventWriter, HostSampled, NetworkSampled, read_events
+from dragoman.telemetry.host import collective_interface, nominal_bits_per_s
+from dragoman.telemetry.sampler import (
+    HostSampler,
+    MachineProbe,
+    NetworkProbe,
+    host_sampler,
+)
 from example_events import RUN_STARTED
 from processes import wait_until
 

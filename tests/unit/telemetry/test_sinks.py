@@ -12,9 +12,9 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dragoman.base.errors import MachineError
-from dragoman.telemetry.events import Alert, CheckpointWritten, CorpusStage, Event
-from dragoman.telemetry.scored import MetricScored
-from dragoman.telemetry.sinks import ConsoleSink, TensorBoardSink
+from dragoman.telemetry.console import ConsoleSink
+from dragoman.telemetry.events import Alert, CheckpointWritten, CorpusStage, Event, MetricScored
+from dragoman.telemetry.sinks import TensorBoardSink
 from example_events import (
     RUN_FINISHED,
     RUN_STARTED,

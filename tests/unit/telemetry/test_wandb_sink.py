@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import EventWriter
-from dragoman.telemetry.wandb_sink import WandbSink
+from dragoman.telemetry.sinks import WandbSink
 from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 

@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 from dragoman.distributed.strategy import NoSync
-from dragoman.telemetry import network
+from dragoman.telemetry import host
 from dragoman.telemetry.events import Alert
-from dragoman.telemetry.price import PRICE_VARIABLE, hourly_price
+from dragoman.telemetry.host import PRICE_VARIABLE, hourly_price
 from dragoman.train.guard import WINDOW_STEPS, StepGuard, Window, why
 
 WINDOW_S = WINDOW_STEPS - 1 + 50
@@ -135,7 +135,7 @@ class Card:
 
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
-    monkeypatch.setattr(network, "_INTERFACES", tmp_path)
+    monkeypatch.setattr(host, "_INTERFACES", tmp_path)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     return Card(tmp_path / "eth0")
 

@@ -1,21 +1,25 @@
-"""Events and progress in words, for the console."""
+"""A run on the console: its events in words, and its progress in place at the bottom."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from dragoman.base import units
+from dragoman.base.terminal import Terminal
 from dragoman.base.units import Quantity
 from dragoman.telemetry import events
-from dragoman.telemetry.events import Event
-from dragoman.telemetry.planned import StrategyChosen
+from dragoman.telemetry.events import Event, EventListener, MetricScored, StrategyChosen, TestScored
 from dragoman.telemetry.progress import Progress
-from dragoman.telemetry.scored import MetricScored, TestScored
 
+_LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 _ENDINGS = {
     "max_steps": "trained to the last step",
@@ -208,3 +212,91 @@ _TELLERS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.CorpusStage.kind: _corpus_stage,
     events.RunFinished.kind: _run_finished,
 }
+
+
+class ConsoleSink(EventListener):
+    """Shows a run: its progress in place at the bottom, what happened as lines above.
+
+    Where the console is no terminal, progress is one line an interval.
+    quiet: only warnings, test scores and the end.
+    """
+
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+        self._console = console or Terminal(outlives_reader=True, highlight=False)
+        self._quiet = quiet
+        self._progress = Progress()
+        self._live: Live | None = None
+        self._sampled_step: int | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        self._progress.see(event)
+        if not self._is_told(event):
+            return
+        if event.kind == events.RunFinished.kind:
+            self.close()
+        if event.kind == events.TrainInterval.kind:
+            self._show_progress()
+        elif event.kind == events.SampleTranslation.kind:
+            self._show_sample(event)
+        for line in event_lines(event, self._progress, width=self._console.width):
+            self._print(line)
+
+    def close(self) -> None:
+        """Take the progress away; the lines stay."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _is_told(self, event: Event) -> bool:
+        if not self._quiet or event.kind in _LOUD_KINDS:
+            return True
+        return event.kind == events.Alert.kind and event.payload["severity"] != "info"
+
+    def _show_progress(self) -> None:
+        if not self._console.is_terminal:
+            self._print(progress_line(self._progress))
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(progress_view(self._progress), refresh=True)
+
+    def _show_sample(self, event: Event) -> None:
+        """The first sample of each validation; the others are kept in the run directory."""
+        if event.step != self._sampled_step:
+            self._sampled_step = event.step
+            for label in ("source", "hypothesis"):
+                text = " ".join(event.payload[label].split()) or "(empty)"
+                self._print(Text(f"  {label:<11} {text}", style="dim"))
+
+    def _print(self, line: Text) -> None:
+        if not self._console.is_terminal:
+            self._console.out(line.plain, highlight=False)
+        elif line.plain.startswith("  "):
+            self._console.print(line, no_wrap=True, overflow="ellipsis")
+        else:
+            self._console.print(line)
+
+
+def progress_view(progress: Progress) -> RenderableType:
+    """The progress of a run as four calm lines: how far, how well, how fast, how long."""
+    last = progress.max_steps or progress.step
+    head = Table.grid(padding=(0, 2), expand=True)
+    head.add_column(no_wrap=True, max_width=24)
+    head.add_column(ratio=1)
+    head.add_column(no_wrap=True)
+    head.add_row(
+        Text(str(progress.run.get("run_name", "")), style="bold"),
+        ProgressBar(total=max(last, 1), completed=progress.step, complete_style="cyan"),
+        Text(f"{units.COUNT.text(progress.step)} of {units.COUNT.text(last)} steps"),
+    )
+    rows = (learning(progress.interval), speed(progress))
+    return Group("", head, *map(_joined, rows), Text(time_left(progress), style="dim"))
+
+
+def _joined(parts: Iterable[tuple[str, str]]) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for label, value in parts:
+        text.append(f"{label} ", style="dim").append(f"{value}   ")
+    return text
