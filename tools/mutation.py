@@ -41,8 +41,8 @@ _REPORT: Final = (
 )
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
-    "corpus/dedup": ("unit/corpus/test_dedup.py", *_CORPUS),
-    "corpus/selection": _CORPUS,
+    "corpus/runs": ("unit/corpus/test_dedup.py", "unit/corpus/test_runs.py", *_CORPUS),
+    "corpus/encode": _CORPUS,
     "data/sampler": ("unit/data/test_sampler.py", "unit/data/test_loader.py"),
     "train/step": ("unit/train/test_step.py",),
     "train/checkpoint": ("unit/train/test_checkpoint.py",),

@@ -40,9 +40,9 @@ from typing import Any, Final
 import zstandard
 
 from dragoman.base.errors import DragomanError
-from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.prepare import prepare
+from dragoman.corpus.sources import Catalogue
 from parallel_text import sentences
 
 _LONGEST_S: Final = 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from dragoman.base.errors import MachineError
 
@@ -95,6 +96,18 @@ def read_regular(path: Path, *, limit: int) -> bytes:
     if len(content) > limit:
         raise _refusal(path, f"has more than {limit:,} bytes")
     return content
+
+
+def try_lock(file: int | IO[bytes], *, shared: bool = False) -> bool:
+    """Lock an open file or directory until it is closed; False if another process holds it.
+
+    shared: several processes may hold it so at the same time, but none may hold it alone.
+    """
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _refusal(path: Path, problem: str) -> OSError:

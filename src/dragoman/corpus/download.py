@@ -1,22 +1,32 @@
-"""One file over HTTP, whole or not at all.
+"""Files from servers of strangers: fetched whole or not at all, and unpacked within limits.
 
 A connection that breaks is taken up where it broke, in this run or the next one; a page of HTML
-where an archive should be (a login, a captcha, "not found" with status 200) is never kept.
+in place of an archive (a login, a captcha, "not found" with status 200) is never kept.
+
+Nothing is ever written under a name that an archive gives: a member's name is compared with the
+name that is wanted, and its bytes go into a file that is named here. So links, devices, absolute
+names and `..` lead nowhere. Sizes are limited, for a small file may unpack to any number of bytes.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import http.client
+import os
+import re
+import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dragoman import __version__
 from dragoman.base.errors import CorpusError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.corpus.pairs import PIECE_BYTES, RUN_BYTES, unpacked
 
 ATTEMPTS: Final = 5
 _TIMEOUT_S: Final = 30
@@ -24,8 +34,21 @@ _CHUNK_BYTES: Final = 1 << 20
 _HTML_STARTS: Final = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 _PACKED_STARTS: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd")
 _BY_HAND: Final = "fetch the corpus by hand and name its files as source and target in the recipe"
-
 Pause = Callable[[float], None]
+LONGEST_LINE_BYTES: Final = RUN_BYTES
+MOST_TIMES: Final = 250
+"""What a file may unpack to, in times its size; text has 3 to 10."""
+ALWAYS_ALLOWED_BYTES: Final = 1 << 30
+MOST_MEMBERS: Final = 200_000
+_LARGEST_LIST_BYTES: Final = 100 * MOST_MEMBERS
+_END_OF_ZIP_BYTES: Final = 65_535 + 22 + 20 + 56
+"""The longest comment and the records before it, which say how large the list of members is."""
+_ZIP_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""zipfile unpacks the others without a bound on what one read returns."""
+_LONGEST_HEADER_BYTES: Final = 1 << 13
+"""Of a tar member. Python reads such a header at once, and parses it in quadratic time."""
+_PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
+_SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
 def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
@@ -154,3 +177,188 @@ def _refused(url: str, problem: str) -> CorpusError:
     return CorpusError(
         problem, place=url, remedy=f"open the address in a browser to see; {_BY_HAND}"
     )
+
+
+def unpack_file(file: Path, folder: Path, *, kind: str) -> Path:
+    """A file in `folder` with the text of a file that may be packed.
+
+    kind: of the text, as mtdata calls it ("txt", "tsv", "tmx" ...).
+    Raises: ValueError or DamagedError if it cannot be unpacked or breaks a limit.
+    """
+    return _write(unpacked(_pieces(file)), folder / "0", file.name, _Limits(file, kind))
+
+
+def unpack_members(
+    archive: Path, patterns: Sequence[str], folder: Path, *, kind: str
+) -> list[Path]:
+    """Files in `folder` with the text of those members whose names match a pattern each.
+
+    Raises: what `unpack_file` does; ValueError if a pattern matches no member or several, or a
+    member that is no file; what zipfile and tarfile raise for damaged archives.
+    """
+    limits = _Limits(archive, kind)
+    if zipfile.is_zipfile(archive):
+        return _unzip(archive, patterns, folder, limits)
+    return _untar(archive, patterns, folder, limits)
+
+
+class _Limits:
+    """Counts what comes out of one archive or packed file."""
+
+    def __init__(self, file: Path, kind: str) -> None:
+        self._file = file.name
+        self._left = max(ALWAYS_ALLOWED_BYTES, MOST_TIMES * file.stat().st_size)
+        # In XML a text may have no lines, but it ends where a tag does.
+        self._end_of_line = b">" if kind in ("tmx", "sgm", "wmt21xml") else b"\n"
+        self._has_lines = kind != "xlsx"
+
+    def counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """The same pieces; ValueError once they are too many bytes."""
+        for piece in pieces:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise ValueError(
+                    f"{self._file} unpacks to more than {MOST_TIMES} times its size "
+                    f"and {ALWAYS_ALLOWED_BYTES >> 20} MiB"
+                )
+            yield piece
+
+    def with_lines(self, pieces: Iterator[bytes], member: str) -> Iterator[bytes]:
+        """The same pieces; ValueError where a line is too long."""
+        length = 0
+        for piece in pieces:
+            end = piece.rfind(self._end_of_line)
+            length = length + len(piece) if end < 0 else len(piece) - end - 1
+            if self._has_lines and length > LONGEST_LINE_BYTES:
+                raise ValueError(
+                    f"a line of {member} in {self._file} is longer than "
+                    f"{LONGEST_LINE_BYTES >> 20} MiB"
+                )
+            yield piece
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while piece := opened.read(PIECE_BYTES):
+            yield piece
+
+
+def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Limits) -> Path:
+    """Write a text beside other texts; its name ends as the name that it had."""
+    known = PurePosixPath(name)
+    if known.suffix in _PACKED_SUFFIXES:
+        known = known.with_suffix("")
+    if _SUFFIX.fullmatch(known.suffix):
+        path = path.with_suffix(known.suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for piece in limits.with_lines(limits.counted(pieces), repr(name[-80:])):
+            file.write(piece)
+    return path
+
+
+def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:
+    paths = []
+    _check_list_of_zip(archive)
+    with zipfile.ZipFile(archive) as opened:
+        for number, pattern in enumerate(patterns):
+            names = fnmatch.filter(opened.namelist(), pattern)
+            if len(names) != 1:
+                raise _no_single_member(pattern, len(names))
+            if opened.getinfo(names[0]).compress_type not in _ZIP_PACKINGS:
+                raise ValueError(
+                    f"{names[0][-80:]!r} in it is packed otherwise than by deflate: "
+                    "unpack it yourself"
+                )
+            with opened.open(names[0]) as member:
+                pieces = unpacked(iter(lambda: member.read(PIECE_BYTES), b""))
+                paths.append(_write(pieces, folder / f"{number}", names[0], limits))
+    return paths
+
+
+def _check_list_of_zip(archive: Path) -> None:
+    """ValueError if the list of members is too large: zipfile holds all of it in memory.
+
+    Its size stands at the end (APPNOTE.TXT 4.3.14 to 4.3.16), in 64 bits if the archive is large.
+    """
+    with archive.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END_OF_ZIP_BYTES))
+        end = file.read()
+    at = end.rfind(b"PK\5\6")
+    sizes = [end[at + 12 : at + 16]]
+    if end[max(0, at - 20) : at].startswith(b"PK\6\7"):
+        sizes.append(end[max(0, at - 36) : at - 28])
+    if max(int.from_bytes(one, "little") for one in sizes) > _LARGEST_LIST_BYTES:
+        raise ValueError(f"it has more than {MOST_MEMBERS} members, or very long names")
+
+
+def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:
+    stream = _ForwardStream(limits.counted(unpacked(_pieces(archive))))
+    found: list[dict[str, Path]] = [{} for _ in patterns]
+    num_members = 0
+    with tarfile.open(fileobj=stream, mode="r:") as opened:  # type: ignore[call-overload]
+        while (member := opened.next()) is not None:
+            opened.members.clear()  # else it keeps them all
+            num_members += 1
+            if num_members > MOST_MEMBERS:
+                raise ValueError(f"it has more than {MOST_MEMBERS} members")
+            # Of two members of one name the later one counts, as it does for tar.
+            name = PurePosixPath("/", member.name.lstrip("/"))
+            for number, pattern in enumerate(patterns):
+                if member.isdir() or not name.match(f"/{pattern}"):
+                    continue
+                if not member.isreg() or member.issparse():
+                    raise ValueError(f"{member.name[-80:]!r} in it is a link or no plain file")
+                stream.seek(member.offset_data)
+                pieces = unpacked(stream.pieces(member.size))
+                unlimited = folder / f"{number}"
+                found[number][str(name)] = _write(pieces, unlimited, member.name, limits)
+                break
+    for pattern, members in zip(patterns, found, strict=True):
+        if len(members) != 1:
+            raise _no_single_member(pattern, len(members))
+    return [path for members in found for path in members.values()]
+
+
+def _no_single_member(pattern: str, count: int) -> ValueError:
+    return ValueError(f"{count} files in it are called {pattern}, which must be one")
+
+
+class _ForwardStream:
+    """Enough of a file for tarfile to read headers from: it goes forward only."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._piece = memoryview(b"")
+        self._position = 0
+
+    def tell(self) -> int:
+        """Bytes that were read or passed over."""
+        return self._position
+
+    def seek(self, position: int) -> int:
+        """Pass over what lies before a position; ValueError if it was passed already."""
+        if position < self._position:
+            raise ValueError("its headers contradict each other")
+        for _ in self.pieces(position - self._position):
+            pass
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, fewer at the end; ValueError for more than a header may have."""
+        if not 0 <= size <= _LONGEST_HEADER_BYTES:
+            raise ValueError(f"a header in it is longer than {_LONGEST_HEADER_BYTES >> 10} KiB")
+        return b"".join(self.pieces(size))
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """As many of the next bytes, in pieces; fewer at the end."""
+        while size > 0:
+            if not self._piece:
+                self._piece = memoryview(next(self._pieces, b""))
+            taken, self._piece = self._piece[:size], self._piece[size:]
+            if not taken:
+                return
+            self._position += len(taken)
+            size -= len(taken)
+            yield bytes(taken)

@@ -1,11 +1,15 @@
-"""Cleaned runs -> token rows: the shuffled training text, a range of keys at a time."""
+"""Cleaned runs -> token rows: the shuffled training text, a range of keys at a time.
+
+Only here all pairs can be seen together, so duplicates and overlaps with dev and test go here.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,17 +17,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.base.files import whole_file, write_whole
-from dragoman.corpus.clean import num_bytes
+from dragoman.corpus.clean import DUPLICATE, RejectedPair, num_bytes, pack_rejected
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.filters import Rejection
-from dragoman.corpus.rejected import RejectedPair, pack_rejected
-from dragoman.corpus.runs import KeyRange, SortedPairs, SortedRuns
-from dragoman.corpus.selection import Selector
+from dragoman.corpus.filters import FilterConfig, Rejection
+from dragoman.corpus.runs import HeldOutSides, KeyRange, Keys, SortedPairs, SortedRuns, repeated
 from dragoman.corpus.shards import SIDES, TokenRows, save_array
 from dragoman.corpus.special_ids import UNK
 from dragoman.corpus.subword import RowEncoder
 
+HELD_OUT = "held_out"
+OVERLAP = "overlap"
 TOO_MANY_PIECES = "too_many_pieces"
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The pairs of a range that stay, and those that do not.
+
+    rows: int64, shape (pairs that stay,): where each lies in its range.
+    """
+
+    sources: list[str]
+    targets: list[str]
+    rows: NDArray[np.int64]
+    rejections: list[Rejection]
+
+    def keep(self, keep: NDArray[np.bool_]) -> Selected:
+        """The pairs where keep, one value for each, is true."""
+        chosen = keep.tolist()
+        return Selected(
+            list(compress(self.sources, chosen)),
+            list(compress(self.targets, chosen)),
+            self.rows[keep],
+            self.rejections,
+        )
+
+
+class Selector:
+    """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
+
+    held_out: keys of the pairs that were moved from the training text to dev or test.
+    sides: of all dev and test pairs.
+    """
+
+    def __init__(self, config: FilterConfig, *, held_out: Keys, sides: HeldOutSides) -> None:
+        self._config = config
+        self._held_out = held_out
+        self._sides = sides
+
+    def select(self, found: SortedPairs) -> Selected:
+        """Both sides of the pairs that stay."""
+        cells = [pair.split("\t") for pair in found.pairs]
+        sources, targets = [source for source, _ in cells], [target for _, target in cells]
+        rejections = self._reject(found.keys, sources, targets)
+        keep = np.ones(len(cells), dtype=np.bool_)
+        keep[[rejection.row for rejection in rejections]] = False
+        return Selected(sources, targets, np.arange(len(cells)), rejections).keep(keep)
+
+    def _reject(self, keys: Keys, sources: list[str], targets: list[str]) -> list[Rejection]:
+        """The rows to drop, each once. The score of an overlap is the number of shared sides."""
+        held_out = np.isin(keys, self._held_out)
+        duplicate = np.zeros(len(keys), dtype=np.bool_)
+        shared = np.zeros(len(keys), dtype=np.int64)
+        if self._config.drop_duplicates:
+            duplicate = repeated(keys)
+        if self._config.drop_overlap:
+            overlap = map(self._sides.overlap, sources, targets)
+            shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
+        reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
+        names = ("", DUPLICATE, HELD_OUT, OVERLAP)
+        return [
+            Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
+            for row in np.flatnonzero(reasons)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +128,6 @@ class PartReport:
         return cls(**(values | {side: SideCounts(**values[side]) for side in SIDES}))
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Token rows of both sides, and the counts."""
-
-    source: TokenRows
-    target: TokenRows
-    report: PartReport
-    rejected: list[RejectedPair]
-
-
 class RangeEncoder:
     """The task of a worker: select and encode one range. Done ranges are passed over.
 
@@ -100,16 +156,7 @@ class RangeEncoder:
         path = part_path(self._parts, part.number)
         if path.exists():
             return PartReport.from_json(json.loads(path.read_bytes()))
-        encoded = self._encode(self._runs.read(part))
-        for side, rows in zip(SIDES, (encoded.source, encoded.target), strict=True):
-            for name, array in (("ids", rows.ids), ("lengths", rows.lengths)):
-                with whole_file(path.with_suffix(f".{side}_{name}.npy")) as file:
-                    save_array(file, array)
-        write_whole(path.with_suffix(".rejected"), pack_rejected(encoded.rejected))
-        write_whole(path, json.dumps(asdict(encoded.report)))
-        return encoded.report
-
-    def _encode(self, found: SortedPairs) -> Encoded:
+        found = self._runs.read(part)
         selected = self._selector.select(found)
         source = self._encoders[0].encode(selected.sources)
         target = self._encoders[1].encode(selected.targets)
@@ -136,13 +183,17 @@ class RangeEncoder:
             source=count_side(selected.sources, source),
             target=count_side(selected.targets, target),
         )
-        return Encoded(source, target, report, list(self._readable(found, rejections)))
-
-    def _readable(self, found: SortedPairs, rejections: list[Rejection]) -> Iterator[RejectedPair]:
+        for side, rows in zip(SIDES, (source, target), strict=True):
+            for name, array in (("ids", rows.ids), ("lengths", rows.lengths)):
+                with whole_file(path.with_suffix(f".{side}_{name}.npy")) as file:
+                    save_array(file, array)
+        rejected = []
         for row, name, score, _ in rejections:
-            source, target = found.pairs[row].split("\t")
-            file = self._files[found.runs[row]]
-            yield RejectedPair(name, score, file, int(found.lines[row]), source, target)
+            file, line = self._files[found.runs[row]], int(found.lines[row])
+            rejected.append(RejectedPair(name, score, file, line, *found.pairs[row].split("\t")))
+        write_whole(path.with_suffix(".rejected"), pack_rejected(rejected))
+        write_whole(path, json.dumps(asdict(report)))
+        return report
 
 
 def part_path(parts: Path, index: int) -> Path:

@@ -1,26 +1,317 @@
 """Files of parallel text -> blocks of pairs, or an error that names the line.
 
-An entry is two aligned files or one TSV file of two columns. A block is raw bytes: the process
-that reads only cuts at line ends, the processes that clean do the rest.
+An entry is two aligned files or one TSV file of two columns, packed or not. gzip, bzip2, zstd and
+xz are known by a file's first bytes, not by its name; they are unpacked a bounded piece at a time,
+however much a file unpacks to. A block is raw bytes: the process that reads only cuts at line ends,
+the processes that clean do the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import bz2
+import hashlib
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Final, Protocol
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.alignment import first_suspicious_line
-from dragoman.corpus.lines import RUN_BYTES, FileFacts, LineReader
 
+PIECE_BYTES: Final = 1 << 18
+"""What is read at once, and about what is unpacked at once."""
+_XZ_MEMORY_BYTES: Final = 1 << 29
+"""xz -9 takes 65 MiB; a file may ask for 4 GiB."""
+_INPUT_BYTES: Final = 1 << 14
+"""Given to an unpacker at once; what is left of it is copied where a packed file ends in it."""
+_ZSTD_BYTES: Final = 1 << 10
+"""zstd gives all that its input holds, and four bytes may hold 128 KiB."""
+RUN_BYTES = 16 << 20
+MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
+"""Traces of other systems that are not the text's, and that no pair is dropped for."""
 BLOCK_LINES = 32_768
 _TARGET_RUN_BYTES = 8 * RUN_BYTES
 _MOST_COMPARED = 20_000_000
 """Lines of which the lengths are held at once, to find where two files stop being parallel."""
+
+
+class DamagedError(Exception):
+    """Bytes that cannot be unpacked, and why."""
+
+
+def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The bytes that some pieces of a file hold; those of a file that is not packed as they are.
+
+    Packed files that follow each other in one file are one text.
+    Raises: DamagedError.
+    """
+    head = next(pieces, b"")
+    for magic, make_decoder in _DECODERS.items():
+        if head.startswith(magic):
+            yield from _decoded(head, pieces, make_decoder)
+            return
+    if head:
+        yield head
+    yield from pieces
+
+
+class _Decoder(Protocol):
+    """What an unpacker must do: give at most about PIECE_BYTES for each call."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the packed file has ended."""
+
+    @property
+    def rest(self) -> bytes:
+        """Input that was not needed: after the end, what follows."""
+
+    def decode(self, packed: bytes) -> bytes:
+        """The next bytes; all input that was given and is not in `rest` is used up."""
+
+
+def _decoded(
+    head: bytes, pieces: Iterator[bytes], make_decoder: Callable[[], _Decoder]
+) -> Iterator[bytes]:
+    """As `unpacked`; what comes in crumbs is put together."""
+    inputs = _slices(chain([head], pieces), _INPUT_BYTES)
+    decoder = make_decoder()
+    packed = next(inputs)
+    texts: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            text = decoder.decode(packed)
+            texts.append(text)
+            size += len(text)
+            if size >= PIECE_BYTES:
+                yield from _slices([b"".join(texts)], PIECE_BYTES)
+                texts, size = [], 0
+            packed = decoder.rest
+            if text and not packed and not decoder.eof:  # there may be more without more input
+                continue
+            packed = packed or next(inputs, b"")
+            if not packed:
+                break
+            if decoder.eof:
+                decoder = make_decoder()
+    except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
+        raise DamagedError(str(error)) from error
+    if not decoder.eof:
+        raise DamagedError("it ends too early")
+    if size:
+        yield b"".join(texts)
+
+
+def _slices(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in pieces of at most this size."""
+    for piece in pieces:
+        for start in range(0, len(piece), size):
+            yield piece[start : start + size]
+
+
+class _Gzip:
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def rest(self) -> bytes:
+        return self._decoder.unused_data or self._decoder.unconsumed_tail
+
+    def decode(self, packed: bytes) -> bytes:
+        return self._decoder.decompress(packed, PIECE_BYTES)
+
+
+class _Buffering:
+    """bzip2 and xz, which keep what they do not need yet."""
+
+    def __init__(self, decoder: bz2.BZ2Decompressor | lzma.LZMADecompressor) -> None:
+        self._decoder = decoder
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def rest(self) -> bytes:
+        return self._decoder.unused_data if self._decoder.eof else b""
+
+    def decode(self, packed: bytes) -> bytes:
+        return self._decoder.decompress(packed, PIECE_BYTES)
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._decoder = zstandard.ZstdDecompressor().decompressobj()
+        self._waiting = memoryview(b"")
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def rest(self) -> bytes:
+        return self._decoder.unused_data + bytes(self._waiting) if self._decoder.eof else b""
+
+    def decode(self, packed: bytes) -> bytes:
+        if packed:
+            self._waiting = memoryview(packed)
+        texts: list[bytes] = []
+        size = 0
+        while self._waiting and size < PIECE_BYTES and not self._decoder.eof:
+            given, self._waiting = self._waiting[:_ZSTD_BYTES], self._waiting[_ZSTD_BYTES:]
+            texts.append(self._decoder.decompress(given))
+            size += len(texts[-1])
+        return b"".join(texts)
+
+
+_DECODERS: Final[dict[bytes, Callable[[], _Decoder]]] = {
+    b"\x1f\x8b": _Gzip,
+    b"BZh": lambda: _Buffering(bz2.BZ2Decompressor()),
+    b"\xfd7zXZ\x00": lambda: _Buffering(
+        lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+    ),
+    b"\x28\xb5\x2f\xfd": _Zstd,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What is known of a file after reading all of it; text_bytes are those after unpacking.
+
+    mended: how often each of MENDED was in it, those that were; normalisation takes them out.
+    """
+
+    path: Path
+    sha256: str
+    lines: int
+    text_bytes: int
+    mended: dict[str, int]
+
+
+class LineReader:
+    """Reads a file from start to end and digests it on the way; memory is bounded by RUN_BYTES."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._sha256 = hashlib.sha256()
+        self._pieces = self._unpacked()
+        self._pending = b""
+        self._lines = 0
+        self._text_bytes = 0
+        self._mended = dict.fromkeys(MENDED, 0)
+
+    def take(self, max_lines: int, *, max_bytes: int = RUN_BYTES) -> tuple[bytes, int]:
+        """The next lines, at most max_lines, and how many they are; (b"", 0) at the end.
+
+        Every line ends with a newline, the last of the file too. Stops early at about max_bytes.
+        Raises: CorpusError if a line alone is longer, or the file cannot be read or unpacked.
+        """
+        pieces: list[bytes] = []
+        num_lines = size = 0
+        while num_lines < max_lines and size < max_bytes:
+            piece, self._pending = self._pending or next(self._pieces, b""), b""
+            if not piece:
+                if pieces and not pieces[-1].endswith(b"\n"):
+                    pieces.append(b"\n")
+                    num_lines += 1
+                break
+            ends = piece.count(b"\n")
+            if num_lines + ends > max_lines:
+                ends = max_lines - num_lines
+                cut = _line_end(piece, ends)
+                piece, self._pending = piece[:cut], piece[cut:]
+            pieces.append(piece)
+            num_lines += ends
+            size += len(piece)
+        text = self._without_torn_line(b"".join(pieces), num_lines)
+        self._lines += num_lines
+        self._text_bytes += len(text)
+        for name, trace in MENDED.items():
+            self._mended[name] += text.count(trace)
+        return text, num_lines
+
+    def facts(self) -> FileFacts:
+        """The facts of the file, once all of it was taken."""
+        mended = {name: count for name, count in self._mended.items() if count}
+        return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
+
+    def _without_torn_line(self, text: bytes, num_lines: int) -> bytes:
+        if text and not num_lines:
+            raise CorpusError(
+                f"line {self._lines + 1} is longer than {len(text) >> 20} MiB",
+                place=self.path,
+                remedy="give text with one sentence a line",
+            )
+        end = text.rfind(b"\n") + 1
+        self._pending = text[end:] + self._pending
+        return text[:end]
+
+    def _unpacked(self) -> Iterator[bytes]:
+        try:
+            yield from unpacked(self._raw())
+        except DamagedError as error:
+            raise CorpusError(
+                f"the compressed file is damaged: {error}",
+                place=self.path,
+                remedy="fetch or pack it again",
+            ) from error
+
+    def _raw(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                while piece := file.read(PIECE_BYTES):
+                    self._sha256.update(piece)
+                    yield piece
+        except OSError as error:
+            raise CorpusError(
+                f"cannot be read ({error.strerror})",
+                place=self.path,
+                remedy="check the name; relative names start at the recipe's folder",
+            ) from error
+
+
+def _line_end(piece: bytes, count: int) -> int:
+    """Position after the count-th newline of piece."""
+    if count == 0:
+        return 0
+    newlines = np.flatnonzero(np.frombuffer(piece, dtype=np.uint8) == ord("\n"))
+    return int(newlines[count - 1]) + 1
+
+
+def first_suspicious_line(
+    source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]
+) -> int:
+    """The line, counted from 1, at which the longer file most likely has lines of its own.
+
+    source_lengths, target_lengths: characters or bytes of each line, of different number. The
+    lengths of translations are nearly proportional (Gale and Church 1993), so the best place for
+    the surplus lines is the one that leaves the smallest sum of |log length ratio|, with the lines
+    before it paired as they are and those after it paired with the shift undone. The result is
+    one more than the shorter file has lines where the surplus lies at the end.
+    """
+    longer, shorter = sorted((source_lengths, target_lengths), key=len, reverse=True)
+    if not len(shorter):
+        return 1
+    long_log, short_log = np.log1p(longer), np.log1p(shorter)
+    usual = np.median(long_log) - np.median(short_log)
+    surplus = len(longer) - len(shorter)
+    before = np.abs(long_log[: len(shorter)] - short_log - usual)
+    after = np.abs(long_log[surplus:] - short_log - usual)
+    cost = np.zeros(len(shorter) + 1)
+    cost[1:] = np.cumsum(before - after)
+    # Ties go to the end: equal lines on both sides of the surplus do not tell where it starts.
+    return len(cost) - int(np.argmin(cost[::-1]))
 
 
 @dataclass(frozen=True, slots=True)

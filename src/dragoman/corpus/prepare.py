@@ -2,43 +2,70 @@
 
 1 read      dev and test sets, whole
 2 clean     training text: normalise, filter, sort into runs by a seeded hash
-3 hold out  dev and test pairs, where none were given
+3 hold out  dev and test pairs, if none were given
 4 learn     subword models, from a sample
 5 encode    drop duplicates and overlaps; text to ids, in the order of the hash
 6 write     shards, rejected pairs and manifest; publish
 
-Every stage leaves whole files behind, so a preparation that was killed goes on where it was.
+Every stage leaves whole files behind, so a preparation that was killed goes on where it was. A
+worker opens what it needs from the workplace, so nothing large is sent to it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import disk_errors_named, write_whole
-from dragoman.corpus.assemble import clean_stage, encode_stage, write_result
-from dragoman.corpus.clean import BlockCleaner, BlockReport, refuse_malformed
+from dragoman.base.files import disk_errors_named, file_sha256, write_whole
+from dragoman.corpus.clean import (
+    REJECTED,
+    BlockCleaner,
+    BlockReport,
+    join_rejected,
+    pack_rejected,
+    refuse_malformed,
+    run_path,
+)
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.dedup import HeldOutSides
-from dragoman.corpus.encode import PartReport
-from dragoman.corpus.manifest import Manifest, StageFacts
+from dragoman.corpus.encode import (
+    PartReport,
+    RangeEncoder,
+    Selector,
+    count_side,
+    part_path,
+    read_rows,
+)
+from dragoman.corpus.manifest import (
+    FILE_NAME,
+    FORMAT_VERSION,
+    Manifest,
+    OutputFile,
+    SourceFile,
+    SplitFacts,
+    StageFacts,
+    TextSize,
+    digest_files,
+)
 from dragoman.corpus.pairs import BlockReader
-from dragoman.corpus.rejected import pack_rejected
-from dragoman.corpus.shards import SIDES
+from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedRuns
+from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_side
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
-from dragoman.corpus.stages import encode, learn_models, open_runs
+from dragoman.corpus.subword import RowEncoder, Subword, count_words, train_on_words
 from dragoman.corpus.workers import parallel_map
-from dragoman.corpus.workplace import Workplace, sole_use
+from dragoman.corpus.workplace import Workplace, locked_directory
 from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with a stage, the pairs done in it so far, and how many there are where that is known."""
+"""Called with a stage, the pairs done in it so far, and how many there are if that is known."""
 
 
 def prepare(
@@ -53,9 +80,9 @@ def prepare(
     """Make a directory of shards, subword models and a manifest from the text of a recipe.
 
     workers: processes that clean and encode; the result does not depend on their number.
-    Where the directory already holds the corpus of this section and these files, nothing is done.
+    vocabulary: SentencePiece models of source and target to keep; none are learnt then.
+    If the directory already holds the corpus of this section and these files, nothing is done.
     A preparation that was interrupted goes on.
-    vocabulary: SentencePiece models of source and target that are kept in place of learning some.
     Layout:
         manifest.json  source.model  target.model
         train/  valid/  test/        shards; valid and test also source.txt and target.txt
@@ -63,7 +90,7 @@ def prepare(
     Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before.
     """
     began = time.monotonic()
-    with disk_errors_named(directory), sole_use(directory):
+    with disk_errors_named(directory), locked_directory(directory):
         sources = Sources(config, downloads=directory / "downloads")
         place = Workplace(directory)
         manifest = _whole_manifest(directory)
@@ -73,26 +100,24 @@ def prepare(
         place.begin(sources.plan())
         if not place.is_publishing():
             try:
-                preparation = _Preparation(config, sources, place, workers, events, progress)
-                preparation.run(vocabulary)
+                _Preparation(config, sources, place, workers, events, progress).run(vocabulary)
             except (ConfigError, CorpusError):
                 place.discard()  # other text or settings will need other work
                 raise
         place.publish()
         manifest = Manifest.load(directory)
         if events is not None:
-            events.write(_prepared(manifest, seconds_s=time.monotonic() - began))
+            seconds_s = round(time.monotonic() - began, 3)
+            pairs = manifest.train.pairs
+            prepared = CorpusPrepared(
+                digest=manifest.digest, train_pairs=pairs, seconds_s=seconds_s
+            )
+            events.write(prepared)
         return manifest
 
 
-def _prepared(manifest: Manifest, *, seconds_s: float) -> CorpusPrepared:
-    return CorpusPrepared(
-        digest=manifest.digest, train_pairs=manifest.train.pairs, seconds_s=round(seconds_s, 3)
-    )
-
-
 def _whole_manifest(directory: Path) -> Manifest | None:
-    """The manifest of the directory, where it can be read and all its files are there."""
+    """The manifest of the directory, if it can be read and all its files are there."""
     try:
         manifest = Manifest.load(directory)
     except CorpusError:
@@ -119,21 +144,19 @@ class _Preparation:
         """Leave the whole corpus, its manifest included, as the result of the workplace."""
         for side, model in zip(SIDES, vocabulary or (), strict=False):
             write_whole(self.place.result / f"{side}.model", model)
-        for split in self._given():
+        given = [split for split in HELD_OUT_SPLITS if self.sources.entries[split]]
+        for split in given:
             self._stage(split, f"read_{split}", partial(self._read, split))
         self._stage("train", "clean", self._clean)
-        self._stage("train", "hold_out", self._hold_out)
+        self._stage("train", "hold_out", partial(self._hold_out, given))
         self._advance("learn", 0, None)
-        learn_models(self.place, self.config, workers=self.workers)
+        self._learn()
         self._stage("train", "encode", self._encode)
         self.place.once("runs_removed", self._remove_runs)
-        write_result(self.place, self.config, given=self._given())
-
-    def _given(self) -> list[str]:
-        """The dev and test sets that are files."""
-        return [split for split in HELD_OUT_SPLITS if self.sources.entries[split]]
+        self._write(given)
 
     def _stage(self, split: str, name: str, make: Callable[[], dict[str, Any]]) -> None:
+        """Do a stage once, and say what it did; raises CorpusError if it left no pair."""
         began = time.monotonic()
         kept = self.place.once(name, make)
         if self.events is None or "facts" not in kept:
@@ -152,8 +175,9 @@ class _Preparation:
             self.events.write(CorpusDropped(split=split, reason=reason, pairs=pairs))
 
     def _read(self, split: str) -> dict[str, Any]:
+        """Read a dev or test set from its files."""
         given = read_split(self.sources.entries[split], self.config)
-        facts = _some_left(clean_stage(given.reports), place=f"corpus.{split}")
+        facts = _some_left(_stage_facts("clean", given.reports), place=f"corpus.{split}")
         write_text(self.place.result / split, given.pairs)
         write_whole(self.place.rejected(split), pack_rejected(given.rejected))
         return {
@@ -171,33 +195,50 @@ class _Preparation:
             pairs += report.pairs_in
             self._advance("clean", pairs, None)
         return {
-            "facts": _some_left(clean_stage(reports), place="corpus.train").model_dump(),
+            "facts": _some_left(_stage_facts("clean", reports), place="corpus.train").model_dump(),
             "sources": self.sources.describe("train", reader.facts),
             "files": [report.file for report in reports],
         }
 
-    def _hold_out(self) -> dict[str, Any]:
-        given = HeldOutSides()
-        for split in self._given():
+    def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
+        """Take dev and test pairs from the training text, if they are not given as files."""
+        sides = HeldOutSides()
+        for split in given:
             for source, target in read_text(self.place.result / split):
-                given.add(source, target)
+                sides.add(source, target)
         sizes = {"valid": self.config.valid_pairs, "test": self.config.test_pairs}
-        wanted = {split: size for split, size in sizes.items() if split not in self._given()}
-        taken, keys = hold_out(open_runs(self.place), wanted, given)
+        wanted = {split: size for split, size in sizes.items() if split not in given}
+        taken, keys = hold_out(_open_runs(self.place), wanted, sides)
         for split, pairs in taken.items():
             if pairs:
                 write_text(self.place.result / split, pairs)
         return {"keys": keys.tolist()}
 
+    def _learn(self) -> None:
+        """Write source.model and target.model; the same bytes if the model is joint.
+
+        Each is trained in a process of its own, one after the other, whose memory ends with it.
+        """
+        for side in SIDES:
+            path = self.place.result / f"{side}.model"
+            if path.exists():
+                continue
+            if self.config.subword.joint and side == "target":
+                write_whole(path, (self.place.result / "source.model").read_bytes())
+            else:
+                learner = partial(_Learner, self.place, self.config, self.workers)
+                list(parallel_map(learner, [side], workers=self.workers))
+
     def _encode(self) -> dict[str, Any]:
-        total = open_runs(self.place).num_pairs
+        runs = _open_runs(self.place)
+        task = partial(_range_encoder, self.place, self.config)
         reports: list[PartReport] = []
         pairs = 0
-        for report in encode(self.place, self.config, workers=self.workers):
+        for report in parallel_map(task, runs.ranges(), workers=self.workers):
             reports.append(report)
             pairs += report.pairs_in
-            self._advance("encode", pairs, total)
-        facts = _some_left(encode_stage(reports), place="corpus.train")
+            self._advance("encode", pairs, runs.num_pairs)
+        facts = _some_left(_stage_facts("encode", reports), place="corpus.train")
         return {"facts": facts.model_dump(), "parts": [asdict(report) for report in reports]}
 
     def _remove_runs(self) -> None:
@@ -206,9 +247,191 @@ class _Preparation:
             for path in self.place.runs.glob(pattern):
                 path.unlink()
 
+    def _write(self, given: Sequence[str]) -> None:
+        """Write shards, rejected pairs and, last, the manifest."""
+        place = self.place
+        encoders = _open_encoders(place, self.config)
+        clean, encoded = place.recall("clean"), place.recall("encode")
+        parts = [PartReport.from_json(values) for values in encoded["parts"]]
+        directory = place.result / "train"
+        directory.mkdir(exist_ok=True)
+        for side, encoder in zip(SIDES, encoders, strict=True):
+            size = SideSize(
+                num_rows=sum(part.pairs_out for part in parts),
+                num_ids=sum(getattr(part, side).pieces for part in parts),
+                dtype=id_dtype(encoder.vocab_size),
+            )
+            rows = (read_rows(place.parts, index, side) for index in range(len(parts)))
+            write_side(directory, side, rows, size=size)
+        stages = [StageFacts.model_validate(kept["facts"]) for kept in (clean, encoded)]
+        splits = {"train": _split_facts(stages, parts)}
+        sources = list(clean["sources"])
+        for split in HELD_OUT_SPLITS:
+            if pairs := read_text(place.result / split):
+                report = _write_pairs(place.result / split, pairs, encoders)
+                stage = _stage_facts("hold_out", [report])
+                if split in given:
+                    kept = place.recall(f"read_{split}")
+                    stage = StageFacts.model_validate(kept["facts"])
+                    sources += kept["sources"]
+                splits[split] = _split_facts([stage], [report])
+        files = _describe_files(place.result)
+        rejected = place.result / REJECTED
+        rejected.mkdir(exist_ok=True)
+        paths = [run_path(place.runs, index) for index in range(len(clean["files"]))]
+        paths += [part_path(place.parts, index) for index in range(len(parts))]
+        join_rejected(rejected / "train.tsv.zst", [path.with_suffix(".rejected") for path in paths])
+        for split in given:
+            join_rejected(rejected / f"{split}.tsv.zst", [place.rejected(split)])
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            digest=digest_files(files),
+            config=self.config,
+            source_vocab_size=encoders[0].vocab_size,
+            target_vocab_size=encoders[1].vocab_size,
+            sources=tuple(SourceFile.model_validate(source) for source in sources),
+            splits=splits,
+            files=files,
+        )
+        write_whole(place.result / FILE_NAME, manifest.model_dump_json(indent=1))
+
     def _advance(self, stage: str, pairs: int, total: int | None) -> None:
         if self.progress is not None:
             self.progress(stage, pairs, total)
+
+
+def _open_runs(place: Workplace) -> SortedRuns:
+    """The cleaned training text."""
+    num_blocks = len(place.recall("clean")["files"])
+    return SortedRuns([run_path(place.runs, index) for index in range(num_blocks)])
+
+
+def _open_selector(place: Workplace, config: CorpusConfig) -> Selector:
+    """Decides which of the cleaned pairs stay."""
+    held_out = np.array(place.recall("hold_out")["keys"], dtype=np.uint64)
+    sides = HeldOutSides()
+    for split in HELD_OUT_SPLITS:
+        for source, target in read_text(place.result / split):
+            sides.add(source, target)
+    return Selector(config.filters, held_out=held_out, sides=sides)
+
+
+def _open_encoders(place: Workplace, config: CorpusConfig) -> tuple[RowEncoder, RowEncoder]:
+    """The encoders of both sides; one and the same if the model is joint."""
+    source = RowEncoder(Subword.load(place.result / "source.model"), config.subword)
+    if config.subword.joint:
+        return source, source
+    return source, RowEncoder(Subword.load(place.result / "target.model"), config.subword)
+
+
+def _range_encoder(place: Workplace, config: CorpusConfig) -> RangeEncoder:
+    return RangeEncoder(
+        config,
+        runs=_open_runs(place),
+        files=place.recall("clean")["files"],
+        selector=_open_selector(place, config),
+        encoders=_open_encoders(place, config),
+        parts=place.parts,
+    )
+
+
+class _Learner:
+    """Trains the model of one side on a sample; the source's is that of both if it is joint."""
+
+    def __init__(self, place: Workplace, config: CorpusConfig, workers: int) -> None:
+        self._place = place
+        self._config = config
+        self._workers = workers
+
+    def __call__(self, side: str) -> None:
+        subword = self._config.subword
+        sides = SIDES if subword.joint else (side,)
+        sample = _open_runs(self._place).ranges(max_pairs=subword.sample_sentences // len(sides))
+        counter = partial(_WordCounter, self._place, self._config, sides)
+        word_counts = Counter[str]()
+        for counts in parallel_map(counter, sample, workers=self._workers):
+            word_counts.update(counts)
+        model = train_on_words(word_counts, subword)
+        write_whole(self._place.result / f"{side}.model", model)
+
+
+class _WordCounter:
+    """Counts the words of some sides in the pairs of a range that stay."""
+
+    def __init__(self, place: Workplace, config: CorpusConfig, sides: tuple[str, ...]) -> None:
+        self._runs = _open_runs(place)
+        self._selector = _open_selector(place, config)
+        self._sides = sides
+
+    def __call__(self, part: KeyRange) -> Counter[str]:
+        selected = self._selector.select(self._runs.read(part))
+        texts = {"source": selected.sources, "target": selected.targets}
+        return count_words([text for side in self._sides for text in texts[side]])
+
+
+def _write_pairs(
+    directory: Path, pairs: Sequence[tuple[str, str]], encoders: Sequence[RowEncoder]
+) -> PartReport:
+    """Write the shards of a dev or test split, all its pairs in their order."""
+    counts = []
+    for number, (side, encoder) in enumerate(zip(SIDES, encoders, strict=True)):
+        texts = [pair[number] for pair in pairs]
+        rows = encoder.encode(texts)
+        size = SideSize(len(texts), len(rows.ids), rows.ids.dtype)
+        write_side(directory, side, [rows], size=size)
+        counts.append(count_side(texts, rows))
+    return PartReport(len(pairs), len(pairs), {}, 0, *counts)
+
+
+def _describe_files(result: Path) -> dict[str, OutputFile]:
+    """Every file of models and splits; their digests are those of the corpus."""
+    names = sorted(
+        path.relative_to(result).as_posix()
+        for path in result.rglob("*")
+        if path.is_file() and path.name != FILE_NAME and path.parent.name != REJECTED
+    )
+    return {
+        name: OutputFile(
+            sha256=file_sha256(result / name), size_bytes=(result / name).stat().st_size
+        )
+        for name in names
+    }
+
+
+def _split_facts(stages: Sequence[StageFacts], reports: Sequence[PartReport]) -> SplitFacts:
+    """What the manifest says of a split."""
+    pairs = sum(report.pairs_out for report in reports)
+    truncated = sum(report.truncated for report in reports)
+    return SplitFacts(
+        stages=tuple(stages),
+        pairs=pairs,
+        source_pieces=sum(report.source.pieces for report in reports),
+        target_pieces=sum(report.target.pieces for report in reports),
+        source_unknown_pieces=sum(report.source.unknown for report in reports),
+        target_unknown_pieces=sum(report.target.unknown for report in reports),
+        truncated=truncated,
+        truncated_share=_share(truncated, pairs),
+    )
+
+
+def _stage_facts(name: str, reports: Sequence[BlockReport] | Sequence[PartReport]) -> StageFacts:
+    dropped = Counter[str]()
+    for report in reports:
+        dropped.update(report.dropped)
+    pairs_in = sum(report.pairs_in for report in reports)
+    return StageFacts(
+        stage=name,
+        pairs_in=pairs_in,
+        pairs_out=sum(report.pairs_out for report in reports),
+        dropped=dict(sorted(dropped.items())),
+        dropped_share=_share(dropped.total(), pairs_in),
+        source_text=TextSize.of(sum(report.source_bytes for report in reports)),
+        target_text=TextSize.of(sum(report.target_bytes for report in reports)),
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
 
 
 def _some_left(facts: StageFacts, *, place: str) -> StageFacts:
@@ -216,7 +439,7 @@ def _some_left(facts: StageFacts, *, place: str) -> StageFacts:
         return facts
     reasons = ", ".join(f"{reason} {pairs}" for reason, pairs in facts.dropped.items())
     raise CorpusError(
-        f"of {facts.pairs_in} pairs none is left ({reasons})",
+        f"none of {facts.pairs_in} pairs is left ({reasons})",
         place=place,
         remedy="look at the text, or loosen corpus.filters",
     )

@@ -1,16 +1,19 @@
 """The full shuffle: runs on disk, each sorted by key, read back together by ranges of keys.
 
-A key is a seeded hash, so the order of keys is a random order of the whole corpus, the same
-whatever the blocks and the workers. Equal pairs have equal keys and meet. Any prefix of the order
-is a uniform sample. A run is a text file of `source<TAB>target` lines and an index beside it, an
-array of shape (3, pairs): keys, ends of the lines in bytes, line numbers in the entry's files.
+A key is a seeded 64-bit hash of a pair, so the order of keys is a random order of the whole corpus,
+the same whatever the blocks and the workers. Equal pairs have equal keys and meet. Two of n
+different pairs share a key with probability n^2 / 2^65: one in two million for 4.5 million pairs.
+Any prefix of the order is a uniform sample. A run is a text file of `source<TAB>target` lines and
+an index beside it, an array of shape (3, pairs): keys, ends of the lines in bytes, line numbers in
+the entry's files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +22,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.base.files import whole_file
-from dragoman.corpus.dedup import Keys
 from dragoman.corpus.shards import save_array
 
+Keys = NDArray[np.uint64]
 KEY_SPACE = 1 << 64
 RANGE_BYTES = 8 << 20
+
+
+def pair_keys(sources: Sequence[str], targets: Sequence[str], *, seed: int) -> Keys:
+    """A hash of each pair, uniform over 64 bits for every seed."""
+    salt = seed.to_bytes(16, "little", signed=True)
+    digests = [
+        blake2b(f"{source}\t{target}".encode(), digest_size=8, salt=salt).digest()
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+
+def distinct_keys(keys: Keys, *, first_ordinal: int) -> Keys:
+    """Keys that differ even for equal pairs: each is mixed with the pair's place in the corpus.
+
+    keys[i] belongs to the pair at place first_ordinal + i. The mixing is the finaliser of
+    SplitMix64 (Steele, Lea and Flood 2014).
+    """
+    z = np.arange(first_ordinal, first_ordinal + len(keys), dtype=np.uint64)
+    z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return keys ^ z ^ (z >> np.uint64(31))
+
+
+def repeated(keys: Keys) -> NDArray[np.bool_]:
+    """True where an earlier key is equal."""
+    order = np.argsort(keys, kind="stable")
+    is_repeated = np.zeros(len(keys), dtype=np.bool_)
+    is_repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+    return is_repeated
+
+
+class HeldOutSides:
+    """The sides of all dev and test pairs, to find training pairs that share one."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self._sources: set[str] = set()
+        self._targets: set[str] = set()
+        for source, target in pairs:
+            self.add(source, target)
+
+    def add(self, source: str, target: str) -> None:
+        """Hold out one more pair."""
+        self._sources.add(source)
+        self._targets.add(target)
+
+    def overlap(self, source: str, target: str) -> int:
+        """How many sides of the pair, 0 to 2, are also in dev or test."""
+        return (source in self._sources) + (target in self._targets)
 
 
 class KeyRange(NamedTuple):

@@ -1,21 +1,310 @@
-"""The files behind a recipe's entries, and whether they are still those of a manifest."""
+"""The files behind a recipe's entries, and whether they are still those of a manifest.
+
+A named corpus becomes two text files, fetched once. mtdata's catalogue tells where it lies and how
+it is read. From mtdata we take the index and the parsers of formats, not the downloads, which
+restart from nothing, keep a page of HTML for an archive, and go on without a valid certificate; nor
+the unpacking, which links in an archive take out of its folder, and which has no limits.
+"""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import importlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import file_sha256
+from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
+from dragoman.base.files import disk_errors_named, file_sha256, remove_tree, whole_file, write_whole
 from dragoman.corpus.config import CorpusConfig, TextFiles
-from dragoman.corpus.fetch import fetch
-from dragoman.corpus.lines import FileFacts
+from dragoman.corpus.download import download, unpack_file, unpack_members
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
-from dragoman.corpus.pairs import NamedPath, TextEntry
+from dragoman.corpus.pairs import FileFacts, NamedPath, TextEntry
+
+_RECEIPT: Final = "fetched.json"
+_ARCHIVES: Final = "archives"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCorpus:
+    """One entry of the catalogue. swapped: its first side is our target language."""
+
+    entry: Any
+    swapped: bool
+
+
+@dataclass(slots=True)
+class Downloads:
+    """Where downloads are kept, and which file came from which address."""
+
+    root: Path
+    files: dict[str, Path] = field(default_factory=dict)
+
+    def get(self, url: str, path: Path, *_: object, **__: object) -> Path:
+        """In place of mtdata's own: the file of that address."""
+        download(url, path)
+        self.files[url] = path
+        return path
+
+    def unpack_folder(self, path: Path) -> Path:
+        """An empty folder beside a download, for the texts in it."""
+        folder = path.with_name(f"{path.name}.unpacked")
+        remove_tree(folder)
+        folder.mkdir()
+        return folder
+
+    def remove_unpacked(self) -> None:
+        """Only the downloads are kept."""
+        for path in self.files.values():
+            for other in path.parent.iterdir():
+                if other.is_dir():
+                    remove_tree(other)
+                elif other != path:
+                    other.unlink()
+
+    def remove(self) -> None:
+        """What turned out to be damaged must come again."""
+        for path in self.files.values():
+            path.unlink(missing_ok=True)
+
+
+class Catalogue:
+    """mtdata, where it is installed; its index is built at the first use (some 15 s)."""
+
+    def __init__(self) -> None:
+        try:
+            with quiet_logging():
+                self._index = importlib.import_module("mtdata.index").INDEX
+                self._dataset_id = importlib.import_module("mtdata.entry").DatasetId
+                self._cache = importlib.import_module("mtdata.cache").Cache
+                parser: Any = importlib.import_module("mtdata.parser")
+                self._tags = importlib.import_module("mtdata.iso.bcp47")
+        except ImportError as error:
+            raise MachineError(
+                f"named corpora need a package that is not installed: {error.name}",
+                place="mtdata",
+                remedy='pip install "dragoman[fetch]"',
+            ) from error
+        self._parser = parser.Parser
+        # It warns of a file that is closed before its end, which may be long after an error.
+        parser.log = logging.Logger("mtdata.parser", logging.CRITICAL)
+
+    def find(self, entry_id: str, *, source_language: str, target_language: str) -> NamedCorpus:
+        """The entry of that id; ConfigError where there is none or its languages are not ours."""
+        pair = tuple(self._tag(code) for code in (source_language, target_language))
+        try:
+            entry = self._index[self._dataset_id.parse(entry_id)]
+        except Exception as error:  # mtdata raises Exception itself, AssertionError and KeyError
+            raise self._unknown(entry_id, pair) from error
+        fits, swapped = self._tags.BCP47Tag.check_compat_swap(pair, entry.did.langs)
+        if not fits:
+            raise ConfigError(
+                f"{entry_id} is not of the languages {source_language} and {target_language}",
+                place="corpus",
+                remedy=self._like(entry_id, pair),
+            )
+        return NamedCorpus(entry, bool(swapped))
+
+    def pairs(self, corpus: NamedCorpus, downloads: Downloads) -> Iterator[tuple[str, str]]:
+        """Source and target of each pair, in the order of the corpus, fetched where they are not.
+
+        Raises what `download` does, and ValueError or what mtdata's parsers raise for bytes that
+        they cannot read.
+        """
+        cache = self._cache(downloads.root)
+        cache.download = downloads.get
+        try:
+            paths = self._texts(corpus.entry, cache, downloads)
+            parser = self._parser(paths, ext=corpus.entry.in_ext or None, ent=corpus.entry)
+            for segments in parser.read_segs(show_pbar=False):
+                first, second, *_ = (str(segment or "") for segment in segments)
+                yield (second, first) if corpus.swapped else (first, second)
+        finally:
+            downloads.remove_unpacked()
+
+    def _texts(self, entry: Any, cache: Any, downloads: Downloads) -> Any:
+        """Plain files for mtdata's parsers, one for each text; else what mtdata itself has."""
+        urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
+        kind = entry.in_ext or ("txt" if len(urls) > 1 else entry.ext)
+        texts: list[Path] = []
+        for url in urls:
+            local = cache.get_local_path(url, filename=_file_name(entry), entry=entry)
+            if not isinstance(local, Path):  # from Hugging Face, by its own library
+                return local
+            folder = downloads.unpack_folder(local)
+            if entry.is_archive:
+                texts += unpack_members(local, entry.in_paths, folder, kind=kind)
+            else:
+                texts.append(unpack_file(local, folder, kind=kind))
+        return texts
+
+    def _tag(self, code: str) -> Any:
+        try:
+            return self._tags.bcp47(code)
+        except Exception as error:  # mtdata raises Exception itself
+            raise ConfigError(
+                f"{code!r} is not a language code",
+                place="corpus.source_language or corpus.target_language",
+                remedy="write a BCP 47 code such as en, de or pt-BR",
+            ) from error
+
+    def _unknown(self, entry_id: str, pair: tuple[Any, ...]) -> ConfigError:
+        return ConfigError(
+            f"mtdata knows no corpus {entry_id!r}",
+            place="corpus",
+            remedy=self._like(entry_id, pair),
+        )
+
+    def _like(self, entry_id: str, pair: tuple[Any, ...]) -> str:
+        """What the id may have been meant to be, of the corpora of these languages."""
+        languages = {str(tag) for tag in pair}
+        ids = [str(did) for did in self._index.entries if {str(t) for t in did.langs} == languages]
+        near = difflib.get_close_matches(entry_id, ids, n=1, cutoff=0.5)
+        known = "-".join(str(tag) for tag in pair)
+        return (
+            f"did you mean {near[0]}?" if near else f"list the known ones: mtdata list -l {known}"
+        )
+
+
+def _file_name(entry: Any) -> str | None:
+    """What its one download is called; the addresses of several tell their names."""
+    return entry.filename if isinstance(entry.url, str) else None
+
+
+@contextmanager
+def quiet_logging() -> Iterator[None]:
+    """mtdata gives the root logger a handler when it is imported, and writes much to it."""
+    root = logging.getLogger()
+    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def fetch(
+    entry_id: str, directory: Path, *, source_language: str, target_language: str
+) -> TextFiles:
+    """The two text files of the corpus that mtdata calls `entry_id`, fetched where they are not.
+
+    directory: holds `<entry_id>/` with `text.<language>` twice and `fetched.json` (addresses,
+    sha256 of the downloads and of the texts), and `archives/`, what was downloaded. Texts that are
+    as the receipt says are not made again, archives that are there are not downloaded again.
+    Raises ConfigError for an unknown id or one of other languages, CorpusError where the server or
+    the archive is at fault, MachineError where mtdata, the disk or the network is missing.
+    """
+    folder = directory / entry_id
+    source, target = _texts(folder, (source_language, target_language))
+    receipt = _Receipt.read(folder)
+    if receipt is None or not receipt.holds((source, target)):
+        with disk_errors_named(directory), quiet_logging():
+            _make(entry_id, directory, (source_language, target_language))
+    return TextFiles(source=str(source.resolve()), target=str(target.resolve()))
+
+
+def _texts(folder: Path, languages: tuple[str, str]) -> tuple[Path, Path]:
+    return folder / f"text.{languages[0]}", folder / f"text.{languages[1]}"
+
+
+def _make(entry_id: str, directory: Path, languages: tuple[str, str]) -> None:
+    """Download, unpack and write the two texts; the receipt comes last and makes them count."""
+    catalogue = Catalogue()
+    corpus = catalogue.find(entry_id, source_language=languages[0], target_language=languages[1])
+    downloads = Downloads(directory / _ARCHIVES)
+    source, target = _texts(directory / entry_id, languages)
+    try:
+        _write(catalogue.pairs(corpus, downloads), source, target)
+    except DragomanError:
+        raise
+    except Exception as error:  # whatever a parser says of bytes that it cannot read
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system speaks: a disk, not the bytes
+        raise _damaged(entry_id, downloads, error) from error
+    _Receipt.of(downloads, (source, target)).write(source.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class _TextState:
+    """A text as it was made."""
+
+    sha256: str
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> _TextState:
+        state = path.stat()
+        return cls(file_sha256(path), state.st_size, state.st_mtime_ns)
+
+    def holds(self, path: Path) -> bool:
+        """Whether the text is still so; it is read only where its time has changed."""
+        if not path.is_file() or path.stat().st_size != self.size_bytes:
+            return False
+        return path.stat().st_mtime_ns == self.mtime_ns or file_sha256(path) == self.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipt:
+    """What was fetched: sha256 of each download by its address, and the texts by their name."""
+
+    downloads: dict[str, str]
+    texts: dict[str, _TextState]
+
+    @classmethod
+    def of(cls, downloads: Downloads, texts: Iterable[Path]) -> _Receipt:
+        return cls(
+            {url: file_sha256(path) for url, path in downloads.files.items()},
+            {path.name: _TextState.of(path) for path in texts},
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> _Receipt | None:
+        """The receipt in a folder; None where there is none that can be read."""
+        try:
+            values = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
+            texts = {name: _TextState(**state) for name, state in values["texts"].items()}
+            return cls(values["downloads"], texts)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / _RECEIPT, json.dumps(asdict(self), indent=1))
+
+    def holds(self, texts: tuple[Path, Path]) -> bool:
+        """Whether these are its texts, and unchanged."""
+        return {path.name for path in texts} == set(self.texts) and all(
+            self.texts[path.name].holds(path) for path in texts
+        )
+
+
+def _write(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> None:
+    """One line a segment; a line end inside one becomes a space."""
+    source.parent.mkdir(parents=True, exist_ok=True)
+    (source.parent / _RECEIPT).unlink(missing_ok=True)
+    with whole_file(source) as source_file, whole_file(target) as target_file:
+        for pair in pairs:
+            for file, segment in zip((source_file, target_file), pair, strict=True):
+                file.write(" ".join(segment.splitlines()).encode() + b"\n")
+        if not source_file.tell():
+            raise ValueError("it holds no pairs")
+
+
+def _damaged(entry_id: str, downloads: Downloads, error: Exception) -> CorpusError:
+    downloads.remove()
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    return CorpusError(
+        f"what was downloaded for {entry_id} cannot be read: {said}",
+        place=", ".join(downloads.files) or entry_id,
+        remedy="it has been removed; run again to fetch it anew, or give the text as files",
+    )
 
 
 @dataclass(frozen=True, slots=True)

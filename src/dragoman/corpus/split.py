@@ -10,14 +10,11 @@ import numpy as np
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import write_whole
-from dragoman.corpus.clean import BlockReport, clean_block, refuse_malformed
+from dragoman.corpus.clean import BlockReport, RejectedPair, clean_block, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.dedup import HeldOutSides, Keys
 from dragoman.corpus.filters import EMPTY
-from dragoman.corpus.lines import FileFacts
-from dragoman.corpus.pairs import BlockReader, TextEntry
-from dragoman.corpus.rejected import RejectedPair
-from dragoman.corpus.runs import SortedRuns
+from dragoman.corpus.pairs import BlockReader, FileFacts, TextEntry
+from dragoman.corpus.runs import HeldOutSides, Keys, SortedRuns
 
 HELD_OUT_SPLITS = ("valid", "test")
 

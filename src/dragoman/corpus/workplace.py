@@ -6,7 +6,6 @@ whole or absent; what is there need not be made again, as long as the plan is th
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.base.files import remove_tree, write_whole
+from dragoman.base.files import remove_tree, try_lock, write_whole
 from dragoman.corpus.manifest import FILE_NAME
 
 _FOLDER = ".unfinished"
@@ -49,7 +48,7 @@ class Workplace:
         taken = [name for name in _REPLACED if (self.directory / name).exists()]
         if taken and not (self.directory / FILE_NAME).exists() and not self.root.exists():
             raise ConfigError(
-                f"{taken[0]} is there already and of no prepared corpus",
+                f"{taken[0]} is there already and belongs to no prepared corpus",
                 place=self.directory,
                 remedy="choose another directory with --prepared",
             )
@@ -100,22 +99,21 @@ class OccupiedError(MachineError):
 
 
 @contextmanager
-def sole_use(directory: Path) -> Iterator[None]:
+def locked_directory(directory: Path) -> Iterator[None]:
     """Make the directory and keep other preparations out of it.
 
-    Raises: OccupiedError where another process prepares a corpus there.
+    Raises: OccupiedError if another process prepares a corpus there.
     """
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_lock(handle):
+            raise OccupiedError(
+                "another process prepares a corpus here",
+                place=directory,
+                remedy="wait for it, or choose another directory",
+            )
         yield
-    except BlockingIOError as error:
-        raise OccupiedError(
-            "another process prepares a corpus here",
-            place=directory,
-            remedy="wait for it, or choose another directory",
-        ) from error
     finally:
         os.close(handle)
         with suppress(OSError):

@@ -6,7 +6,6 @@ that is or was, and how it ended.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -28,6 +27,7 @@ from dragoman.base.files import (
     open_regular,
     open_to_append,
     read_regular,
+    try_lock,
     write_whole,
 )
 from dragoman.base.interrupts import INTERRUPTED
@@ -182,12 +182,10 @@ def _locked(run: Path) -> IO[bytes] | None:
             place=run,
             remedy="train a run in a directory that you may write to",
         ) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
+    if try_lock(file):
+        return file
+    file.close()
+    return None
 
 
 def _is_held(run: Path) -> bool:
@@ -199,11 +197,7 @@ def _is_held(run: Path) -> bool:
     except OSError:
         return True  # not to be seen from here: what the record says stands
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(file, shared=True)
 
 
 def _write(run: Path, session: Session) -> None:

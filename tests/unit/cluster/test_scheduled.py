@@ -11,7 +11,7 @@ import pytest
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cli import main
 from dragoman.cluster.scheduled import TOKEN_VARIABLE, Place, met
-from dragoman.corpus.workplace import sole_use
+from dragoman.corpus.workplace import locked_directory
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.run import default_place
@@ -46,7 +46,7 @@ def test_jobs_of_one_corpus_wait_for_whoever_prepares_it(
     shards = tmp_path / default_place(load_recipe("my.toml"))
     place = ["--at", "127.0.0.1:29400", "--node", "0", "--nodes", "2", "--workers", "1"]
     with ExitStack() as another_job:
-        another_job.enter_context(sole_use(shards))
+        another_job.enter_context(locked_directory(shards))
         Timer(1.5, another_job.close).start()
         assert main(["join", "my.toml", *place]) == 1  # loopback: they never meet
     (run,) = (tmp_path / "runs").iterdir()

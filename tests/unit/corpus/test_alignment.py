@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.corpus.alignment import first_suspicious_line
+from dragoman.corpus.pairs import first_suspicious_line
 from real_text import real_lines
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from dragoman.corpus import archives
-from dragoman.corpus.archives import unpack_file, unpack_members
-from dragoman.corpus.catalogue import Downloads
+from dragoman.corpus import download
+from dragoman.corpus.download import unpack_file, unpack_members
+from dragoman.corpus.sources import Downloads
 
 TEXT = "Grüße an alle\n".encode() * 1000
 Member = tuple[str, bytes, str, bytes]
@@ -189,7 +189,7 @@ def test_a_text_without_line_ends_stops_at_the_limit(
 def test_what_unpacks_to_far_more_than_text_does_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "ALWAYS_ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(download, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     bomb = lzma.compress(b"\n" * (20 << 20))
     with pytest.raises(ValueError, match=r"a\.tgz unpacks to more than 250 times its size"):
         unpack(tar(plain("a.de", bomb), pack=bytes), tmp_path)
@@ -210,7 +210,7 @@ def test_headers_that_take_long_to_read_are_refused_or_passed(
 def test_an_archive_of_nothing_but_names_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "MOST_MEMBERS", 1000)
+    monkeypatch.setattr(download, "MOST_MEMBERS", 1000)
     with pytest.raises(ValueError, match="more than 1000 members"):
         unpack(tar(*[plain(f"{n}", b"") for n in range(1001)]), tmp_path)
 

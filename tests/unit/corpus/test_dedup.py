@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from dragoman.corpus.dedup import HeldOutSides, distinct_keys, pair_keys, repeated
+from dragoman.corpus.runs import HeldOutSides, distinct_keys, pair_keys, repeated
 
 SOURCES = [f"sentence {number}" for number in range(20_000)]
 

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.lines import LineReader
+from dragoman.corpus.pairs import LineReader
 
 TEXT = "".join(f"Zeile {number} – größer\n" for number in range(50_000)).encode()
 PACKINGS: list[Callable[[bytes], bytes]] = [

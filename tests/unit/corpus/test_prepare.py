@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import zstandard
 
+from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.prepare import prepare
-from dragoman.corpus.rejected import read_rejected
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import Subword
 from dragoman.telemetry.events import EventWriter, read_events

@@ -100,9 +100,9 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     ),
     "nothing is left": (
         plain(LINES, LINES),
-        r"^corpus\.train: of 300 pairs none is left \(.*identical 300\); look at the text",
+        r"^corpus\.train: none of 300 pairs is left \(.*identical 300\); look at the text",
     ),
-    "a test set without text": (empty_test_set, r"^corpus\.test: of 2 pairs none is left"),
+    "a test set without text": (empty_test_set, r"^corpus\.test: none of 2 pairs is left"),
     "too large a vocabulary": (
         settings(subword=SubwordConfig(vocab_size=50_000)),
         r"^corpus\.subword\.vocab_size: 50000 is more .*; set it to \d+ or less",
@@ -137,6 +137,6 @@ def test_folders_of_somebody_else_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "data/train").mkdir(parents=True)
     precious = tmp_path / "data/train/text.en"
     precious.write_text("collected over years")
-    with pytest.raises(ConfigError, match="train is there already and of no prepared corpus"):
+    with pytest.raises(ConfigError, match="train is there already and belongs to no"):
         prepare(small_corpus(tmp_path), tmp_path / "data", workers=1)
     assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [precious]

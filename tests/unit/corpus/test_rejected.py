@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import write_whole
-from dragoman.corpus.rejected import RejectedPair, join_rejected, pack_rejected, read_rejected
+from dragoman.corpus.clean import RejectedPair, join_rejected, pack_rejected, read_rejected
 
 PAIRS = [
     RejectedPair("over_long", 300.0, "a.en", 17, "ä source", "a target"),

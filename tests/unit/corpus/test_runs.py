@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.corpus.dedup import pair_keys
-from dragoman.corpus.runs import KEY_SPACE, KeyRange, SortedPairs, SortedRuns, write_run
+from dragoman.corpus.runs import KEY_SPACE, KeyRange, SortedPairs, SortedRuns, pair_keys, write_run
 
 PAIRS = [f"Quelle {number}\tZiel {number} äöü" for number in range(5_000)]
 

@@ -7,9 +7,8 @@ import pytest
 
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.dedup import HeldOutSides, pair_keys
 from dragoman.corpus.pairs import NamedPath, TextEntry
-from dragoman.corpus.runs import SortedRuns, write_run
+from dragoman.corpus.runs import HeldOutSides, SortedRuns, pair_keys, write_run
 from dragoman.corpus.split import hold_out, read_split, read_text, write_text
 
 
