@@ -55,7 +55,7 @@ from dragoman.telemetry.events import (
 from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, tell_every_s
 from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.interval import Interval
+from dragoman.train.interval import IntervalSums
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.step import StepResult, TrainStep
 
@@ -89,7 +89,7 @@ class Bench:
     step: TrainStep
     updates: Sequence[Update]
     timer: PhaseTimer
-    interval: Interval
+    interval: IntervalSums
     writer: EventWriter
     disk: Path
 
@@ -182,7 +182,7 @@ def _print_own(bench: Bench, *, step_s: float) -> None:
             bench.writer.write(payload)
 
     probe, wire = MachineProbe(disk=bench.disk, queued=lambda: 8), NetworkProbe("lo")
-    bench.interval = Interval(world=bench.step.world, sync=bench.step.sync, timer=bench.timer)
+    bench.interval = IntervalSums(world=bench.step.world, sync=bench.step.sync, timer=bench.timer)
     step_cost = _each(step, times=2000)
     interval_cost = _each(step, bench.tell, times=200)
     sample_cost = _each(look, tell, times=300)
@@ -213,7 +213,7 @@ def _open(prepared: Path, stack: ExitStack) -> Bench:
         timer=PhaseTimer(torch.device("cpu")),
     )
     stream: AbstractContextManager[Iterator[Update]] = BatchStream(
-        TokenShards.open(prepared / "train"),
+        TokenShards(prepared / "train"),
         recipe.data,
         seed=1,
         rank=0,
@@ -226,7 +226,7 @@ def _open(prepared: Path, stack: ExitStack) -> Bench:
     writer = stack.enter_context(EventWriter(directory / "events"))
     writer.subscribe(ConsoleSink(Console(file=io.StringIO())))
     writer.subscribe(TensorBoardSink(directory / "tensorboard"))
-    interval = Interval(world=world, sync=sync, timer=step.timer)
+    interval = IntervalSums(world=world, sync=sync, timer=step.timer)
     return Bench(step, updates, step.timer, interval, writer, directory)
 
 

@@ -14,8 +14,7 @@ from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
-from dragoman.telemetry.events import Payload, TrainInterval
-from dragoman.telemetry.samples import LinkMeasured
+from dragoman.telemetry.events import LinkMeasured, Payload, TrainInterval
 from example_events import HOST_SAMPLED
 from recorded_runs import Recorded
 

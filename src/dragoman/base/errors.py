@@ -25,7 +25,7 @@ class DragomanError(Exception):
     """An error with a place and a remedy, printed by the command line as one line.
 
     problem: what is wrong, in words a user knows.
-    place: the file, line or key it is wrong at; "" where there is none.
+    place: the file, line or key it is wrong at; "" if there is none.
     remedy: what to change or to run; "" only where nothing can be done.
     """
 

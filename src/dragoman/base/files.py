@@ -42,6 +42,23 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill that appears under its name when the block ends, or never.
+
+    Raises: OSError as the system gives it; nothing is left behind then.
+    """
+    # Of this process alone: another may make a directory of the same name at the same time.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        unfinished.rename(path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write a small file so that it is whole or absent."""
     with whole_file(path) as file:
@@ -89,7 +106,7 @@ def open_to_append(path: Path) -> FileIO:
 def read_regular(path: Path, *, limit: int) -> bytes:
     """All of a regular file of at most `limit` bytes.
 
-    Raises: OSError where it is longer or no regular file.
+    Raises: OSError if it is longer or no regular file.
     """
     with open_regular(path) as file:
         content = file.read(limit + 1)

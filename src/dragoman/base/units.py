@@ -62,7 +62,7 @@ class Quantity:
         return text
 
     def parse(self, text: str) -> float:
-        """The value of `text` in base units; ConfigError where it does not say one."""
+        """The value of `text` in base units; ConfigError if it does not say one."""
         number, symbol = self._split(text)
         return _to_float(number) * self._scale(symbol, text)
 

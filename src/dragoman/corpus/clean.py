@@ -30,6 +30,8 @@ REJECTED = "rejected"
 INVALID_UTF8 = "invalid_utf8"
 COLUMNS = "columns"
 DUPLICATE = "duplicate"
+_MALFORMED = {COLUMNS: "column(s) instead of 2", INVALID_UTF8: "byte(s) that are not UTF-8"}
+"""Filters of lines that are no pair at all, and what they count in such a line."""
 _MAX_MALFORMED_SHARE = 0.01
 
 
@@ -67,7 +69,7 @@ def read_rejected(directory: Path, split: str) -> Iterator[RejectedPair]:
     """What `prepare` rejected from a split, in the order of the stages.
 
     directory: a prepared corpus.
-    Raises: CorpusError where it holds no such split.
+    Raises: CorpusError if it holds no such split.
     """
     path = directory / REJECTED / f"{split}.tsv.zst"
     if not path.exists():
@@ -89,7 +91,7 @@ class BlockReport:
     """What became of one block. Bytes are those of the pairs that stay.
 
     file: the source file. malformed: the file at fault and what is wrong with its line, for the
-    first line that is no pair at all; empty where there is none.
+    first line that is no pair at all; empty if there is none.
     """
 
     file: str
@@ -139,7 +141,12 @@ class CleanBlock:
 
     def report(self) -> BlockReport:
         """The counts of this block."""
-        malformed = [pair for pair in self.rejected if pair.filter in (INVALID_UTF8, COLUMNS)]
+        problem = []
+        for pair in self.rejected:
+            if pair.filter in _MALFORMED:
+                what = f"line {pair.line} has {pair.score:.0f} {_MALFORMED[pair.filter]}"
+                problem = [pair.file, what]
+                break
         return BlockReport(
             file=self.file,
             pairs_in=len(self.sources) + len(self.rejected),
@@ -147,7 +154,7 @@ class CleanBlock:
             dropped=dict(Counter(pair.filter for pair in self.rejected)),
             source_bytes=num_bytes(self.sources),
             target_bytes=num_bytes(self.targets),
-            malformed=_describe(malformed[0]) if malformed else [],
+            malformed=problem,
         )
 
 
@@ -208,16 +215,14 @@ def clean_block(
 def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
     """Pass reports on, in their order, as long as the lines of a file mostly are pairs.
 
-    Raises: CorpusError where over 1% of a file's lines so far are not UTF-8, or not two columns:
+    Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, or not two columns:
     such a file is of another kind, and dropping its lines would hide that.
     """
     lines, malformed = Counter[str](), Counter[str]()
     first: dict[str, list[str]] = {}
     for report in reports:
         lines[report.file] += report.pairs_in
-        malformed[report.file] += sum(
-            report.dropped.get(name, 0) for name in (INVALID_UTF8, COLUMNS)
-        )
+        malformed[report.file] += sum(report.dropped.get(name, 0) for name in _MALFORMED)
         if report.malformed:
             first.setdefault(report.file, report.malformed)
         if malformed[report.file] > _MAX_MALFORMED_SHARE * lines[report.file]:
@@ -276,8 +281,3 @@ def _split_columns(text: str) -> tuple[str, str, list[Rejection]]:
         sources.append(source)
         targets.append(target)
     return "\n".join(sources), "\n".join(targets), rejections
-
-
-def _describe(pair: RejectedPair) -> list[str]:
-    what = {COLUMNS: "column(s) instead of 2", INVALID_UTF8: "byte(s) that are not UTF-8"}
-    return [pair.file, f"line {pair.line} has {pair.score:.0f} {what[pair.filter]}"]

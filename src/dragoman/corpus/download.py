@@ -56,13 +56,13 @@ def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
 
     Until it is whole the file is called `<name>.part`. A server that breaks off, is busy or cannot
     be reached is asked ATTEMPTS times; pause(seconds) is called in between.
-    Raises CorpusError where the server has no such file, sends HTML or something whose end cannot
-    be told; MachineError where it cannot be reached. Both name the URL.
+    Raises CorpusError if the server has no such file, sends HTML or something whose end cannot
+    be told; MachineError if it cannot be reached. Both name the URL.
     """
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = _Part(path)
+    part = _PartialFile(path)
     for attempt in range(ATTEMPTS):
         if attempt:
             pause(2.0**attempt)
@@ -77,7 +77,7 @@ def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
     )
 
 
-def _attempt(url: str, part: _Part) -> str:
+def _attempt(url: str, part: _PartialFile) -> str:
     """Fetch what is missing; returns what went wrong and may go right the next time, else ""."""
     try:
         return part.fetch(url)
@@ -92,7 +92,7 @@ def _attempt(url: str, part: _Part) -> str:
         return str(getattr(error, "reason", error)) or type(error).__name__
 
 
-class _Part:
+class _PartialFile:
     """The beginning of a file, and the server's word for which version of the file it is."""
 
     def __init__(self, path: Path) -> None:
@@ -101,12 +101,14 @@ class _Part:
         self._version = path.with_name(f"{path.name}.version")
 
     def fetch(self, url: str) -> str:
-        """Append what is missing; returns what went wrong, "" where all is there."""
-        offset, version = self._have()
+        """Append what is missing; returns what went wrong, "" if all is there."""
+        offset = 0
+        if self._part.exists() and self._version.exists():
+            offset = self._part.stat().st_size
         request = urllib.request.Request(url, headers={"User-Agent": f"dragoman/{__version__}"})  # noqa: S310  (http or https of mtdata's index)
         if offset:
             request.add_header("Range", f"bytes={offset}-")
-            request.add_header("If-Range", version)
+            request.add_header("If-Range", self._version.read_text(encoding="utf-8"))
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
             if response.status != http.client.PARTIAL_CONTENT:
                 offset = 0
@@ -117,7 +119,10 @@ class _Part:
             first = response.read(_CHUNK_BYTES)
             if not offset:
                 self._check(url, first, response)
-                self._begin(response)
+                self.forget()
+                version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+                if version and not version.startswith("W/"):  # weak tags allow other bytes
+                    write_whole(self._version, version)
             size = offset + self._append(offset, first, response)
         if length is not None and size != offset + int(length):
             return f"the connection broke off after {size} bytes"
@@ -132,18 +137,6 @@ class _Part:
         """Give the file its name."""
         self._part.replace(self._path)
         self._version.unlink(missing_ok=True)
-
-    def _have(self) -> tuple[int, str]:
-        """Bytes that can be built on, and of which version."""
-        if not (self._part.exists() and self._version.exists()):
-            return 0, ""
-        return self._part.stat().st_size, self._version.read_text(encoding="utf-8")
-
-    def _begin(self, response: http.client.HTTPResponse) -> None:
-        self.forget()
-        version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-        if version and not version.startswith("W/"):  # weak tags do not promise equal bytes
-            write_whole(self._version, version)
 
     def _append(self, offset: int, first: bytes, response: http.client.HTTPResponse) -> int:
         """Write all that comes; returns its size."""
@@ -185,7 +178,7 @@ def unpack_file(file: Path, folder: Path, *, kind: str) -> Path:
     kind: of the text, as mtdata calls it ("txt", "tsv", "tmx" ...).
     Raises: ValueError or DamagedError if it cannot be unpacked or breaks a limit.
     """
-    return _write(unpacked(_pieces(file)), folder / "0", file.name, _Limits(file, kind))
+    return _write(unpacked(_pieces(file)), folder / "0", file.name, _Bounds(file, kind))
 
 
 def unpack_members(
@@ -196,13 +189,13 @@ def unpack_members(
     Raises: what `unpack_file` does; ValueError if a pattern matches no member or several, or a
     member that is no file; what zipfile and tarfile raise for damaged archives.
     """
-    limits = _Limits(archive, kind)
+    limits = _Bounds(archive, kind)
     if zipfile.is_zipfile(archive):
         return _unzip(archive, patterns, folder, limits)
     return _untar(archive, patterns, folder, limits)
 
 
-class _Limits:
+class _Bounds:
     """Counts what comes out of one archive or packed file."""
 
     def __init__(self, file: Path, kind: str) -> None:
@@ -224,7 +217,7 @@ class _Limits:
             yield piece
 
     def with_lines(self, pieces: Iterator[bytes], member: str) -> Iterator[bytes]:
-        """The same pieces; ValueError where a line is too long."""
+        """The same pieces; ValueError if a line is too long."""
         length = 0
         for piece in pieces:
             end = piece.rfind(self._end_of_line)
@@ -243,7 +236,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Limits) -> Path:
+def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Bounds) -> Path:
     """Write a text beside other texts; its name ends as the name that it had."""
     known = PurePosixPath(name)
     if known.suffix in _PACKED_SUFFIXES:
@@ -257,7 +250,7 @@ def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Limits) -> P
     return path
 
 
-def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:
+def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds) -> list[Path]:
     paths = []
     _check_list_of_zip(archive)
     with zipfile.ZipFile(archive) as opened:
@@ -293,7 +286,7 @@ def _check_list_of_zip(archive: Path) -> None:
         raise ValueError(f"it has more than {MOST_MEMBERS} members, or very long names")
 
 
-def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Limits) -> list[Path]:
+def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds) -> list[Path]:
     stream = _ForwardStream(limits.counted(unpacked(_pieces(archive))))
     found: list[dict[str, Path]] = [{} for _ in patterns]
     num_members = 0

@@ -67,7 +67,7 @@ class Filter:
 class Rejection(NamedTuple):
     """Row of a block that a filter dropped, and the score it had.
 
-    file: the file at fault, "" where it is the pair as such.
+    file: the file at fault, "" if it is the pair as such.
     """
 
     row: int

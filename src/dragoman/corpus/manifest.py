@@ -125,7 +125,7 @@ class Manifest(Section):
     def load(cls, directory: Path) -> Self:
         """The manifest of a prepared corpus.
 
-        Raises: CorpusError where there is none, or it is of another version or broken.
+        Raises: CorpusError if there is none, or it is of another version or broken.
         """
         path = directory / FILE_NAME
         try:

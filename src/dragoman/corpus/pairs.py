@@ -52,16 +52,16 @@ def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
     Raises: DamagedError.
     """
     head = next(pieces, b"")
-    for magic, make_decoder in _DECODERS.items():
+    for magic, make_unpacker in _UNPACKERS.items():
         if head.startswith(magic):
-            yield from _decoded(head, pieces, make_decoder)
+            yield from _decoded(head, pieces, make_unpacker)
             return
     if head:
         yield head
     yield from pieces
 
 
-class _Decoder(Protocol):
+class _Unpacker(Protocol):
     """What an unpacker must do: give at most about PIECE_BYTES for each call."""
 
     @property
@@ -77,11 +77,11 @@ class _Decoder(Protocol):
 
 
 def _decoded(
-    head: bytes, pieces: Iterator[bytes], make_decoder: Callable[[], _Decoder]
+    head: bytes, pieces: Iterator[bytes], make_unpacker: Callable[[], _Unpacker]
 ) -> Iterator[bytes]:
     """As `unpacked`; what comes in crumbs is put together."""
     inputs = _slices(chain([head], pieces), _INPUT_BYTES)
-    decoder = make_decoder()
+    decoder = make_unpacker()
     packed = next(inputs)
     texts: list[bytes] = []
     size = 0
@@ -100,7 +100,7 @@ def _decoded(
             if not packed:
                 break
             if decoder.eof:
-                decoder = make_decoder()
+                decoder = make_unpacker()
     except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
         raise DamagedError(str(error)) from error
     if not decoder.eof:
@@ -175,7 +175,7 @@ class _Zstd:
         return b"".join(texts)
 
 
-_DECODERS: Final[dict[bytes, Callable[[], _Decoder]]] = {
+_UNPACKERS: Final[dict[bytes, Callable[[], _Unpacker]]] = {
     b"\x1f\x8b": _Gzip,
     b"BZh": lambda: _Buffering(bz2.BZ2Decompressor()),
     b"\xfd7zXZ\x00": lambda: _Buffering(
@@ -324,7 +324,7 @@ class NamedPath:
 
 @dataclass(frozen=True, slots=True)
 class TextEntry:
-    """One entry of a corpus with its files found; target is None where source is a TSV file."""
+    """One entry of a corpus with its files found; target is None if source is a TSV file."""
 
     source: NamedPath
     target: NamedPath | None = None
@@ -339,7 +339,7 @@ class TextEntry:
 class Block:
     """Consecutive lines of one entry; every line ends with a newline.
 
-    index counts the blocks of a split over all its entries. target is None where source holds
+    index counts the blocks of a split over all its entries. target is None if source holds
     both columns of a TSV file.
     """
 
@@ -365,7 +365,7 @@ class BlockReader:
     def __iter__(self) -> Iterator[Block]:
         """Yield every block.
 
-        Raises: CorpusError where a file cannot be read or is empty, or where two files do not have
+        Raises: CorpusError if a file cannot be read or is empty, or if two files do not have
         the same number of lines.
         """
         index = 0

@@ -64,7 +64,7 @@ from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
 from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
 
-Progress = Callable[[str, int, int | None], None]
+OnProgress = Callable[[str, int, int | None], None]
 """Called with a stage, the pairs done in it so far, and how many there are if that is known."""
 
 
@@ -74,7 +74,7 @@ def prepare(
     *,
     workers: int,
     events: EventWriter | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     vocabulary: tuple[bytes, bytes] | None = None,
 ) -> Manifest:
     """Make a directory of shards, subword models and a manifest from the text of a recipe.
@@ -138,7 +138,7 @@ class _Preparation:
     place: Workplace
     workers: int
     events: EventWriter | None
-    progress: Progress | None
+    progress: OnProgress | None
 
     def run(self, vocabulary: tuple[bytes, bytes] | None) -> None:
         """Leave the whole corpus, its manifest included, as the result of the workplace."""

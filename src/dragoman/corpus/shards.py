@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,9 @@ class SideSize:
 class TokenShards:
     """One split of a prepared corpus; nothing of its ids is read before it is asked for.
 
+    directory: such as `prepared/train`.
     source_lengths, target_lengths: int32, shape (num_pairs,), pieces without end of sentence.
+    Raises: CorpusError if a file is missing or torn.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -72,14 +74,6 @@ class TokenShards:
         self._target_offsets = _open_array(directory / "target_offsets.npy")
         self.target_lengths: Lengths = _open_array(directory / "target_lengths.npy")
         self.num_pairs = len(self.source_lengths)
-
-    @classmethod
-    def open(cls, directory: Path) -> Self:
-        """The split in a directory such as `prepared/train`.
-
-        Raises: CorpusError where a file is missing or torn.
-        """
-        return cls(directory)
 
     def source(self, index: int) -> Ids:
         """Source pieces of one pair."""

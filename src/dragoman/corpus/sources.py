@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,14 +28,6 @@ from dragoman.corpus.pairs import FileFacts, NamedPath, TextEntry
 
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
-
-
-@dataclass(frozen=True, slots=True)
-class NamedCorpus:
-    """One entry of the catalogue. swapped: its first side is our target language."""
-
-    entry: Any
-    swapped: bool
 
 
 @dataclass(slots=True)
@@ -74,7 +66,7 @@ class Downloads:
 
 
 class Catalogue:
-    """mtdata, where it is installed; its index is built at the first use (some 15 s)."""
+    """mtdata, if it is installed; its index is built at the first use (some 15 s)."""
 
     def __init__(self) -> None:
         try:
@@ -94,13 +86,22 @@ class Catalogue:
         # It warns of a file that is closed before its end, which may be long after an error.
         parser.log = logging.Logger("mtdata.parser", logging.CRITICAL)
 
-    def find(self, entry_id: str, *, source_language: str, target_language: str) -> NamedCorpus:
-        """The entry of that id; ConfigError where there is none or its languages are not ours."""
+    def find(
+        self, entry_id: str, *, source_language: str, target_language: str
+    ) -> tuple[Any, bool]:
+        """mtdata's entry of that id, and whether its first side is our target language.
+
+        Raises: ConfigError if there is none or its languages are not ours.
+        """
         pair = tuple(self._tag(code) for code in (source_language, target_language))
         try:
             entry = self._index[self._dataset_id.parse(entry_id)]
         except Exception as error:  # mtdata raises Exception itself, AssertionError and KeyError
-            raise self._unknown(entry_id, pair) from error
+            raise ConfigError(
+                f"mtdata knows no corpus {entry_id!r}",
+                place="corpus",
+                remedy=self._like(entry_id, pair),
+            ) from error
         fits, swapped = self._tags.BCP47Tag.check_compat_swap(pair, entry.did.langs)
         if not fits:
             raise ConfigError(
@@ -108,10 +109,12 @@ class Catalogue:
                 place="corpus",
                 remedy=self._like(entry_id, pair),
             )
-        return NamedCorpus(entry, bool(swapped))
+        return entry, bool(swapped)
 
-    def pairs(self, corpus: NamedCorpus, downloads: Downloads) -> Iterator[tuple[str, str]]:
-        """Source and target of each pair, in the order of the corpus, fetched where they are not.
+    def pairs(
+        self, entry: Any, downloads: Downloads, *, swapped: bool
+    ) -> Iterator[tuple[str, str]]:
+        """Source and target of each pair, in the order of the corpus, fetched if need be.
 
         Raises what `download` does, and ValueError or what mtdata's parsers raise for bytes that
         they cannot read.
@@ -119,11 +122,11 @@ class Catalogue:
         cache = self._cache(downloads.root)
         cache.download = downloads.get
         try:
-            paths = self._texts(corpus.entry, cache, downloads)
-            parser = self._parser(paths, ext=corpus.entry.in_ext or None, ent=corpus.entry)
+            paths = self._texts(entry, cache, downloads)
+            parser = self._parser(paths, ext=entry.in_ext or None, ent=entry)
             for segments in parser.read_segs(show_pbar=False):
                 first, second, *_ = (str(segment or "") for segment in segments)
-                yield (second, first) if corpus.swapped else (first, second)
+                yield (second, first) if swapped else (first, second)
         finally:
             downloads.remove_unpacked()
 
@@ -131,9 +134,11 @@ class Catalogue:
         """Plain files for mtdata's parsers, one for each text; else what mtdata itself has."""
         urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
         kind = entry.in_ext or ("txt" if len(urls) > 1 else entry.ext)
+        # The addresses of several downloads tell their names.
+        name = entry.filename if isinstance(entry.url, str) else None
         texts: list[Path] = []
         for url in urls:
-            local = cache.get_local_path(url, filename=_file_name(entry), entry=entry)
+            local = cache.get_local_path(url, filename=name, entry=entry)
             if not isinstance(local, Path):  # from Hugging Face, by its own library
                 return local
             folder = downloads.unpack_folder(local)
@@ -153,13 +158,6 @@ class Catalogue:
                 remedy="write a BCP 47 code such as en, de or pt-BR",
             ) from error
 
-    def _unknown(self, entry_id: str, pair: tuple[Any, ...]) -> ConfigError:
-        return ConfigError(
-            f"mtdata knows no corpus {entry_id!r}",
-            place="corpus",
-            remedy=self._like(entry_id, pair),
-        )
-
     def _like(self, entry_id: str, pair: tuple[Any, ...]) -> str:
         """What the id may have been meant to be, of the corpora of these languages."""
         languages = {str(tag) for tag in pair}
@@ -169,11 +167,6 @@ class Catalogue:
         return (
             f"did you mean {near[0]}?" if near else f"list the known ones: mtdata list -l {known}"
         )
-
-
-def _file_name(entry: Any) -> str | None:
-    """What its one download is called; the addresses of several tell their names."""
-    return entry.filename if isinstance(entry.url, str) else None
 
 
 @contextmanager
@@ -193,99 +186,44 @@ def quiet_logging() -> Iterator[None]:
 def fetch(
     entry_id: str, directory: Path, *, source_language: str, target_language: str
 ) -> TextFiles:
-    """The two text files of the corpus that mtdata calls `entry_id`, fetched where they are not.
+    """The two text files of the corpus that mtdata calls `entry_id`, fetched if need be.
 
     directory: holds `<entry_id>/` with `text.<language>` twice and `fetched.json` (addresses,
     sha256 of the downloads and of the texts), and `archives/`, what was downloaded. Texts that are
     as the receipt says are not made again, archives that are there are not downloaded again.
-    Raises ConfigError for an unknown id or one of other languages, CorpusError where the server or
-    the archive is at fault, MachineError where mtdata, the disk or the network is missing.
+    Raises ConfigError for an unknown id or one of other languages, CorpusError if the server or
+    the archive is at fault, MachineError if mtdata, the disk or the network is missing.
     """
     folder = directory / entry_id
-    source, target = _texts(folder, (source_language, target_language))
-    receipt = _Receipt.read(folder)
-    if receipt is None or not receipt.holds((source, target)):
+    source, target = folder / f"text.{source_language}", folder / f"text.{target_language}"
+    if not _are_as_fetched(source, target):
         with disk_errors_named(directory), quiet_logging():
-            _make(entry_id, directory, (source_language, target_language))
+            catalogue = Catalogue()
+            entry, swapped = catalogue.find(
+                entry_id, source_language=source_language, target_language=target_language
+            )
+            downloads = Downloads(directory / _ARCHIVES)
+            try:
+                pairs = catalogue.pairs(entry, downloads, swapped=swapped)
+                _write_texts(pairs, source, target)
+            except DragomanError:
+                raise
+            except Exception as error:  # whatever a parser says of bytes that it cannot read
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the system speaks: a disk, not the bytes
+                downloads.remove()
+                said = (str(error) or type(error).__name__).splitlines()[0]
+                raise CorpusError(
+                    f"what was downloaded for {entry_id} cannot be read: {said}",
+                    place=", ".join(downloads.files) or entry_id,
+                    remedy="it has been removed; run again to fetch it anew, "
+                    "or give the text as files",
+                ) from error
+            _write_receipt(downloads, (source, target))
     return TextFiles(source=str(source.resolve()), target=str(target.resolve()))
 
 
-def _texts(folder: Path, languages: tuple[str, str]) -> tuple[Path, Path]:
-    return folder / f"text.{languages[0]}", folder / f"text.{languages[1]}"
-
-
-def _make(entry_id: str, directory: Path, languages: tuple[str, str]) -> None:
-    """Download, unpack and write the two texts; the receipt comes last and makes them count."""
-    catalogue = Catalogue()
-    corpus = catalogue.find(entry_id, source_language=languages[0], target_language=languages[1])
-    downloads = Downloads(directory / _ARCHIVES)
-    source, target = _texts(directory / entry_id, languages)
-    try:
-        _write(catalogue.pairs(corpus, downloads), source, target)
-    except DragomanError:
-        raise
-    except Exception as error:  # whatever a parser says of bytes that it cannot read
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system speaks: a disk, not the bytes
-        raise _damaged(entry_id, downloads, error) from error
-    _Receipt.of(downloads, (source, target)).write(source.parent)
-
-
-@dataclass(frozen=True, slots=True)
-class _TextState:
-    """A text as it was made."""
-
-    sha256: str
-    size_bytes: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> _TextState:
-        state = path.stat()
-        return cls(file_sha256(path), state.st_size, state.st_mtime_ns)
-
-    def holds(self, path: Path) -> bool:
-        """Whether the text is still so; it is read only where its time has changed."""
-        if not path.is_file() or path.stat().st_size != self.size_bytes:
-            return False
-        return path.stat().st_mtime_ns == self.mtime_ns or file_sha256(path) == self.sha256
-
-
-@dataclass(frozen=True, slots=True)
-class _Receipt:
-    """What was fetched: sha256 of each download by its address, and the texts by their name."""
-
-    downloads: dict[str, str]
-    texts: dict[str, _TextState]
-
-    @classmethod
-    def of(cls, downloads: Downloads, texts: Iterable[Path]) -> _Receipt:
-        return cls(
-            {url: file_sha256(path) for url, path in downloads.files.items()},
-            {path.name: _TextState.of(path) for path in texts},
-        )
-
-    @classmethod
-    def read(cls, folder: Path) -> _Receipt | None:
-        """The receipt in a folder; None where there is none that can be read."""
-        try:
-            values = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
-            texts = {name: _TextState(**state) for name, state in values["texts"].items()}
-            return cls(values["downloads"], texts)
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-
-    def write(self, folder: Path) -> None:
-        write_whole(folder / _RECEIPT, json.dumps(asdict(self), indent=1))
-
-    def holds(self, texts: tuple[Path, Path]) -> bool:
-        """Whether these are its texts, and unchanged."""
-        return {path.name for path in texts} == set(self.texts) and all(
-            self.texts[path.name].holds(path) for path in texts
-        )
-
-
-def _write(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> None:
+def _write_texts(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> None:
     """One line a segment; a line end inside one becomes a space."""
     source.parent.mkdir(parents=True, exist_ok=True)
     (source.parent / _RECEIPT).unlink(missing_ok=True)
@@ -297,14 +235,36 @@ def _write(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> None
             raise ValueError("it holds no pairs")
 
 
-def _damaged(entry_id: str, downloads: Downloads, error: Exception) -> CorpusError:
-    downloads.remove()
-    said = (str(error) or type(error).__name__).splitlines()[0]
-    return CorpusError(
-        f"what was downloaded for {entry_id} cannot be read: {said}",
-        place=", ".join(downloads.files) or entry_id,
-        remedy="it has been removed; run again to fetch it anew, or give the text as files",
-    )
+def _write_receipt(downloads: Downloads, texts: Sequence[Path]) -> None:
+    """Say what was fetched; this comes last and makes the texts count."""
+    states = {
+        path.name: {
+            "sha256": file_sha256(path),
+            "size_bytes": path.stat().st_size,
+            "mtime_ns": path.stat().st_mtime_ns,
+        }
+        for path in texts
+    }
+    digests = {url: file_sha256(path) for url, path in downloads.files.items()}
+    receipt = json.dumps({"downloads": digests, "texts": states}, indent=1)
+    write_whole(texts[0].parent / _RECEIPT, receipt)
+
+
+def _are_as_fetched(*texts: Path) -> bool:
+    """Whether a receipt tells of these texts; one is read only if its time has changed."""
+    try:
+        receipt = json.loads((texts[0].parent / _RECEIPT).read_text(encoding="utf-8"))
+        known = receipt["texts"]
+        return known.keys() == {path.name for path in texts} and all(
+            path.stat().st_size == known[path.name]["size_bytes"]
+            and (
+                path.stat().st_mtime_ns == known[path.name]["mtime_ns"]
+                or file_sha256(path) == known[path.name]["sha256"]
+            )
+            for path in texts
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,25 +277,12 @@ class SourceState:
     size_bytes: int
     mtime_ns: int
 
-    def described(self, facts: FileFacts) -> SourceFile:
-        """What a manifest says of the file."""
-        return SourceFile(
-            split=self.split,
-            name=self.name,
-            sha256=facts.sha256,
-            size_bytes=self.size_bytes,
-            mtime_ns=self.mtime_ns,
-            lines=facts.lines,
-            text=TextSize.of(facts.text_bytes),
-            mended=facts.mended,
-        )
-
 
 class Sources:
     """All entries of a corpus section, with their files found.
 
     downloads: where named corpora are kept.
-    Raises: ConfigError where there is no training text; CorpusError where a file is missing.
+    Raises: ConfigError if there is no training text; CorpusError if a file is missing.
     """
 
     def __init__(self, config: CorpusConfig, *, downloads: Path) -> None:
@@ -368,7 +315,17 @@ class Sources:
         """What a manifest says of the files of a split, for JSON; facts are in their order."""
         files = [file for file in self.files if file.split == split]
         return [
-            file.described(known).model_dump() for file, known in zip(files, facts, strict=True)
+            SourceFile(
+                split=split,
+                name=file.name,
+                sha256=known.sha256,
+                size_bytes=file.size_bytes,
+                mtime_ns=file.mtime_ns,
+                lines=known.lines,
+                text=TextSize.of(known.text_bytes),
+                mended=known.mended,
+            ).model_dump()
+            for file, known in zip(files, facts, strict=True)
         ]
 
     def match(self, manifest: Manifest) -> bool:
@@ -390,7 +347,12 @@ class Sources:
     def _find(self, split: str, files: TextFiles) -> TextEntry:
         folder = Path(self._config.folder)
         if files.mtdata:
-            fetched = self._fetch(files.mtdata)
+            fetched = fetch(
+                files.mtdata,
+                self._downloads,
+                source_language=self._config.source_language,
+                target_language=self._config.target_language,
+            )
             paths = [Path(fetched.source), Path(fetched.target)]
             found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
         else:
@@ -398,14 +360,6 @@ class Sources:
             found = [NamedPath(name, folder / name) for name in names]
         self.files += [_state(split, file) for file in found]
         return TextEntry(*found)
-
-    def _fetch(self, entry_id: str) -> TextFiles:
-        return fetch(
-            entry_id,
-            self._downloads,
-            source_language=self._config.source_language,
-            target_language=self._config.target_language,
-        )
 
 
 def _state(split: str, file: NamedPath) -> SourceState:

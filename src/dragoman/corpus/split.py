@@ -51,7 +51,7 @@ def hold_out(
     wanted: pairs for each split. given: dev or test pairs that are there already. No side of a
     taken pair is taken twice, so the splits share none.
     Returns: the pairs of each split, and the keys of all of them.
-    Raises: CorpusError where the text has too few different pairs.
+    Raises: CorpusError if the text has too few different pairs.
     """
     taken: dict[str, list[tuple[str, str]]] = {split: [] for split in wanted}
     keys: list[int] = []

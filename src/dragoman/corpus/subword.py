@@ -47,7 +47,7 @@ class Subword:
     def load(cls, path: Path) -> Self:
         """Read a SentencePiece model.
 
-        Raises: CorpusError where it is not one, or has other ids for padding, unknown, beginning
+        Raises: CorpusError if it is not one, or has other ids for padding, unknown, beginning
         and end of sentence.
         """
         content = read_vocabulary(path)
@@ -125,7 +125,7 @@ def vocabulary_digests(directory: Path) -> dict[str, str]:
 class RowEncoder:
     """Encodes much text, fast.
 
-    Where no piece reaches over a space, as in BPE, the pieces of a text are those of its words,
+    If no piece reaches over a space, as in BPE, the pieces of a text are those of its words,
     and most words of a text were seen before: they are looked up. Unigram chooses among whole
     segmentations by sums of floats that depend on the words before, so there every text is encoded
     whole, to give exactly what SentencePiece gives.
@@ -184,7 +184,7 @@ def train_on_words(word_counts: Counter[str], config: SubwordConfig) -> bytes:
 
     For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
     memory. Same counts, same bytes.
-    Raises: CorpusError where vocab_size does not suit the text.
+    Raises: CorpusError if vocab_size does not suit the text.
     """
     if not word_counts:
         raise CorpusError("there is no text to learn from", place="corpus.train", remedy="add text")

@@ -43,7 +43,7 @@ class Workplace:
     def begin(self, plan: str) -> None:
         """Keep what belongs to the plan, a digest; remove what belongs to another one.
 
-        Raises ConfigError where folders lie there that a corpus would replace and no corpus made.
+        Raises ConfigError if folders lie there that a corpus would replace and no corpus made.
         """
         taken = [name for name in _REPLACED if (self.directory / name).exists()]
         if taken and not (self.directory / FILE_NAME).exists() and not self.root.exists():

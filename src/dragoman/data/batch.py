@@ -5,6 +5,7 @@ Shapes: B rows (sentence pairs), S longest source, T longest target, both with e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,24 +40,19 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device; copies from pinned memory do not block."""
-        return Batch(
-            self.source_BS.to(device, non_blocking=True),
-            self.decoder_input_BT.to(device, non_blocking=True),
-            self.target_BT.to(device, non_blocking=True),
-            self.source_lengths_B.to(device, non_blocking=True),
-            self.target_lengths_B.to(device, non_blocking=True),
-            self.num_source_tokens,
-            self.num_target_tokens,
-        )
+        return self._moved(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
         """The same batch in page-locked memory, from which a GPU copies without waiting."""
+        return self._moved(Tensor.pin_memory)
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(
-            self.source_BS.pin_memory(),
-            self.decoder_input_BT.pin_memory(),
-            self.target_BT.pin_memory(),
-            self.source_lengths_B.pin_memory(),
-            self.target_lengths_B.pin_memory(),
+            move(self.source_BS),
+            move(self.decoder_input_BT),
+            move(self.target_BT),
+            move(self.source_lengths_B),
+            move(self.target_lengths_B),
             self.num_source_tokens,
             self.num_target_tokens,
         )

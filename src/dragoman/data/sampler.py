@@ -6,7 +6,7 @@ epoch and place, and a run resumes from one integer without planning the epochs 
 
 Pairs are ordered by target length and by source length within, the latter up and down in turn:
 where one target length ends and the next begins, the sources of the two are alike. Ordering by
-both keeps the padding of both sides low; turning halves that of the source side. Where batches are
+both keeps the padding of both sides low; turning halves that of the source side. If batches are
 so large that few of them share one target length, neighbouring lengths count as one.
 """
 

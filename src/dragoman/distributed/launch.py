@@ -29,7 +29,7 @@ from typing import Final, Self
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError, MachineError, TrainingError
-from dragoman.base.files import open_to_append
+from dragoman.base.files import open_to_append, write_whole
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.telemetry import host
@@ -155,7 +155,7 @@ def introduce_worker() -> None:
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
         name = f"pid-{os.environ['RANK']}"
-        draft = Path(meeting).with_name(f"new-{name}")
+        draft = Path(meeting).with_name(f"new-{name}")  # which nobody takes for pid-*
         draft.write_text(str(os.getpid()), encoding="utf-8")
         draft.rename(draft.with_name(name))
         beat(draft.parent, rank=int(os.environ["RANK"]))
@@ -167,10 +167,8 @@ def report_failure(error: DragomanError) -> None:
     if meeting:
         record = {"message": str(error), "exit_code": error.exit_code}
         path = Path(meeting).with_name(f"failure-{os.environ['RANK']}.json")
-        draft = path.with_suffix(".tmp")
         with contextlib.suppress(OSError):  # on a full disk the launcher finds that out by itself
-            draft.write_text(json.dumps(record), encoding="utf-8")
-            draft.rename(path)
+            write_whole(path, json.dumps(record))
 
 
 def end_with_parent() -> None:

@@ -55,8 +55,8 @@ class ValidationData:
     def open(cls, directory: Path, *, max_source_pieces: int) -> Self:
         """From the directory that `prepare` has written."""
         return cls(
-            dev=TokenShards.open(directory / "valid"),
-            train=TokenShards.open(directory / "train"),
+            dev=TokenShards(directory / "valid"),
+            train=TokenShards(directory / "train"),
             subwords=(
                 Subword.load(directory / "source.model"),
                 Subword.load(directory / "target.model"),

@@ -65,7 +65,7 @@ def from_validation(
 def line_of(text: str, location: Location) -> int | None:
     """The line (from 1) that sets this key; for a key of an inline table, the line of the table.
 
-    None where the file says nothing of it. Read line by line, for a file that tomllib accepts.
+    None if the file says nothing of it. Read line by line, for a file that tomllib accepts.
     """
     table: Location = ()
     seen: Counter[Location] = Counter()

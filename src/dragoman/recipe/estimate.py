@@ -52,7 +52,7 @@ class Memory:
 class Estimate:
     """What a run of a recipe will take. Token counts are at most these.
 
-    shards_bytes: None where the text is not here yet to be measured.
+    shards_bytes: None if the text is not here yet to be measured.
     """
 
     num_parameters: int
@@ -194,7 +194,7 @@ def _shards_bytes(corpus: CorpusConfig) -> int | None:
 
 
 def _text_bytes(entry: TextFiles, folder: Path) -> float | None:
-    """Bytes of text, unpacked; None where a file is not there (yet)."""
+    """Bytes of text, unpacked; None if a file is not there (yet)."""
     names: Iterable[str] = filter(None, (entry.source, entry.target, entry.tsv))
     paths = [folder / name for name in names]
     if not paths or not all(path.is_file() for path in paths):

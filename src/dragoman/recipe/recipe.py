@@ -138,7 +138,7 @@ def dump_toml(recipe: Recipe) -> str:
 
 
 def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
-    """Raises ConfigError where an override would change nothing of a model that is trained.
+    """Raises ConfigError if an override would change nothing of a model that is trained.
 
     sections: of the recipe, that what is to be done reads.
     """
@@ -206,7 +206,7 @@ class _Override:
 
 
 def _parse_value(value: str, override: str) -> Any:
-    """The value as TOML, a bare word as a string, None where there is nothing."""
+    """The value as TOML, a bare word as a string, None if there is nothing."""
     if not value:
         return None
     try:
@@ -238,7 +238,7 @@ def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
 
 
 def _check_depth(values: Any, *, place: str) -> None:
-    """Raises ConfigError where tables and arrays are nested deeper than any recipe's."""
+    """Raises ConfigError if tables and arrays are nested deeper than any recipe's."""
     level = [values]
     for _ in range(_DEEPEST):
         level = [

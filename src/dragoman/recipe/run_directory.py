@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base.errors import CheckpointError, MachineError
-from dragoman.base.files import read_regular
+from dragoman.base.files import read_regular, whole_directory
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, digest, dump_toml, load_recipe
 
@@ -74,7 +73,7 @@ class RunDirectory:
     def prepared(self) -> Path:
         """The shards this run trains on, checked to be the ones it started with.
 
-        Raises CheckpointError where they are gone or were prepared again from other text, or where
+        Raises CheckpointError if they are gone or were prepared again from other text, or if
         the run does not say which they are.
         """
         file = self.path / "corpus.json"
@@ -102,7 +101,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """The run at this path; raises CheckpointError where there is none."""
+        """The run at this path; raises CheckpointError if there is none."""
         # Its name is its place on hosts and in the record; `.` has none.
         run = cls(path if path.name not in ("", "..") else path.resolve())
         if (path / "bundle.json").is_file():
@@ -133,32 +132,26 @@ class RunDirectory:
         """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
-        # Of this process alone: another may make a run of the same recipe in the same second.
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        digest_of_corpus = Manifest.load(prepared).digest
+        record = {"prepared": str(prepared.resolve()), "digest": digest_of_corpus}
         try:
-            draft.mkdir(parents=True)
-            (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
-            for name in ("manifest.json", "source.model", "target.model"):
-                shutil.copyfile(prepared / name, draft / name)
-            _copy_prepare_events(prepared, draft)
-            record = {
-                "prepared": str(prepared.resolve()),
-                "digest": Manifest.load(prepared).digest,
-            }
-            (draft / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-            if fill is not None:
-                fill(cls(draft))
-            draft.rename(path)
+            with whole_directory(path) as draft:
+                (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
+                for name in ("manifest.json", "source.model", "target.model"):
+                    shutil.copyfile(prepared / name, draft / name)
+                events = prepared / "events" / "rank-0000.jsonl"
+                if events.is_file():  # they belong to the record of every run of the corpus
+                    (draft / "events").mkdir()
+                    shutil.copyfile(events, draft / "events" / PREPARE_EVENTS)
+                (draft / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+                if fill is not None:
+                    fill(cls(draft))
         except OSError as error:
-            shutil.rmtree(draft, ignore_errors=True)
             raise MachineError(
                 f"cannot create the run directory: {error.strerror}",
                 place=path,
                 remedy="free disk space, or choose another place with --runs",
             ) from error
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
         return cls(path)
 
     @classmethod
@@ -175,11 +168,3 @@ def _label(recipe: Recipe, origin: str) -> str:
     if origin:
         whole = hashlib.sha256(f"{whole} {origin}".encode()).hexdigest()
     return whole[:_DIGEST_CHARACTERS]
-
-
-def _copy_prepare_events(prepared: Path, run: Path) -> None:
-    """What happened while the corpus was prepared belongs to the record of every run of it."""
-    events = prepared / "events" / "rank-0000.jsonl"
-    if events.is_file():
-        (run / "events").mkdir()
-        shutil.copyfile(events, run / "events" / PREPARE_EVENTS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import disk_errors_named
-from dragoman.corpus.prepare import Progress
+from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.distributed.launch import Share, launch_workers
 from dragoman.recipe.recipe import Recipe, check_sections, digest
@@ -35,7 +35,7 @@ def run(
     workers: int | None = None,
     ranks: int | None = None,
     fresh: bool = False,
-    show: AbstractContextManager[Progress] | None = None,
+    show: AbstractContextManager[OnProgress] | None = None,
 ) -> RunDirectory:
     """Text -> shards -> checkpoints -> scores; the directory holds all of it.
 
@@ -55,7 +55,7 @@ def prepare(
     *,
     directory: Path | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     origin: Origin | None = None,
 ) -> Path:
     """Text files -> shards; returns their directory.

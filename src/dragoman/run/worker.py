@@ -325,7 +325,7 @@ def _tell_link(world: World, events: EventWriter) -> float | None:
 
 def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
     return BatchStream(
-        TokenShards.open(prepared / "train"),
+        TokenShards(prepared / "train"),
         recipe.data,
         seed=recipe.train.seed,
         rank=world.rank,

@@ -9,7 +9,6 @@ process alone writes a draft: of two, each would add its lines between those of 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
+from dragoman.base.files import try_lock
 
 _STANDARD_INPUT: Final = "standard input"
 TranslateLines = Callable[[Iterable[str], int], Iterator[list[str]]]
@@ -170,10 +170,9 @@ def _sole_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
     """The draft, to add to, kept from other processes; raises MachineError where one has it."""
     with draft.open("ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The other may have finished since, and what was opened be its output.
-            sole = os.path.samestat(os.fstat(file.fileno()), draft.stat())
-        except (BlockingIOError, FileNotFoundError):
+            sole = try_lock(file) and os.path.samestat(os.fstat(file.fileno()), draft.stat())
+        except FileNotFoundError:
             sole = False
         if not sole:
             raise MachineError(

@@ -217,7 +217,7 @@ _TELLERS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
 class ConsoleSink(EventListener):
     """Shows a run: its progress in place at the bottom, what happened as lines above.
 
-    Where the console is no terminal, progress is one line an interval.
+    If the console is no terminal, progress is one line an interval.
     quiet: only warnings, test scores and the end.
     """
 

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, BinaryIO, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -231,7 +230,7 @@ class TestScored(Payload):
 class MetricScored(Payload):
     """What one more metric says of the translations that were just scored.
 
-    text: "valid", or the name of the test set. low, high: its 95% interval; None where there is
+    text: "valid", or the name of the test set. low, high: its 95% interval; None if there is
     none.
     """
 
@@ -335,7 +334,7 @@ class GpuSampled(Payload):
 
     utilisation_share is the time in which any kernel ran, also one that only waits.
     sm_activity_share: of its multiprocessors, those that were busy; Hopper and later tell.
-    throttle_reasons: comma-separated, all that were seen, "" where the clock was free.
+    throttle_reasons: comma-separated, all that were seen, "" if the clock was free.
     ecc_errors: uncorrected ones since the driver was loaded.
     """
 
@@ -432,7 +431,7 @@ class Event:
 _Moment = Annotated[float, Field(ge=0, lt=_LARGEST)]
 
 
-class _Line(BaseModel):
+class _EventLine(BaseModel):
     """What a line must hold to be an event; its payload may be anything."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
@@ -525,12 +524,7 @@ class EventWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -560,7 +554,7 @@ def read_events(
     A line that is no event (torn by a kill, foreign) is passed over: on_damaged is called with
     its number, counted from 1. Keys of the payload that are not known here are kept, so that
     newer files can be read; keys that an older schema lacks are simply not there. Raises
-    MachineError where the file cannot be read.
+    MachineError if the file cannot be read.
     """
     try:
         with open_regular(path) as lines:
@@ -585,12 +579,12 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:
 
 
 def read_line(line: bytes) -> Event | None:
-    """The event of one line; None where the line is none."""
+    """The event of one line; None if the line is none."""
     try:
-        seen = _Line.model_validate_json(line)
+        seen = _EventLine.model_validate_json(line)
     except ValidationError:
         try:  # Python reads what strict JSON does not: halves of surrogate pairs
-            seen = _Line.model_validate(json.loads(line))
+            seen = _EventLine.model_validate(json.loads(line))
         except (ValueError, RecursionError):  # also an endless row of brackets
             return None
     return Event(

@@ -78,7 +78,7 @@ class HourlyPrice(NamedTuple):
 
 
 def hourly_price() -> HourlyPrice | None:
-    """Of this run; None where nobody has said it."""
+    """Of this run; None if nobody has said it."""
     text = os.environ.get(PRICE_VARIABLE)
     return HourlyPrice(*units.parse_money(text)) if text else None
 

@@ -99,13 +99,6 @@ class Progress:
         return tokens / float(self.interval["interval_s"])
 
     @property
-    def steps_per_s(self) -> float | None:
-        """Steps of the last interval a second."""
-        if not self.interval.get("interval_s"):
-            return None
-        return float(self.interval["steps"] / self.interval["interval_s"])
-
-    @property
     def data_wait_share(self) -> float | None:
         """The part of the last interval in which training waited for data."""
         if not self.interval.get("interval_s"):

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from dragoman.base.errors import MachineError
@@ -149,7 +148,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def _process_ticks(pids: Sequence[int]) -> int | None:
-    """Ticks of processor time that these processes have had; None where one has ended."""
+    """Ticks of processor time that these processes have had; None if one has ended."""
     ticks = 0
     try:
         for pid in pids:
@@ -242,7 +241,7 @@ class GpuProbe:
 
     def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
         self._gpus = [
-            _Gpu(
+            _GpuReadings(
                 nvml,
                 number,
                 handle,
@@ -257,7 +256,7 @@ class GpuProbe:
     def open(cls, num_gpus: int) -> Self:
         """The first `num_gpus` devices of this process, as CUDA numbers them.
 
-        Raises MachineError where the library or its binding is missing.
+        Raises MachineError if the library or its binding is missing.
         """
         try:
             nvml = import_module("pynvml")
@@ -285,7 +284,7 @@ class GpuProbe:
 
 
 @dataclass(slots=True)
-class _Gpu:
+class _GpuReadings:
     """One GPU and its readings since they were last told."""
 
     nvml: Any
@@ -341,7 +340,7 @@ class _Gpu:
         return round(sum(values) / len(values), 4) if values else None
 
     def _asked(self, ask: Callable[[], float]) -> float | None:
-        """The answer; None where this GPU does not support the question."""
+        """The answer; None if this GPU does not support the question."""
         try:
             return ask()
         except self.nvml.NVMLError:
@@ -356,7 +355,7 @@ def _uuids(num_gpus: int) -> list[str]:
 
 
 class MultiprocessorActivity:
-    """Means of one GPU between two calls; None where the GPU does not count it.
+    """Means of one GPU between two calls; None if the GPU does not count it.
 
     nvml: NVIDIA's binding, initialised. Its errors are those of a question that is not supported.
     """
@@ -420,12 +419,7 @@ class HostSampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 
@@ -475,7 +469,7 @@ def host_sampler(
     """The sampler of all that this host can tell; used by one of its ranks.
 
     disk: a path on the disk that holds the run. queued: batches that the loader holds ready.
-    interface: of the collectives, None where there are none. num_gpus: those that train here.
+    interface: of the collectives, None if there are none. num_gpus: those that train here.
     pids: of all ranks of the run on this host; none: this process is the only one.
     """
     probes: list[Probe] = []

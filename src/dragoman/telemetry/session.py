@@ -54,9 +54,9 @@ class Session(Section):
 
 @contextmanager
 def training_session(run: Path) -> Iterator[None]:
-    """Hold the run while the block trains it. Raises CheckpointError where another process does.
+    """Hold the run while the block trains it. Raises CheckpointError if another process does.
 
-    Raises MachineError where the run cannot be written to.
+    Raises MachineError if the run cannot be written to.
     """
     lock = _locked(run)
     if lock is None:
@@ -85,7 +85,7 @@ def training_session(run: Path) -> Iterator[None]:
 
 
 def read_session(run: Path) -> Session | None:
-    """The last session of a run, as it is now; None where there was none."""
+    """The last session of a run, as it is now; None if there was none."""
     try:
         session = Session.model_validate_json(read_regular(run / _RECORD, limit=_LONGEST_RECORD))
     except (OSError, ValidationError):
@@ -98,7 +98,7 @@ def read_session(run: Path) -> Session | None:
 def stop_session(run: Path, *, wait_s: float) -> Session:
     """Ask whoever trains the run to save and end, and wait for it; returns how it ended.
 
-    Raises CheckpointError where nobody trains it, MachineError where that is another machine or
+    Raises CheckpointError if nobody trains it, MachineError if that is another machine or
     takes longer.
     """
     session = read_session(run)
@@ -173,7 +173,7 @@ def _is(file: Path, wanted: os.stat_result) -> bool:
 
 
 def _locked(run: Path) -> IO[bytes] | None:
-    """The run's lock, held until it is closed; None where another process holds it."""
+    """The run's lock, held until it is closed; None if another process holds it."""
     try:
         file = open_to_append(run / _LOCK)
     except OSError as error:

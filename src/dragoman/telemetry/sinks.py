@@ -177,7 +177,7 @@ def subscribe_sinks(events: EventWriter, config: SinksConfig, *, directory: Path
     """Send what is written from now on to every tool that the config names.
 
     directory: of the run, for a library that keeps files of its own.
-    Raises MachineError where a tool's library is missing or cannot begin.
+    Raises MachineError if a tool's library is missing or cannot begin.
     """
     sinks: dict[str, EventListener] = {}
     if config.prometheus_port:

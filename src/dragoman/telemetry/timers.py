@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
@@ -127,12 +126,7 @@ class _TimedPhase:
         self.moments.append(moment)
         self._timer.begun(moment)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.moments.append(self._mark())
         self._timer.running = None
 

@@ -16,7 +16,7 @@ from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.step import StepResult
 
 
-class Interval:
+class IntervalSums:
     """Adds up updates until they are told as one event."""
 
     def __init__(self, *, world: World, sync: GradientSync, timer: PhaseTimer) -> None:

@@ -32,7 +32,7 @@ from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import TrainConfig
 from dragoman.train.divergence import Problem, diverged, not_finite
 from dragoman.train.guard import StepGuard
-from dragoman.train.interval import Interval
+from dragoman.train.interval import IntervalSums
 from dragoman.train.optimizer import LossScaler, lent
 from dragoman.train.pauses import PauseWatch
 from dragoman.train.slowness import Examination
@@ -147,7 +147,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.world = self.step.world
         self.unjudged: list[_Unjudged] = []
-        self.interval = Interval(world=self.world, sync=self.step.sync, timer=self.step.timer)
+        self.interval = IntervalSums(world=self.world, sync=self.step.sync, timer=self.step.timer)
         self.agreement = Agreement(self.world)
         self.guard = StepGuard(
             self.step.sync,

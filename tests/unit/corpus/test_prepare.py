@@ -33,7 +33,7 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 def texts_of(directory: Path, split: str) -> list[tuple[str, str]]:
     """The decoded pairs of a split."""
-    shards = TokenShards.open(directory / split)
+    shards = TokenShards(directory / split)
     sides = []
     for side, rows in (("source", shards.source), ("target", shards.target)):
         subword = Subword.load(directory / f"{side}.model")
@@ -66,7 +66,7 @@ def test_every_pair_is_in_one_split_or_rejected(tmp_path: Path) -> None:
 def test_every_split_has_lengths_that_fit_its_rows(tmp_path: Path) -> None:
     prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)
     for split in ("train", "valid", "test"):
-        shards = TokenShards.open(tmp_path / "out" / split)
+        shards = TokenShards(tmp_path / "out" / split)
         for rows, lengths in (
             (shards.source, shards.source_lengths),
             (shards.target, shards.target_lengths),
@@ -122,7 +122,7 @@ def test_pairs_of_too_many_pieces(tmp_path: Path, too_long: str) -> None:
         test_pairs=0,
     )
     facts = prepare(config, tmp_path / "out", workers=1).train
-    lengths = TokenShards.open(tmp_path / "out/train").source_lengths
+    lengths = TokenShards(tmp_path / "out/train").source_lengths
     assert lengths.max() <= 60
     if too_long == "drop":
         assert (facts.pairs, facts.truncated) == (299, 0)
@@ -235,7 +235,7 @@ def test_a_large_vocabulary_takes_four_bytes_an_id(
 ) -> None:
     monkeypatch.setattr("dragoman.corpus.shards._SHORT_IDS", 100)
     prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)
-    assert TokenShards.open(tmp_path / "out/train").source(0).dtype == np.uint32
+    assert TokenShards(tmp_path / "out/train").source(0).dtype == np.uint32
     assert len(texts_of(tmp_path / "out", "train")) == 580
 
 
@@ -250,7 +250,7 @@ def test_the_manifest_tells_what_went_in_and_what_came_out(tmp_path: Path) -> No
     assert (source.text.mb, source.text.mib) == (round(size / 1e6, 3), round(size / 2**20, 3))
     stages = [(stage.stage, stage.pairs_in, stage.pairs_out) for stage in manifest.train.stages]
     assert stages == [("clean", 600, 600), ("encode", 600, 580)]
-    shards = TokenShards.open(tmp_path / "out/train")
+    shards = TokenShards(tmp_path / "out/train")
     assert manifest.train.source_pieces == shards.source_lengths.sum()
     assert manifest.train.target_pieces == shards.target_lengths.sum()
     kept = texts_of(tmp_path / "out", "train")

@@ -39,7 +39,7 @@ def write(directory: Path, vocab_size: int = 60_000) -> tuple[list[list[int]], l
 @pytest.mark.parametrize(("vocab_size", "bytes_per_id"), [(65_536, 2), (65_537, 4)])
 def test_rows_come_back_as_written(tmp_path: Path, vocab_size: int, bytes_per_id: int) -> None:
     source, target = write(tmp_path, vocab_size)
-    shards = TokenShards.open(tmp_path)
+    shards = TokenShards(tmp_path)
     assert shards.num_pairs == 50
     assert [shards.source(i).tolist() for i in range(50)] == source
     assert [shards.target(i).tolist() for i in range(50)] == target
@@ -51,7 +51,7 @@ def test_rows_come_back_as_written(tmp_path: Path, vocab_size: int, bytes_per_id
 def test_gather_takes_any_rows_in_any_order(tmp_path: Path) -> None:
     source, target = write(tmp_path)
     indices = np.array([7, 3, 3, 49, 0])
-    pieces = TokenShards.open(tmp_path).gather(indices)
+    pieces = TokenShards(tmp_path).gather(indices)
     assert pieces[0].tolist() == [piece for i in indices for piece in source[i]]
     assert pieces[1].tolist() == [len(source[i]) for i in indices]
     assert pieces[2].tolist() == [piece for i in indices for piece in target[i]]
@@ -60,13 +60,13 @@ def test_gather_takes_any_rows_in_any_order(tmp_path: Path) -> None:
 
 def test_gathering_nothing_gives_nothing(tmp_path: Path) -> None:
     write(tmp_path)
-    pieces = TokenShards.open(tmp_path).gather(np.zeros(0, dtype=np.int64))
+    pieces = TokenShards(tmp_path).gather(np.zeros(0, dtype=np.int64))
     assert [len(part) for part in pieces] == [0, 0, 0, 0]
 
 
 def test_ids_are_mapped_not_read(tmp_path: Path) -> None:
     write(tmp_path)
-    assert isinstance(TokenShards.open(tmp_path).source(3), np.memmap)
+    assert isinstance(TokenShards(tmp_path).source(3), np.memmap)
 
 
 def test_rows_can_be_selected_and_truncated() -> None:
@@ -86,7 +86,7 @@ def test_a_damaged_split_names_the_file(tmp_path: Path, damage: str) -> None:
     else:
         path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CorpusError, match=r"target_ids\.npy.*run dragoman prepare again"):
-        TokenShards.open(tmp_path)
+        TokenShards(tmp_path)
 
 
 @pytest.mark.parametrize("size", [10, 100_000])

@@ -7,7 +7,7 @@ import pytest
 from dragoman.telemetry.progress import Best, Progress
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED, event
 
-RATES = {"tokens_per_s", "steps_per_s", "data_wait_share"}
+RATES = {"tokens_per_s", "data_wait_share"}
 
 
 def _unknown(progress: Progress) -> set[str]:
@@ -54,7 +54,6 @@ def test_rates_are_those_of_the_last_interval() -> None:
     progress = _after(intervals=3)
     assert progress.step == 300
     assert progress.tokens_per_s == 410_000 / 40
-    assert progress.steps_per_s == 2.5
     assert progress.data_wait_share == pytest.approx(0.002)
 
 

@@ -7,7 +7,6 @@ the same events and share the device.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base.errors import MachineError
+from dragoman.base.files import try_lock
 from dragoman.cluster.agent import network
 
 _GONE_S: Final = 10.0
@@ -35,7 +35,7 @@ def sole_agent(logs: Path) -> Iterator[None]:
     path = logs / f"agent-{socket.gethostname()}.pid"
     with path.open("a+") as record:
         deadline = time.monotonic() + _GONE_S
-        while not _locked(record.fileno()):
+        while not try_lock(record.fileno()):
             record.seek(0)
             _end(record.read())
             if time.monotonic() > deadline:
@@ -47,14 +47,6 @@ def sole_agent(logs: Path) -> Iterator[None]:
         record.write(str(os.getpid()))
         record.flush()
         yield
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _end(text: str) -> None:
