@@ -113,7 +113,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """
     if isinstance(error, DragomanError):
         return str(error), error.exit_code
-    if isinstance(error, BrokenPipeError) and error.filename in (None, STANDARD_OUTPUT):
+    if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
         discard_output()  # the reader of our output has gone, as `| head` does
         return "", 0
     # An import that Ctrl-C broke off may say that a package is damaged.

@@ -63,6 +63,7 @@ class Parcel:
             with contextlib.suppress(BrokenPipeError):
                 if wanted:
                     self._write(process.stdin)
+            with contextlib.suppress(BrokenPipeError):  # of what could not be written
                 process.stdin.close()
             said = process.stderr.read(ssh.MOST_ERROR_BYTES)
         if process.returncode:

@@ -111,8 +111,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_of_another_site(self) -> bool:
         """Whether a page of another site asks for this; a link may lead to our page."""
-        site, mode = self.headers.get("Sec-Fetch-Site"), self.headers.get("Sec-Fetch-Mode")
-        origin = self.headers.get("Origin")
+        given = [self.headers.get_all(f"Sec-Fetch-{what}", []) for what in ("Site", "Mode")]
+        given.append(self.headers.get_all("Origin", []))
+        if any(len(values) > 1 for values in given):
+            return True  # which of them a browser meant is anybody's guess
+        site, mode, origin = (values[0] if values else None for values in given)
         if origin is not None and origin not in {f"http://{name}" for name in self.server.names}:
             return True
         is_link = self.path == "/" and mode == "navigate"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import MachineError
 from dragoman.cluster import unpack
 from dragoman.cluster.copying import (
     Parcel,
@@ -19,6 +21,7 @@ from dragoman.cluster.copying import (
     read_code,
 )
 from dragoman.cluster.hosts import Host
+from dragoman.cluster.ssh import BEGIN
 
 
 def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -58,6 +61,19 @@ def test_what_comes_to_no_end_is_not_there(tmp_path: Path, stream: bytes) -> Non
     parcel = Parcel("data/1", {"a": b"one", "b": b"two"})
     assert received(parcel, stream, tmp_path).returncode != 0
     assert list((tmp_path / "there/data").iterdir()) == []
+
+
+def test_a_host_without_room_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends while much is on its way; a broken pipe is not the end of our own output."""
+    program = tmp_path / "ssh"
+    program.write_text(
+        f"#!/bin/sh\necho {BEGIN}; echo want\n"
+        "head -c 4000 > /dev/null; echo 'No space left on device' >&2; exit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(MachineError, match=r"alpha: .*exit code 1: No space left on device"):
+        Parcel("data/1", {"a": b"x" * (8 << 20)}).send(Host(address="a", name="alpha", slots=1))
 
 
 def link() -> tuple[tarfile.TarInfo, bytes]:

@@ -108,6 +108,18 @@ def test_pages_of_other_sites_are_refused(server: WatchServer) -> None:
     assert _get(server, "/live", **link)[0] == 403
 
 
+def test_a_request_names_one_origin(server: WatchServer) -> None:
+    own = server.address.rstrip("/")
+    head = f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}"
+    assert _raw(server, f"{head}\r\nOrigin: {own}") == 200
+    for second in (own, "https://elsewhere.example"):
+        for one, other in ((own, second), (second, own)):
+            assert _raw(server, f"{head}\r\nOrigin: {one}\r\nOrigin: {other}") == 403
+    site = "\r\nSec-Fetch-Site: "
+    assert _raw(server, f"{head}{site}same-origin") == 200
+    assert _raw(server, f"{head}{site}same-origin{site}cross-site") == 403
+
+
 def test_a_request_names_one_host(server: WatchServer) -> None:
     own = f"127.0.0.1:{server.server_port}"
     assert _raw(server, f"GET /live HTTP/1.1\r\nHost: {own}") == 200
