@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dragoman.base import units
@@ -22,8 +22,11 @@ from dragoman.telemetry.host import (
 )
 
 WINDOW_STEPS: Final = 10
-_LONG_WINDOW_STEPS: Final = 50
-"""For strategies that wait for others now and then alone."""
+_FEWEST_STEPS: Final = 5
+"""Judged where a wait that comes now and then has just ended."""
+_KNOWN_WAITS: Final = 2
+_KEPT_WAITS: Final = 3
+"""Their median counts: one long wait alone is no slow network."""
 _USUAL_WINDOWS: Final = 20
 """Windows without a complaint whose median tells what is usual."""
 _MOST: Final = 0.75
@@ -126,14 +129,15 @@ class _Turn:
 
 @dataclass
 class StepGuard:
-    """Looks at the last ten steps of this rank; at fifty with a strategy that waits now and then.
+    """Looks at the last ten steps of this rank.
 
     expected_s: of a step by the plan; where there is none, what is usual: the median of windows
     that were not slow. A network that was slow from the beginning is told of, too: by how long the
     first steps waited for it.
 
     What counts is the median step. Strategies that wait now and then would pass under it: with them
-    the mean of all steps but the slowest counts.
+    it is the median of what a step takes beside its waits, and to that comes the wait of a step,
+    over all steps from one exchange to the next: the median of the last three.
 
     judges_steps: one rank speaks for all. watches_card: one rank of each host looks at its network
     card. price: of all machines, where it is known. alone: no other rank has to be asked why steps
@@ -162,12 +166,21 @@ class StepGuard:
     _card: Card | None = field(default=None, init=False)
     _first: _Turn | None = field(default=None, init=False)
     """The first update of this process."""
+    _own_s: list[float] = field(default_factory=list, init=False)
+    """Seconds of a step beside its waits, by update of this window."""
+    _seen_exposed_s: float = field(default=0.0, init=False)
+    _since_wait: list[_Turn] | None = field(default=None, init=False)
+    """The waits of the updates since the last exchange; None until the first has passed."""
+    _waits: deque[_Turn] = field(
+        default_factory=lambda: deque[_Turn](maxlen=_KEPT_WAITS), init=False
+    )
+    """From each exchange to the next: what a step waited."""
+    _know_waits: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._card = Card.read()
         self._host = socket.gethostname()
         self._planned = self.expected_s is not None
-        self._window = WINDOW_STEPS if self.sync.period == 1 else _LONG_WINDOW_STEPS
         self.last = Window(self.rank, self._host, 0, 0.0, 0.0, 0.0)
 
     def see(self, *, step: int, steps: int, seconds_s: float, data_wait_s: float) -> Alert | None:
@@ -178,20 +191,16 @@ class StepGuard:
         if self._first is None:
             self._first = update
         if self._steps <= 0:
-            self._exposed_s = self.sync.exposed_s
+            self._exposed_s = self._seen_exposed_s = self.sync.exposed_s
             return None
         self._times_s.append(seconds_s)
         self._recent.append(update)
         self._data_wait_s += data_wait_s
-        if self._steps < self._window or len(self._times_s) < 2:
+        exchanged = self.sync.period > 1 and self._take_in_waits(update)
+        enough = _FEWEST_STEPS if exchanged else WINDOW_STEPS
+        if self._steps < enough or len(self._times_s) < 2:
             return None
-        whole_s, waited_s = sum(self._times_s), self.sync.exposed_s - self._exposed_s
-        self.last = Window(self.rank, self._host, self._steps, whole_s, waited_s, self._data_wait_s)
-        steps_in_all_but_one = self._steps * (len(self._times_s) - 1) / len(self._times_s)
-        step_s = (whole_s - max(self._times_s)) / steps_in_all_but_one
-        if self.sync.period == 1:  # no step waits more than others do: a few odd ones are noise
-            middle_s = statistics.median(one.step_s for one in self._window_steps())
-            step_s = min(step_s, middle_s)
+        step_s = self._step_s() if self.sync.period == 1 else self._step_with_waits_s()
         changed = self._card_changed()
         alert = self._judge(step_s, self.max_steps - step, changed) if self.judges_steps else None
         if alert is None and self.found is None and changed and self.watches_card:
@@ -199,6 +208,56 @@ class StepGuard:
             alert = Alert(severity="warning", cause=cause, remedy=SEE_CARD)
         self._restart()
         return alert
+
+    def _step_s(self) -> float:
+        """Of this window, for a strategy with which each step waits alike: a few odd ones are
+        noise."""
+        whole_s, waited_s = sum(self._times_s), self.sync.exposed_s - self._exposed_s
+        self.last = Window(self.rank, self._host, self._steps, whole_s, waited_s, self._data_wait_s)
+        steps_in_all_but_one = self._steps * (len(self._times_s) - 1) / len(self._times_s)
+        step_s = (whole_s - max(self._times_s)) / steps_in_all_but_one
+        return min(step_s, statistics.median(one.step_s for one in self._window_steps()))
+
+    def _take_in_waits(self, update: _Turn) -> bool:
+        """Note what an update waited; whether an exchange with other ranks ended with it."""
+        waited_s = self.sync.exposed_s - self._seen_exposed_s
+        self._seen_exposed_s = self.sync.exposed_s
+        self._own_s.append(update.step_s - waited_s / update.steps)
+        if self._since_wait is not None:
+            self._since_wait.append(replace(update, step_s=waited_s / update.steps))
+        if not self.sync.settled:
+            return False
+        if self._since_wait:
+            first, steps = self._since_wait[0], sum(one.steps for one in self._since_wait)
+            all_s = sum(one.step_s * one.steps for one in self._since_wait)
+            self._waits.append(_Turn(first.first, first.began, steps, all_s / steps))
+            if len(self._waits) == _KNOWN_WAITS and not self._know_waits:
+                # Until now a step seemed to take no longer than its own work.
+                self._know_waits = True
+                self._usual_s.clear()
+                self.expected_s = self.expected_s if self._planned else None
+                self._told_s = None
+        self._since_wait = []
+        return True
+
+    def _step_with_waits_s(self) -> float:
+        """Of this window, for a strategy with which some steps wait for all the others."""
+        own_s, wait_s = statistics.median(self._own_s), self._wait_s
+        step_s = own_s + wait_s
+        self.last = Window(
+            self.rank,
+            self._host,
+            self._steps,
+            step_s * self._steps,
+            wait_s * self._steps,
+            self._data_wait_s,
+        )
+        return step_s
+
+    @property
+    def _wait_s(self) -> float:
+        """Of a step, by the last exchanges; 0 where too few have passed, or each step waits."""
+        return statistics.median(one.step_s for one in self._waits) if self._know_waits else 0.0
 
     def _judge(self, step_s: float, left: int, changed: str) -> Alert | None:
         first = self.expected_s is None
@@ -243,6 +302,9 @@ class StepGuard:
 
         With a strategy that waits now and then there may be no such step: then the window counts.
         """
+        if self._wait_s > step_s / 2:
+            slow = [one for one in self._waits if one.step_s >= self._wait_s / 2]
+            return _Turn(slow[0].first, slow[0].began, sum(one.steps for one in slow), step_s)
         recent = list(self._recent)
         between_s = math.sqrt(before_s * step_s)
         turned = [(one.step_s > between_s) is (step_s > before_s) for one in recent]
@@ -284,6 +346,7 @@ class StepGuard:
         while len(self._recent) > 2 * len(self._times_s):
             self._recent.popleft()
         self._times_s.clear()
+        self._own_s.clear()
         self._steps = 0
         self._data_wait_s = 0.0
         self._exposed_s = self.sync.exposed_s

@@ -40,6 +40,9 @@ _SILENT_S: Final = 2.5
 _WRITE_EVERY: Final = 2
 """Looks: a rank says once a second where it stands."""
 _END_S: Final = 2.0
+_ENDED: Final = "ended"
+"""What a rank does that has left: its silence means nothing."""
+_LOOK_AT_IT: Final = "look at that machine: its memory, its load, whether the process was stopped"
 _WORDS: Final = {
     "data_wait": "in the wait for data",
     "forward": "in the forward pass",
@@ -60,9 +63,13 @@ class _Missed:
 
 @dataclass(slots=True)
 class _Wait:
-    """This rank waits, with `step` updates made, since `began` by the monotonic clock."""
+    """This rank waits, or may wait, with `step` updates made, since `began` by the monotonic clock.
+
+    doing: "sync", or one of OUTSIDE_STEPS, between which ranks meet as well.
+    """
 
     step: int
+    doing: str
     began: float
     missed: dict[int, _Missed] = field(default_factory=dict)
 
@@ -142,6 +149,10 @@ class PauseWatch:
                     self._wait = None
                 with contextlib.suppress(OSError, RuntimeError):  # the board is out of reach
                     self._look(time.monotonic())
+        if self._board is not None:
+            with contextlib.suppress(OSError, RuntimeError):
+                ended = Standing(self._host, self._beat + 1, self._step, _ENDED)
+                self._board.write(self._world.rank, ended)
 
     def _tell_own(self, seconds_s: float, step: int, doing: str) -> None:
         began = time.time() - seconds_s
@@ -154,20 +165,21 @@ class PauseWatch:
         self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=step)
 
     def _look(self, now: float) -> None:
-        """Say where this rank stands; while it waits for long, see who is missing."""
+        """Say where this rank stands; while it waits, or may wait, see who is missing."""
         if self._board is None:
             return
         step, doing = self._step, self._doing
         self._beat += 1
         if self._beat % _WRITE_EVERY == 1:
             self._board.write(self._world.rank, Standing(self._host, self._beat, step, doing))
-        if self._wait is not None and (doing != "sync" or self._wait.step != step):
+        if self._wait is not None and (self._wait.doing != doing or self._wait.step != step):
             self._tell_back(self._wait, now)
             self._wait = None
-        if doing == "sync" and self._wait is None:
-            self._wait = _Wait(step, now)
+        if self._wait is None and (doing == "sync" or doing in OUTSIDE_STEPS):
+            self._wait = _Wait(step, doing, now)
         if self._wait is not None and now - self._wait.began >= _READ_AFTER_S:
-            self._look_for(self._wait, self._board.read(), now)
+            look_for = self._look_for if doing == "sync" else self._look_for_silent
+            look_for(self._wait, self._board.read(), now)
 
     def _look_for(self, wait: _Wait, standings: Mapping[int, Standing], now: float) -> None:
         """Alert where others have not come for long; the first rank that waits speaks for all."""
@@ -182,6 +194,37 @@ class PauseWatch:
         if speaks and now - wait.began >= self._late_s:
             for rank, seen in wait.missed.items():
                 self._tell_missing(rank, seen, wait, now)
+
+    def _look_for_silent(self, wait: _Wait, standings: Mapping[int, Standing], now: float) -> None:
+        """Alert where others do not live: between steps it is not known who waits for whom."""
+        for rank, one in standings.items():
+            if rank == self._world.rank:
+                continue
+            seen = wait.missed.setdefault(rank, _Missed(one, now))
+            if one.beat != seen.standing.beat:
+                if seen.told:
+                    self._tell_one_back(rank, seen, wait.step, now - seen.heard_at)
+                wait.missed[rank] = _Missed(one, now)
+        silent = {
+            rank
+            for rank, seen in wait.missed.items()
+            if now - seen.heard_at >= LATE_S and seen.standing.doing != _ENDED
+        }
+        if min(set(range(self._world.world_size)) - silent) != self._world.rank:
+            return
+        for rank in silent:
+            seen = wait.missed[rank]
+            if not seen.told:
+                seen.told = True
+                silent_s = now - seen.heard_at
+                cause = (
+                    f"{_name(rank, seen.standing.host)} has given no sign of life for "
+                    f"{_long(silent_s)}, since {_clock(time.time() - silent_s)}, while the others "
+                    f"were {_where(wait.step, wait.doing)}"
+                )
+                self._events.write(
+                    Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT), step=wait.step
+                )
 
     @property
     def _late_s(self) -> float:
@@ -203,21 +246,23 @@ class PauseWatch:
             f"{units.COUNT.text(wait.step + 1)} for {_long(now - wait.began)}, and "
             f"the others wait: {state}"
         )
-        remedy = "look at that machine: its memory, its load, whether the process was stopped"
-        self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=wait.step)
+        alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
+        self._events.write(alert, step=wait.step)
 
     def _tell_back(self, wait: _Wait, now: float) -> None:
-        """This rank waits no more: those who were missing have come."""
-        seconds_s = now - wait.began
+        """This rank goes on: those who were missing have come."""
         for rank, seen in wait.missed.items():
-            if not seen.told:
-                continue
-            one = seen.standing
-            began = time.time() - seconds_s
-            self._write(rank, one.host, began, seconds_s, wait.step, one.doing, own=False)
-            cause = f"{_name(rank, one.host)} goes on; the others waited {_long(seconds_s)} for it"
-            alert = Alert(severity="info", cause=cause, remedy="nothing is to be done")
-            self._events.write(alert, step=wait.step)
+            if seen.told:
+                since = wait.began if wait.doing == "sync" else seen.heard_at
+                self._tell_one_back(rank, seen, wait.step, now - since)
+
+    def _tell_one_back(self, rank: int, seen: _Missed, step: int, seconds_s: float) -> None:
+        one = seen.standing
+        began = time.time() - seconds_s
+        self._write(rank, one.host, began, seconds_s, step, one.doing, own=False)
+        cause = f"{_name(rank, one.host)} goes on; the others waited {_long(seconds_s)} for it"
+        alert = Alert(severity="info", cause=cause, remedy="nothing is to be done")
+        self._events.write(alert, step=step)
 
     def _write(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,92 @@ def test_a_few_odd_steps_are_noise() -> None:
         seconds_s = 6.0 if step % 4 == 0 else 1.0
         assert guard.see(step=step, steps=1, seconds_s=seconds_s, data_wait_s=0.0) is None
     assert guard.last.own_step_s >= 2.0, "their mean is"
+
+
+class SeldomSync(WaitingSync):
+    """A strategy that waits for all ranks at each `gap`-th step alone, as DiLoCo does."""
+
+    def __init__(self, *, gap: int, fragments: int = 1) -> None:
+        super().__init__(nn.Linear(1, 1))
+        self.gap = gap
+        self.period = gap * fragments
+        self.is_settled = True
+
+    @property
+    def settled(self) -> bool:
+        return self.is_settled
+
+
+def seldom_waiting(
+    gap: int,
+    own_s: Callable[[int], float],
+    wait_s: Callable[[int], float],
+    *,
+    steps: int = 1000,
+    fragments: int = 4,
+    max_steps: int = 100_000,
+) -> list[tuple[int, Alert]]:
+    """The alerts of a run, by step: its own work of a step, and the wait at an exchange."""
+    sync = SeldomSync(gap=gap, fragments=fragments)
+    guard = StepGuard(sync, max_steps=max_steps)
+    alerts = []
+    for step in range(1, steps + 1):
+        sync.is_settled = step % gap == 0
+        waited_s = wait_s(step) if sync.is_settled else 0.0
+        sync.waited_s += waited_s
+        alert = guard.see(step=step, steps=1, seconds_s=own_s(step) + waited_s, data_wait_s=0.0)
+        if alert is not None:
+            alerts.append((step, alert))
+    return alerts
+
+
+SLOW_FROM = 643
+"""In the middle of a window."""
+
+
+@pytest.mark.parametrize("gap", [1, 2, 5, 25, 100])
+def test_slow_work_is_noticed_however_seldom_ranks_meet(gap: int) -> None:
+    ((step, alert),) = seldom_waiting(
+        gap, lambda step: 0.3 if step >= SLOW_FROM else 0.1, lambda _step: 0.02 * gap, fragments=4
+    )
+    assert SLOW_FROM < step <= SLOW_FROM + 20
+    assert re.search(r"took 3[02]0(\.0)? ms/step, 120(\.0)? ms/step was usual", alert.cause)
+    assert "it is the compute itself" in alert.cause
+
+
+@pytest.mark.parametrize("gap", [1, 2, 5, 10])
+def test_a_slow_network_is_noticed_within_twenty_steps_of_a_strategy_that_seldom_waits(
+    gap: int,
+) -> None:
+    ((step, alert),) = seldom_waiting(
+        gap, lambda _step: 0.1, lambda step: (1.0 if step >= SLOW_FROM else 0.02) * gap
+    )
+    assert SLOW_FROM < step <= SLOW_FROM + 20
+    assert re.search(r"1\.100 s/step, 120(\.0)? ms/step was usual", alert.cause), alert.cause
+    assert "waits for other ranks and the network" in alert.cause
+    since = int(alert.cause.split("since step ")[1].split(",")[0])
+    assert SLOW_FROM - gap < since <= SLOW_FROM + gap
+
+
+def test_a_slow_network_is_noticed_at_the_second_slow_exchange() -> None:
+    ((step, alert),) = seldom_waiting(
+        100, lambda _step: 0.1, lambda step: 100.0 if step >= SLOW_FROM else 2.0, fragments=1
+    )
+    assert step == 800
+    assert "since step 601, " in alert.cause
+
+
+@pytest.mark.parametrize("gap", [1, 5, 25, 100])
+def test_one_long_wait_and_a_few_odd_steps_are_noise_also_where_waits_are_seldom(gap: int) -> None:
+    odd = -(-SLOW_FROM // gap) * gap
+    assert not seldom_waiting(
+        gap,
+        lambda step: 2.0 if step % 7 == 0 else 0.1,
+        lambda step: 60.0 if step == odd else 0.05 * gap,
+    )
+
+
+def test_a_network_that_is_slow_from_the_start_is_told_of_where_waits_are_seldom() -> None:
+    ((step, alert),) = seldom_waiting(25, lambda _step: 0.1, lambda _step: 25.0)
+    assert step <= 100
+    assert re.search(r"took 1\.100 s/step, 100(\.0)? ms/step without waiting", alert.cause)
