@@ -132,7 +132,8 @@ def test_the_link_is_in_every_plan_with_its_source() -> None:
 
 def test_processes_of_one_host_are_planned_with_5_gb_a_second() -> None:
     made = planned("a:4", "cpu", recipe="demo")
-    assert json.loads(plan_as_json(made))["inside_bytes_per_s"] == 5e9
+    (host,) = json.loads(plan_as_json(made))["hosts"]
+    assert host["inside_bytes_per_s"] == 5e9
     given = planned("a:4", "cpu", recipe="demo", gpu_link="5 GB/s")
     sync, same = (
         next(row.prediction for row in one.strategies if row.prediction.strategy == "sync")
