@@ -22,11 +22,22 @@ def listening(host: LabHost) -> set[str]:
     return {line.split()[4].rpartition(":")[0] for line in lines}
 
 
+def most_connections(host: LabHost) -> int:
+    """How many connections sshd had at once, at most."""
+    opened = most = 0
+    for line in (host.home / "sshd.log").read_text().splitlines():
+        opened += line.startswith("Accepted publickey")
+        opened -= line.startswith("Disconnected from")
+        most = max(most, opened)
+    return most
+
+
 def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
     training = desk.train(*ENDLESS)
     wait_until(desk.trains)
     assert desk.status()["state"] == "running"
     for host in desk.lab.hosts:
+        assert most_connections(host) == 1
         assert listening(host) <= {host.address, "127.0.0.1"}
     second = desk.run("train", str(desk.run_directory()), "--hosts", "hosts.toml")
     assert second.returncode == 1

@@ -4,19 +4,28 @@ Host keys are verified, nothing asks for a password, no key leaves this machine.
 is a list of words, quoted for the one shell that sshd puts between: nothing else interprets it.
 That shell may greet people on its standard output (an `echo` in a .bashrc), so it says a word of
 ours where the greeting ends and what the program prints begins.
+
+This process logs in to each host once. Further programs on the host share that connection
+(ControlMaster of ssh_config(5)); if it is lost, the next program logs in again.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import hashlib
 import os
 import re
 import selectors
 import shlex
 import subprocess
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import IO, Final
 
 from dragoman.base import units
@@ -39,6 +48,8 @@ _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _starting: Final = threading.Lock()
+_logins: Final[dict[str, list[str]]] = {}
+"""Whom ssh logged in to, by the socket of the connection."""
 NO_LOGIN: Final = 255
 _NO_PROGRAM: Final = 127
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(?!dragoman)([^']+)'")
@@ -48,17 +59,26 @@ _OPTIONS: Final = {
     "ConnectTimeout": str(CONNECT_S),
     "ServerAliveInterval": str(_ALIVE_EVERY_S),
     "ServerAliveCountMax": str(LOST_AFTER_S // _ALIVE_EVERY_S),
-    # A connection that the user's own ssh shares would be found dead by its settings, not by these.
-    "ControlPath": "none",
     "ForwardAgent": "no",
     "ClearAllForwardings": "yes",
     "LogLevel": "ERROR",
 }
 
 
-def ssh_command(host: Host, arguments: Sequence[str]) -> list[str]:
-    """The local command that runs these arguments on the host, in the home of its user."""
-    options = [word for key, value in _OPTIONS.items() for word in ("-o", f"{key}={value}")]
+_SHARED: Final = {"ControlMaster": "auto", "ControlPersist": "300"}
+"""The connection outlives its last program by 5 minutes at most, if this process is killed."""
+_CLOSE_S: Final = 5.0
+
+
+def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -> list[str]:
+    """The local command that runs these arguments on the host, in the home of its user.
+
+    socket: of the connection to share; "none" logs in anew. A connection that the user's own ssh
+    shares is never used: it would be found dead by that one's settings, not by these.
+    """
+    sharing = {"ControlPath": socket} | ({} if socket == "none" else _SHARED)
+    settings = (_OPTIONS | sharing).items()
+    options = [word for key, value in settings for word in ("-o", f"{key}={value}")]
     place = ["--", host.login or host.address]
     command = f"echo {BEGIN} && exec {shlex.join(arguments)}"
     return ["ssh", "-T", *options, *_target(host), *place, command]
@@ -77,7 +97,7 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
     """
     try:
         process = subprocess.Popen(
-            ssh_command(host, arguments),
+            ssh_command(host, arguments, socket=_socket(host)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -92,6 +112,38 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
     with _starting:
         _started.add(process)
     return process
+
+
+def _socket(host: Host) -> str:
+    """Where this process shares its connection to a host; "none" if there is no room for it."""
+    folder = _sockets()
+    if folder is None:
+        return "none"
+    target = [*_target(host), host.login or host.address]
+    socket = str(folder / hashlib.sha256("\0".join(target).encode()).hexdigest()[:16])
+    with _starting:
+        _logins[socket] = [*_target(host), "--", host.login or host.address]
+    return socket
+
+
+@cache
+def _sockets() -> Path | None:
+    """A folder for the sockets, removed at exit. Its path is short: a socket's has 107 bytes."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="dragoman-ssh-", dir="/tmp")
+    except OSError:
+        return None
+    atexit.register(folder.cleanup)
+    atexit.register(_close_connections)
+    return Path(folder.name)
+
+
+def _close_connections() -> None:
+    """End the connections that no program uses any more, so that none waits for its 5 minutes."""
+    for socket, target in _logins.items():
+        command = ["ssh", "-O", "stop", "-o", f"ControlPath={socket}", *target]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, timeout=_CLOSE_S, check=False)
 
 
 def hang_up() -> None:

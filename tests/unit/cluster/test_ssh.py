@@ -33,6 +33,7 @@ def test_keys_are_verified_and_nothing_is_asked() -> None:
     options = {command[place + 1] for place, word in enumerate(command) if word == "-o"}
     assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no"} <= options
     assert "ControlPath=none" in options
+    assert "ControlMaster=auto" not in options
     assert command[command.index("-l") + 1] == "ann"
     assert command[command.index("-p") + 1] == "2222"
 
