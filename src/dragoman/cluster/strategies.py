@@ -255,36 +255,26 @@ class Prediction:
 def plain(cluster: Cluster, workload: Workload) -> Prediction:
     """What others do: fp32 gradients around one ring of all ranks, each step."""
     size = workload.num_parameters * step_time.FP32_BYTES
-    buckets = step_time.bucket_bytes(workload.shapes)
-    network_s = cluster.flat_s(size, num_collectives=len(buckets))
-    return Prediction(
-        "plain",
-        "plain fp32",
-        cluster.compute_s,
-        cluster.compute_s + _exposed_s(cluster, workload, network_s),
-        cluster.flat_bytes(size),
-    )
+    network_s = cluster.flat_s(size, num_collectives=len(step_time.bucket_bytes(workload.shapes)))
+    waits_s = _exposed_s(cluster, workload, network_s)
+    return _prediction(cluster, "plain", "plain fp32", waits_s, cluster.flat_bytes(size))
 
 
 def sync(cluster: Cluster, workload: Workload) -> Prediction:
     """Gradients each step, bf16 between hosts; reduced inside each host first, in fp32."""
-    exposed_s, wire_bytes = _bf16(cluster, workload)
-    return Prediction(
-        "sync", "sync bf16", cluster.compute_s, cluster.compute_s + exposed_s, wire_bytes
-    )
+    size = workload.num_parameters * step_time.BF16_BYTES
+    buckets = step_time.bucket_bytes(workload.shapes)
+    network_s = _inside_s(cluster, workload)
+    network_s += cluster.between_hosts_s(size, num_collectives=len(buckets))
+    waits_s = _exposed_s(cluster, workload, network_s)
+    return _prediction(cluster, "sync", "sync bf16", waits_s, cluster.between_hosts_bytes(size))
 
 
 def accumulate(cluster: Cluster, workload: Workload, *, every: int) -> Prediction:
     """`sync`, but only after every so many micro-batches of the recipe's size."""
-    exposed_s, wire_bytes = _bf16(cluster, workload)
-    return Prediction(
-        "accum",
-        f"accum K={every}",
-        cluster.compute_s,
-        cluster.compute_s + exposed_s / every,
-        wire_bytes / every,
-        every,
-    )
+    synced = sync(cluster, workload)
+    waits_s, wire_bytes = synced.exposed_s / every, synced.wire_bytes / every
+    return _prediction(cluster, "accum", f"accum K={every}", waits_s, wire_bytes, every=every)
 
 
 def most_accumulation(workload: Workload) -> int:
@@ -294,17 +284,33 @@ def most_accumulation(workload: Workload) -> int:
     return int(min(by_tokens, by_updates, MOST_ACCUMULATION))
 
 
-def diloco(cluster: Cluster, workload: Workload, *, every: int) -> Prediction:
-    """Local steps on each host; every so many of them the hosts wait for their average."""
-    size, network_s, local_s = _movements(cluster, workload, 1)
-    own_s = cluster.diloco_s(workload)
-    return Prediction(
+def diloco(
+    cluster: Cluster, workload: Workload, *, every: int, num_fragments: int = 0, delay: int = 0
+) -> Prediction:
+    """Local steps on each host; in every so many the hosts sum what these have moved, once.
+
+    num_fragments: parts that are summed one after the other, each while so many steps as `delay`
+    go on; 0: all wait for the whole.
+    """
+    size = workload.num_parameters * step_time.FP4_BYTES
+    parts = max(1, num_fragments)
+    summing_s = _exposed_s(cluster, workload, _inside_s(cluster, workload))
+    waits_s = step_time.streaming_exposed_s(
+        cluster.compute_s + summing_s,
+        cluster.between_hosts_s(size, num_collectives=parts) / parts,
+        sync_every=every,
+        num_fragments=parts,
+        delay=delay,
+    )
+    return _prediction(
+        cluster,
         "diloco",
-        f"diloco H={every}",
-        cluster.compute_s,
-        local_s + (network_s + own_s) / every,
+        f"diloco H={every}" + (f" F={num_fragments}" if num_fragments else ""),
+        summing_s + waits_s + cluster.diloco_s(workload) / every,
         cluster.between_hosts_bytes(size) / every,
-        every,
+        every=every,
+        num_fragments=num_fragments,
+        delay=delay,
     )
 
 
@@ -315,55 +321,38 @@ def streaming(cluster: Cluster, workload: Workload) -> Prediction:
     the one whose gradients are youngest when they arrive: on average they are H/2 steps old when
     they leave, and H/F more when they arrive.
     """
-    counts = range(1, MOST_FRAGMENTS + 1)
-    plans = [_streamed(cluster, workload, count) for count in counts]
+    size = workload.num_parameters * step_time.FP4_BYTES
+    local_s = cluster.compute_s + _exposed_s(cluster, workload, _inside_s(cluster, workload))
+    plans = []
+    for count in range(1, MOST_FRAGMENTS + 1):
+        fragment_s = cluster.between_hosts_s(size, num_collectives=count) / count
+        hidden = math.ceil(DELAY_MARGIN * fragment_s / local_s)
+        gap = min(max(1, hidden), MOST_SYNC_EVERY // count)
+        plans.append(diloco(cluster, workload, every=gap * count, num_fragments=count, delay=gap))
     best_s = min(plan.step_s for plan in plans)
     good = [plan for plan in plans if plan.step_s <= MOST_STEP_RATIO * best_s]
     return min(good, key=lambda plan: plan.every / 2 + plan.delay)
-
-
-def _streamed(cluster: Cluster, workload: Workload, num_fragments: int) -> Prediction:
-    size, network_s, local_s = _movements(cluster, workload, num_fragments)
-    fragment_s = network_s / num_fragments
-    hidden = math.ceil(DELAY_MARGIN * fragment_s / local_s)
-    gap = min(max(1, hidden), MOST_SYNC_EVERY // num_fragments)
-    every = gap * num_fragments
-    exposed_s = step_time.streaming_exposed_s(
-        local_s, fragment_s, sync_every=every, num_fragments=num_fragments, delay=gap
-    )
-    return Prediction(
-        "diloco",
-        f"diloco H={every} F={num_fragments}",
-        cluster.compute_s,
-        local_s + exposed_s + cluster.diloco_s(workload) / every,
-        cluster.between_hosts_bytes(size) / every,
-        every,
-        num_fragments,
-        gap,
-    )
 
 
 def powersgd(cluster: Cluster, workload: Workload) -> Prediction:
     """Low-rank factors of the gradients in one bucket after backward, each step."""
     size = step_time.powersgd_bytes(workload.shapes, rank=POWERSGD_RANK)
     own_s = cluster.compute_s * step_time.POWERSGD_COMPUTE
-    return Prediction(
-        "powersgd",
-        f"powersgd r={POWERSGD_RANK}",
-        own_s,
-        own_s + cluster.flat_s(size, num_collectives=2),
-        cluster.flat_bytes(size),
-    )
+    step_s = own_s + cluster.flat_s(size, num_collectives=2)
+    label = f"powersgd r={POWERSGD_RANK}"
+    return Prediction("powersgd", label, own_s, step_s, cluster.flat_bytes(size))
 
 
-def _bf16(cluster: Cluster, workload: Workload) -> tuple[float, float]:
-    """Exposed seconds and bytes of one synchronisation of gradients, bf16 between hosts."""
-    size = workload.num_parameters * step_time.BF16_BYTES
-    buckets = step_time.bucket_bytes(workload.shapes)
-    between_s = cluster.between_hosts_s(size, num_collectives=len(buckets))
-    inside_s = cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
-    network_s = inside_s + between_s
-    return _exposed_s(cluster, workload, network_s), cluster.between_hosts_bytes(size)
+def _prediction(
+    cluster: Cluster, strategy: str, label: str, waits_s: float, wire_bytes: float, **more: int
+) -> Prediction:
+    compute_s = cluster.compute_s
+    return Prediction(strategy, label, compute_s, compute_s + waits_s, wire_bytes, **more)
+
+
+def _inside_s(cluster: Cluster, workload: Workload) -> float:
+    """One sum of gradients, in fp32, among the ranks of each host."""
+    return cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
 
 
 def _exposed_s(cluster: Cluster, workload: Workload, network_s: float) -> float:
@@ -374,16 +363,6 @@ def _exposed_s(cluster: Cluster, workload: Workload, network_s: float) -> float:
         network_s,
         last_share=buckets[-1] / sum(buckets),
     )
-
-
-def _movements(
-    cluster: Cluster, workload: Workload, num_fragments: int
-) -> tuple[float, float, float]:
-    """DiLoCo's bytes of all fragments in four bits, seconds to sum them, and of a local step."""
-    size = workload.num_parameters * step_time.FP4_BYTES
-    inside_s = cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
-    network_s = cluster.between_hosts_s(size, num_collectives=num_fragments)
-    return size, network_s, cluster.compute_s + _exposed_s(cluster, workload, inside_s)
 
 
 def _ranks(count: int) -> str:
