@@ -94,7 +94,8 @@ def _work(plan: Plan) -> Lines:
     yield (
         "a batch",
         f"full, {units.SHORT_COUNT.text(workload.target_tokens_per_step)} target tokens, as many "
-        f"source tokens, {TYPICAL_LENGTH} in a sentence; the share of a rank fits its memory",
+        f"source tokens, {TYPICAL_LENGTH} in a sentence; a rank's share fits its memory (see "
+        "run --dry-run)",
         "assumed",
     )
     flop = workload.flop_per_step / workload.target_tokens_per_step
