@@ -229,12 +229,21 @@ class LineReader:
             ends = piece.count(b"\n")
             if num_lines + ends > max_lines:
                 ends = max_lines - num_lines
-                cut = _line_end(piece, ends)
+                newlines = np.flatnonzero(np.frombuffer(piece, dtype=np.uint8) == ord("\n"))
+                cut = int(newlines[ends - 1]) + 1 if ends else 0
                 piece, self._pending = piece[:cut], piece[cut:]
             pieces.append(piece)
             num_lines += ends
             size += len(piece)
-        text = self._without_torn_line(b"".join(pieces), num_lines)
+        text = b"".join(pieces)
+        if text and not num_lines:
+            raise CorpusError(
+                f"line {self._lines + 1} is longer than {len(text) >> 20} MiB",
+                place=self.path,
+                remedy="give text with one sentence a line",
+            )
+        end = text.rfind(b"\n") + 1  # what comes after it is the beginning of a line
+        text, self._pending = text[:end], text[end:] + self._pending
         self._lines += num_lines
         self._text_bytes += len(text)
         for name, trace in MENDED.items():
@@ -245,17 +254,6 @@ class LineReader:
         """The facts of the file, once all of it was taken."""
         mended = {name: count for name, count in self._mended.items() if count}
         return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
-
-    def _without_torn_line(self, text: bytes, num_lines: int) -> bytes:
-        if text and not num_lines:
-            raise CorpusError(
-                f"line {self._lines + 1} is longer than {len(text) >> 20} MiB",
-                place=self.path,
-                remedy="give text with one sentence a line",
-            )
-        end = text.rfind(b"\n") + 1
-        self._pending = text[end:] + self._pending
-        return text[:end]
 
     def _unpacked(self) -> Iterator[bytes]:
         try:
@@ -279,14 +277,6 @@ class LineReader:
                 place=self.path,
                 remedy="check the name; relative names start at the recipe's folder",
             ) from error
-
-
-def _line_end(piece: bytes, count: int) -> int:
-    """Position after the count-th newline of piece."""
-    if count == 0:
-        return 0
-    newlines = np.flatnonzero(np.frombuffer(piece, dtype=np.uint8) == ord("\n"))
-    return int(newlines[count - 1]) + 1
 
 
 def first_suspicious_line(

@@ -10,7 +10,6 @@ the entry's files.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -148,7 +147,10 @@ class SortedRuns:
             lines.append(index[2, first:last])
             runs.append(np.full(last - first, run))
             start = int(index[1, first - 1]) if first else 0
-            pairs += _read_lines(path, start, int(index[1, last - 1]))
+            with path.open("rb") as file:
+                file.seek(start)
+                text = file.read(int(index[1, last - 1]) - start).decode()
+            pairs += text.split("\n")[:-1]
         all_keys = np.concatenate(keys)
         order = np.argsort(all_keys, kind="stable")
         return SortedPairs(
@@ -174,9 +176,3 @@ class SortedRuns:
 
 def _position(keys: Keys, bound: int) -> int:
     return len(keys) if bound == KEY_SPACE else int(np.searchsorted(keys, np.uint64(bound)))
-
-
-def _read_lines(path: Path, start: int, end: int) -> list[str]:
-    with path.open("rb") as file:
-        file.seek(start, os.SEEK_SET)
-        return file.read(end - start).decode().split("\n")[:-1]

@@ -358,20 +358,18 @@ class Sources:
         else:
             names = filter(None, (files.source, files.tsv, files.target))
             found = [NamedPath(name, folder / name) for name in names]
-        self.files += [_state(split, file) for file in found]
+        for file in found:
+            path = file.path
+            if not path.is_file():
+                raise CorpusError(
+                    "is a directory" if path.is_dir() else "does not exist",
+                    place=path,
+                    remedy=f"check the name in corpus.{split}; "
+                    "relative names start at the recipe's folder",
+                )
+            state = path.stat()
+            self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
         return TextEntry(*found)
-
-
-def _state(split: str, file: NamedPath) -> SourceState:
-    path = file.path
-    if not path.is_file():
-        raise CorpusError(
-            "is a directory" if path.is_dir() else "does not exist",
-            place=path,
-            remedy=f"check the name in corpus.{split}; relative names start at the recipe's folder",
-        )
-    state = path.stat()
-    return SourceState(split, file.name, path, state.st_size, state.st_mtime_ns)
 
 
 def _without_folder(config: CorpusConfig) -> CorpusConfig:

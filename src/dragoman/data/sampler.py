@@ -94,7 +94,8 @@ class Sampler:
         order = ranked[self._slots]
         source, target = source_lengths[order], target_lengths[order]
         self._bounds = _bounds(_widest(source, target, config, step), config)
-        self.num_oversized = _num_oversized(np.maximum(source, target), config)
+        widths = padded_width(np.maximum(source, target), config.length_multiple)
+        self.num_oversized = int(np.count_nonzero(widths > (config.batch_tokens or np.inf)))
         """Pairs longer than the budget; each is a micro-batch of its own, above the budget."""
 
     @property
@@ -232,14 +233,6 @@ def _bounds(widths: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
         # Cells only grow with every row, so those within the budget are the first ones.
         bounds.append(first + max(1, int(np.count_nonzero(cells <= config.batch_tokens))))
     return np.array(bounds, dtype=np.int64)
-
-
-def _num_oversized(longest: NDArray[np.integer], config: DataConfig) -> int:
-    if config.batch_tokens is None:
-        return 0
-    return int(
-        np.count_nonzero(padded_width(longest, config.length_multiple) > config.batch_tokens)
-    )
 
 
 def _permutation(size: int, seed: int, stream: int) -> NDArray[np.integer]:

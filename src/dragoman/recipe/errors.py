@@ -58,7 +58,7 @@ def from_validation(
     in_file = f"{file}:{line}" if line else str(file)
     problem, remedy = _explain(details, root)
     # Where keys disagree, the one that the problem names is the one at fault.
-    said.sort(key=lambda given: _key_name(given) in problem)
+    said.sort(key=lambda given: given.partition("=")[0].rpartition(".")[2].strip() in problem)
     return ConfigError(problem, place=f"--set {said[-1]}" if said else in_file, remedy=remedy)
 
 
@@ -83,10 +83,6 @@ def line_of(text: str, location: Location) -> int | None:
         if len(path) > best[0] and location[: len(path)] == path:
             best = (len(path), number)
     return best[1]
-
-
-def _key_name(override: str) -> str:
-    return override.partition("=")[0].rpartition(".")[2].strip()
 
 
 def _split(dotted: str) -> Location:
@@ -119,13 +115,10 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
     if details["type"] == "literal_error":
         choices = [choice.strip("' ") for choice in re.split(", | or ", details["ctx"]["expected"])]
         remedy = _nearest(str(value), choices) or remedy
-    return f"{key} = {_short(value)}: {must[:1].lower()}{must[1:]}", remedy
-
-
-def _short(value: Any) -> str:
-    """A value as Python writes it; of one that fills a screen, the beginning."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+    written = repr(value)
+    if len(written) > _LONGEST_VALUE:
+        written = f"{written[:_LONGEST_VALUE]}..."
+    return f"{key} = {written}: {must[:1].lower()}{must[1:]}", remedy
 
 
 def _where_it_belongs(location: Location, root: type[BaseModel]) -> str:

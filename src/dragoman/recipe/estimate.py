@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from dragoman.corpus.config import CorpusConfig, TextFiles
+from dragoman.corpus.config import TextFiles
 from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.model.config import ModelConfig
@@ -88,6 +88,8 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
     )
     half = recipe.train.precision != "fp32"
     kept, saved = strategy_numbers(recipe.distributed, world_size)
+    sizes = [_text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
+    id_bytes = 2 if vocab_size <= 1 << 16 else 4
     return Estimate(
         num_parameters=num_parameters,
         num_updates=recipe.train.max_steps,
@@ -112,7 +114,9 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
             world_size=world_size,
             strategy_tensors=saved,
         ),
-        shards_bytes=_shards_bytes(recipe.corpus),
+        shards_bytes=None
+        if None in sizes
+        else round(sum(size or 0 for size in sizes) * _SHARD_SHARE * id_bytes / 2),
     )
 
 
@@ -183,14 +187,6 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
     decoder = config.decoder_layers * (2 * attention + ffn)
     ends = 2 * d * (_FP32 + product + mask)
     return tokens * (encoder + decoder + ends)
-
-
-def _shards_bytes(corpus: CorpusConfig) -> int | None:
-    sizes = [_text_bytes(entry, Path(corpus.folder)) for entry in corpus.train]
-    if any(size is None for size in sizes):
-        return None
-    id_bytes = 2 if corpus.subword.vocab_size <= 1 << 16 else 4
-    return round(sum(size or 0 for size in sizes) * _SHARD_SHARE * id_bytes / 2)
 
 
 def _text_bytes(entry: TextFiles, folder: Path) -> float | None:

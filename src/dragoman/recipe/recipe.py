@@ -91,10 +91,12 @@ class ShippedRecipe:
 
 def list_recipes() -> list[ShippedRecipe]:
     """The shipped recipes, by name."""
-    return [
-        ShippedRecipe(path.stem, _summary(path.read_text(encoding="utf-8")), path)
-        for path in sorted(SHIPPED_RECIPES.glob("*.toml"))
-    ]
+    recipes = []
+    for path in sorted(SHIPPED_RECIPES.glob("*.toml")):
+        first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+        summary = first.removeprefix("#").strip() if first.startswith("#") else ""
+        recipes.append(ShippedRecipe(path.stem, summary, path))
+    return recipes
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -112,7 +114,10 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     parsed = [_Override.parse(override) for override in overrides]
     for override in parsed:
         override.apply(values)
-    _anchor_folder(values, file.parent)
+    corpus = values.setdefault("corpus", {})
+    folder = corpus.get("folder", "") if isinstance(corpus, dict) else None
+    if isinstance(folder, str):
+        corpus["folder"] = _resolved(folder, file.parent)
     _check_depth(values, place=str(file))
     try:
         # JSON in strict mode: arrays become tuples, yet "4000" and true are no integers.
@@ -274,13 +279,6 @@ def _absolute(entries: Any) -> Any:
     ]
 
 
-def _anchor_folder(values: dict[str, Any], base: Path) -> None:
-    corpus = values.setdefault("corpus", {})
-    folder = corpus.get("folder", "") if isinstance(corpus, dict) else None
-    if isinstance(folder, str):
-        corpus["folder"] = _resolved(folder, base)
-
-
 def _resolved(name: str, base: Path = Path()) -> str:
     """An absolute name; one that no file can have stays, for the section to refuse."""
     return name if "\0" in name else str((base / name).resolve())
@@ -319,8 +317,3 @@ def _read(file: Path) -> str:
             place=file,
             remedy="name a TOML file, or one of the recipes that `dragoman recipes` lists",
         ) from error
-
-
-def _summary(text: str) -> str:
-    first = text.split("\n", 1)[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -231,7 +231,10 @@ class ConsoleSink(EventListener):
     def __call__(self, event: Event) -> None:
         """Show one event."""
         self._progress.see(event)
-        if not self._is_told(event):
+        loud = event.kind in _LOUD_KINDS or (
+            event.kind == events.Alert.kind and event.payload["severity"] != "info"
+        )
+        if self._quiet and not loud:
             return
         if event.kind == events.RunFinished.kind:
             self.close()
@@ -247,11 +250,6 @@ class ConsoleSink(EventListener):
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def _is_told(self, event: Event) -> bool:
-        if not self._quiet or event.kind in _LOUD_KINDS:
-            return True
-        return event.kind == events.Alert.kind and event.payload["severity"] != "info"
 
     def _show_progress(self) -> None:
         if not self._console.is_terminal:

@@ -541,9 +541,16 @@ class EventListener:
 
 def as_line(event: Event) -> bytes:
     """The event as its line of the file, end of line included."""
-    values = {one.name: getattr(event, one.name) for one in fields(event)}
-    payload = values.pop("payload")
-    return json.dumps(values | payload, ensure_ascii=False).encode() + b"\n"
+    values = {
+        "v": event.v,
+        "kind": event.kind,
+        "time": event.time,
+        "mono_s": event.mono_s,
+        "host": event.host,
+        "rank": event.rank,
+        "step": event.step,
+    }
+    return json.dumps(values | event.payload, ensure_ascii=False).encode() + b"\n"
 
 
 def read_events(

@@ -64,26 +64,20 @@ class Progress:
             self._recent.clear()
             self._began, self._steps, self._in_steps_s = None, 0, 0.0
         elif event.kind == TrainInterval.kind:
-            self._see_interval(event)
+            steps, seconds = event.payload["steps"], event.payload["interval_s"]
+            self.interval = event.payload
+            self.step = event.step or 0
+            self._recent.append((steps, seconds))
+            if self._began is None:
+                self._began = event.time - seconds
+            self._steps += steps
+            self._in_steps_s += seconds
         elif event.kind == Validated.kind:
-            self._see_validation(event)
-
-    def _see_interval(self, event: Event) -> None:
-        steps, seconds = event.payload["steps"], event.payload["interval_s"]
-        self.interval = event.payload
-        self.step = event.step or 0
-        self._recent.append((steps, seconds))
-        if self._began is None:
-            self._began = event.time - seconds
-        self._steps += steps
-        self._in_steps_s += seconds
-
-    def _see_validation(self, event: Event) -> None:
-        step, loss, bleu = event.step or 0, event.payload["dev_loss"], event.payload["bleu"]
-        if loss is not None and (self.dev_loss is None or loss < self.dev_loss.value):
-            self.dev_loss = Best(loss, step)
-        if bleu is not None and (self.bleu is None or bleu > self.bleu.value):
-            self.bleu = Best(bleu, step)
+            step, loss, bleu = event.step or 0, event.payload["dev_loss"], event.payload["bleu"]
+            if loss is not None and (self.dev_loss is None or loss < self.dev_loss.value):
+                self.dev_loss = Best(loss, step)
+            if bleu is not None and (self.bleu is None or bleu > self.bleu.value):
+                self.bleu = Best(bleu, step)
 
     @property
     def max_steps(self) -> int | None:

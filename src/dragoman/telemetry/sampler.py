@@ -119,6 +119,7 @@ class MachineProbe:
         read, written = (
             (moved[side] - self._moved[side] if moved and self._moved else None) for side in (0, 1)
         )
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         yield HostSampled(
             seconds_s=seconds_s,
             cpu_share=round(busy / ticks, 4) if ticks > 0 else 0.0,
@@ -127,7 +128,7 @@ class MachineProbe:
             else round(max(others, 0) / ticks, 4),
             memory_used_bytes=round(sum(self._memory) / max(len(self._memory), 1)),
             memory_limit_bytes=self._memory_limit,
-            process_memory_bytes=_process_memory_bytes(),
+            process_memory_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
             disk_free_bytes=shutil.disk_usage(self._disk).free,
             disk_read_bytes=read,
             disk_written_bytes=written,
@@ -172,11 +173,6 @@ def _memory_used_bytes() -> int:
                 break
     total, available = (int(found[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     return (total - available) * _KIB
-
-
-def _process_memory_bytes() -> int:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _disk_bytes(path: Path) -> tuple[int, int] | None:

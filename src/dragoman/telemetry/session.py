@@ -159,17 +159,12 @@ def _has_open(pid: int, path: Path) -> bool:
     if not Path("/proc/self/fd").is_dir():
         return True
     wanted = path.stat()
-    try:
-        return any(_is(file, wanted) for file in Path(f"/proc/{pid}/fd").iterdir())
-    except FileNotFoundError:  # there is no such process
-        return False
-
-
-def _is(file: Path, wanted: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(file.stat(), wanted)
-    except FileNotFoundError:  # closed meanwhile, or a pipe
-        return False
+    with suppress(FileNotFoundError):  # there is no such process
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile, or a pipe
+                if os.path.samestat(file.stat(), wanted):
+                    return True
+    return False
 
 
 def _locked(run: Path) -> IO[bytes] | None:

@@ -273,20 +273,18 @@ class PrometheusSink(EventListener):
             for name, counter in self._counters.items():
                 counter.inc(event.payload[name])
         for name, value in scalars(event).items():
-            self._gauge(name).set(value)
+            if name not in self._gauges:
+                meaning = f"{name.replace('_', ' ')}, the last value"
+                self._gauges[name] = self._client.Gauge(
+                    f"dragoman_{name}", meaning, registry=self._registry
+                )
+            self._gauges[name].set(value)
 
     def close(self) -> None:
         """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def _gauge(self, name: str) -> Any:
-        if name not in self._gauges:
-            said = f"{name.replace('_', ' ')}, the last value"
-            made = self._client.Gauge(f"dragoman_{name}", said, registry=self._registry)
-            self._gauges[name] = made
-        return self._gauges[name]
 
 
 class MlflowSink(EventListener):
