@@ -27,7 +27,7 @@ from unittest import mock
 import torch
 
 from dragoman.base.errors import DivergenceError
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update, merged
 from dragoman.export.origin import Origin

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 
 
 @dataclass(frozen=True)

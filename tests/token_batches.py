@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 from dragoman.data.batch import Batch, make_batch
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream
 from dragoman.distributed.config import DistributedConfig

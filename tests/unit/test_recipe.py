@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.base.errors import ConfigError
-from dragoman.recipe.errors import line_of
-from dragoman.recipe.recipe import Recipe, digest, dump_toml, list_recipes, load_recipe
+from dragoman.recipe.recipe import Recipe, digest, dump_toml, line_of, list_recipes, load_recipe
 
 MINIMAL = """\
 # A recipe of my own.

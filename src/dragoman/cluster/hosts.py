@@ -35,7 +35,7 @@ from pydantic import Field, ValidationError
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.base.settings import Section
-from dragoman.recipe.errors import from_toml, from_validation, line_of
+from dragoman.recipe.recipe import from_toml, from_validation, line_of
 
 # No leading dash: a name is an argument of ssh, which would take it for an option.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"

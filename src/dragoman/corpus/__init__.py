@@ -1,7 +1,6 @@
 """Text files -> shards. Never imports torch.
 
 config       the corpus section of a recipe
-special_ids  ids that every subword model shares
 sources      the files behind a recipe's entries; named corpora, fetched through mtdata's catalogue
 download     one file over HTTP, whole or not at all; archives unpacked within limits
 pairs        files of parallel text, packed or not -> blocks of pairs, or an error naming the line
@@ -12,7 +11,7 @@ runs         the full shuffle: sorted runs on disk, read back by ranges of hashe
 split        dev and test sets, given or held out
 subword      SentencePiece models: trained on a bounded sample, applied fast
 encode       cleaned runs -> the pairs that stay -> token rows
-shards       token ids on disk, memory-mapped
+shards       token ids on disk, memory-mapped; the ids that every subword model shares
 manifest     what a prepared corpus is made of
 workers      one task over many items on several processes
 workplace    the folder of an unfinished corpus, so that work goes on after a kill

@@ -21,8 +21,7 @@ from dragoman.corpus.clean import DUPLICATE, RejectedPair, num_bytes, pack_rejec
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.filters import FilterConfig, Rejection
 from dragoman.corpus.runs import HeldOutSides, KeyRange, Keys, SortedPairs, SortedRuns, repeated
-from dragoman.corpus.shards import SIDES, TokenRows, save_array
-from dragoman.corpus.special_ids import UNK
+from dragoman.corpus.shards import SIDES, UNK, TokenRows, save_array
 from dragoman.corpus.subword import RowEncoder
 
 HELD_OUT = "held_out"

@@ -4,7 +4,8 @@ Files of a split, for side in source, target:
     <side>_ids.npy      the rows' pieces end to end, uint16, or uint32 over 65,536 ids
     <side>_offsets.npy  int64, shape (pairs + 1,): where each row starts
     <side>_lengths.npy  int32, shape (pairs,): pieces in each row
-Rows hold no special ids; data/batch.py adds them.
+Rows hold no special ids; data/batch.py adds them. Every subword model shares these four ids, so
+that a shard needs no model to be read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,10 @@ from numpy.typing import NDArray
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import whole_file
 
+PAD: Final = 0
+UNK: Final = 1
+BOS: Final = 2
+EOS: Final = 3
 Ids = NDArray[np.integer]
 Lengths = NDArray[np.int32]
 SIDES = ("source", "target")

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.corpus.config import SubwordConfig
-from dragoman.corpus.shards import TokenRows, id_dtype
-from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
+from dragoman.corpus.shards import BOS, EOS, PAD, UNK, TokenRows, id_dtype
 
 VOCABULARIES: Final = ("source.model", "target.model")
 _KNOWN_WORDS = 300_000

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.corpus.special_ids import BOS, EOS, PAD
+from dragoman.corpus.shards import BOS, EOS, PAD
 
 
 @dataclass(frozen=True, slots=True)

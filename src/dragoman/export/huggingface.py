@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.special_ids import BOS, EOS, PAD
+from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.export.huggingface_tokenizer import SPECIAL_PIECES, make_tokenizer
 from dragoman.inference.translation import new_model
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from dragoman.corpus.normalize import UNICODE_SPACES
-from dragoman.corpus.special_ids import EOS, UNK
+from dragoman.corpus.shards import EOS, UNK
 
 SPECIAL_PIECES: Final = {
     "pad_token": "<pad>",

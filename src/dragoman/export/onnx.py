@@ -21,7 +21,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from dragoman.base.errors import MachineError
-from dragoman.corpus.special_ids import BOS, EOS, PAD
+from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.export.onnx_graph import Graph, onnx_module
 from dragoman.model.attention import CrossAttention, SelfAttention
 from dragoman.model.config import SearchConfig, length_limit

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.corpus.special_ids import BOS, EOS, PAD
+from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.model.config import (
     SearchConfig,
     check_beam_holds,

@@ -1,7 +1,6 @@
 """Recipes, estimates of what a run takes, and the directory of a run (never imports torch).
 
-recipe          the sections of all parts, composed; the shipped recipes
-errors          a mistake in a recipe in words, with line and remedy
+recipe          the sections of all parts, composed; the shipped recipes; mistakes in words
 estimate        parameters, arithmetic, memory and disk of a recipe
 run_directory   one directory holds all of a run
 shipped/        recipes that come with dragoman, and the demo's text

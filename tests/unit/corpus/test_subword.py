@@ -11,8 +11,7 @@ import sentencepiece
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.shards import TokenRows
-from dragoman.corpus.special_ids import BOS, EOS, PAD, UNK
+from dragoman.corpus.shards import BOS, EOS, PAD, UNK, TokenRows
 from dragoman.corpus.subword import RowEncoder, Subword, train_subword
 from real_text import real_lines
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.corpus.special_ids import BOS, EOS, PAD
+from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.data.batch import make_batch
 
 

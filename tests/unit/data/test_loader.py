@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream, PairStore, Update
 from memory_pairs import MemoryPairs, random_pairs

@@ -11,7 +11,7 @@ import torch
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 from dragoman.corpus.subword import Subword
 from dragoman.export.ctranslate2 import write_ctranslate2
 from dragoman.export.ctranslate2_engine import CTranslate2Engine

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dragoman.base.errors import ConfigError
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 from dragoman.data.batch import make_batch
 from dragoman.model.config import ModelConfig, SearchConfig, length_penalty
 from dragoman.model.search import (

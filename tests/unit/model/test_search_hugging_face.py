@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 import torch
 
-from dragoman.corpus.special_ids import EOS, PAD
+from dragoman.corpus.shards import EOS, PAD
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from hugging_face import to_m2m100

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dragoman.base.errors import DivergenceError
-from dragoman.corpus.special_ids import EOS
+from dragoman.corpus.shards import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update
 from dragoman.model.transformer import Transformer
