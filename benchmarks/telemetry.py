@@ -52,7 +52,7 @@ from dragoman.telemetry.events import (
     as_line,
     as_values,
 )
-from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, tell_every_s
+from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, sample_every_s
 from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.interval import IntervalSums
@@ -178,7 +178,7 @@ def _print_own(bench: Bench, *, step_s: float) -> None:
         wire.look()
 
     def tell() -> None:
-        for payload in (*probe.tell(1.0), *wire.tell(1.0)):
+        for payload in (*probe.sample(1.0), *wire.sample(1.0)):
             bench.writer.write(payload)
 
     probe, wire = MachineProbe(disk=bench.disk, queued=lambda: 8), NetworkProbe("lo")
@@ -259,7 +259,7 @@ def _write_rank(run: Path, rank: int, step_s: float) -> int:
         write(_STARTED, 0, 0)
         told = 0
         for second in range(1, int(NUM_STEPS * step_s)) if samples_host else ():
-            if second - told >= tell_every_s(second):
+            if second - told >= sample_every_s(second):
                 told = second
                 for payload in _SAMPLES:
                     write(payload, second, None)

@@ -36,7 +36,7 @@ a free core: so few texts are taken singly."""
 
 
 class Subword:
-    """Text to ids and back, with the ids of special_ids."""
+    """Text to ids and back; padding and sentence ends have the ids of `shards`."""
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor) -> None:
         self._processor = processor

@@ -87,12 +87,12 @@ def progress_line(progress: Progress) -> Text:
 
 
 def event_lines(event: Event, progress: Progress, *, width: int) -> list[Text]:
-    """What people are told of an event; nothing for most kinds.
+    """An event in words; no line for most kinds.
 
     progress: with this event already taken into account.
     """
-    tell = _TELLERS.get(event.kind)
-    return tell(event, progress, width) if tell else []
+    words = _WORDS.get(event.kind)
+    return words(event, progress, width) if words else []
 
 
 def _run_started(event: Event, _progress: Progress, _width: int) -> list[Text]:
@@ -201,7 +201,7 @@ def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
     return [line]
 
 
-_TELLERS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
+_WORDS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.RunStarted.kind: _run_started,
     StrategyChosen.kind: _strategy_chosen,
     events.Validated.kind: _validated,

@@ -37,9 +37,9 @@ from dragoman.telemetry.host import (
 
 LOOK_EVERY_S: Final = 1.0
 _FIRST_MINUTE_S: Final = 60.0
-_TELL_EVERY_S: Final = 10.0
-_TELLINGS: Final = 2000
-"""A telling spans at least one part in so many of the run's age: long records grow slowly."""
+_SAMPLE_EVERY_S: Final = 10.0
+_MOST_SAMPLES: Final = 2000
+"""A sample spans at least one part in so many of the run's age: long records grow slowly."""
 _SECTOR_BYTES: Final = 512
 _KIB: Final = 1024
 _IDLE, _IO_WAIT = 3, 4
@@ -71,7 +71,7 @@ class Probe(Protocol):
     def look(self) -> None:
         """Take one reading."""
 
-    def tell(self, seconds_s: float) -> Iterator[Payload]:
+    def sample(self, seconds_s: float) -> Iterator[Payload]:
         """What was seen since the last call, `seconds_s` ago."""
 
 
@@ -110,7 +110,7 @@ class MachineProbe:
         if self._queued is not None:
             self._queue.append(self._queued())
 
-    def tell(self, seconds_s: float) -> Iterator[Payload]:
+    def sample(self, seconds_s: float) -> Iterator[Payload]:
         """The means since the last call."""
         cpu, own = _cpu_ticks(), _process_ticks(self._pids)
         moved, spent_s = _disk_bytes(self._disk), time.thread_time()
@@ -187,7 +187,7 @@ def _disk_bytes(path: Path) -> tuple[int, int] | None:
 
 
 class NetworkProbe:
-    """Sums of one interface between two tellings, and its busiest second."""
+    """Sums of one interface between two samples, and its busiest second."""
 
     names: ClassVar[str] = "counters of the interface"
 
@@ -210,7 +210,7 @@ class NetworkProbe:
                 self._most = max(self._most or 0.0, count / seconds_s)
         self._last = (now, sent)
 
-    def tell(self, seconds_s: float) -> Iterator[Payload]:
+    def sample(self, seconds_s: float) -> Iterator[Payload]:
         """The sums; nothing where the interface was away or came up anew meanwhile."""
         before, now = self._before, InterfaceCounters.read(self._interface)
         most, self._most, self._before = self._most, None, now
@@ -231,7 +231,7 @@ class NetworkProbe:
 
 
 class GpuProbe:
-    """Means of each GPU that trains on this host. What a GPU does not tell is None."""
+    """Means of each GPU that trains on this host. None: the GPU does not say."""
 
     names: ClassVar[str] = "GPUs"
 
@@ -274,14 +274,14 @@ class GpuProbe:
         for gpu in self._gpus:
             gpu.look()
 
-    def tell(self, seconds_s: float) -> Iterator[Payload]:
+    def sample(self, seconds_s: float) -> Iterator[Payload]:
         """The means since the last call, an event a GPU."""
         return (gpu.take(seconds_s) for gpu in self._gpus)
 
 
 @dataclass(slots=True)
 class _GpuReadings:
-    """One GPU and its readings since they were last told."""
+    """One GPU and its readings since its last sample."""
 
     nvml: Any
     number: int
@@ -388,11 +388,11 @@ class MultiprocessorActivity:
         return round(float(found.value) * _PERCENT, 4) if known else None
 
 
-def tell_every_s(age_s: float) -> float:
-    """Seconds that one telling spans, in a run that has gone on for `age_s`."""
+def sample_every_s(age_s: float) -> float:
+    """Seconds that one sample spans, in a run that has gone on for `age_s`."""
     if age_s < _FIRST_MINUTE_S:
         return LOOK_EVERY_S
-    return max(_TELL_EVERY_S, age_s / _TELLINGS)
+    return max(_SAMPLE_EVERY_S, age_s / _MOST_SAMPLES)
 
 
 class HostSampler:
@@ -420,18 +420,18 @@ class HostSampler:
         self._thread.join()
 
     def _run(self) -> None:
-        began = told = time.monotonic()
+        began = sampled = time.monotonic()
         with suppress(MachineError):  # of the writer: there is nowhere left to write it
             self._of_each(lambda probe: probe.look())
             while self._probes and not self._stop.wait(LOOK_EVERY_S):
                 self._of_each(lambda probe: probe.look())
                 now = time.monotonic()
-                if now - told >= tell_every_s(now - began) - LOOK_EVERY_S / 2:
-                    self._tell(round(now - told, 3))
-                    told = now
+                if now - sampled >= sample_every_s(now - began) - LOOK_EVERY_S / 2:
+                    self._write(round(now - sampled, 3))
+                    sampled = now
 
-    def _tell(self, seconds_s: float) -> None:
-        for seen in self._of_each(lambda probe: list(probe.tell(seconds_s))):
+    def _write(self, seconds_s: float) -> None:
+        for seen in self._of_each(lambda probe: list(probe.sample(seconds_s))):
             for payload in seen:
                 self._events.write(payload)
 
@@ -462,7 +462,7 @@ def host_sampler(
     num_gpus: int,
     pids: Sequence[int] = (),
 ) -> HostSampler:
-    """The sampler of all that this host can tell; used by one of its ranks.
+    """The sampler of all that this host measures; used by one of its ranks.
 
     disk: a path on the disk that holds the run. queued: batches that the loader holds ready.
     interface: of the collectives, None if there are none. num_gpus: those that train here.

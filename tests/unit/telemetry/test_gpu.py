@@ -31,9 +31,9 @@ except MachineError as error:
 else:
     probe.look()
     probe.look()
-    list(probe.tell(2.0))
+    list(probe.sample(2.0))
     probe.look()
-    print(json.dumps([asdict(payload) for payload in probe.tell(2.0)]))
+    print(json.dumps([asdict(payload) for payload in probe.sample(2.0)]))
 """
 
 

@@ -52,8 +52,8 @@ def test_bytes_that_were_sent_are_counted() -> None:
     probe.look()
     send_to_myself(50 * MEGABYTE)
     probe.look()
-    (first,) = probe.tell(1.0)
-    (second,) = probe.tell(1.0)
+    (first,) = probe.sample(1.0)
+    (second,) = probe.sample(1.0)
     assert isinstance(first, NetworkSampled)
     assert isinstance(second, NetworkSampled)
     assert 50 * MEGABYTE < first.sent_bytes < 100 * MEGABYTE
@@ -70,7 +70,7 @@ def test_bytes_that_were_sent_are_counted() -> None:
 def test_an_interface_that_is_not_there_tells_nothing() -> None:
     probe = NetworkProbe("dragon0")
     probe.look()
-    assert list(probe.tell(1.0)) == []
+    assert list(probe.sample(1.0)) == []
     assert nominal_bits_per_s("dragon0") is None
 
 
@@ -101,7 +101,7 @@ def test_processor_memory_disk_and_queue(tmp_path: Path) -> None:
         probe.look()
     while time.process_time() < until:
         pass
-    (told,) = probe.tell(0.3)
+    (told,) = probe.sample(0.3)
     assert isinstance(told, HostSampled)
     assert 0.1 < told.cpu_share <= 1
     assert told.queued_batches == 5
@@ -124,7 +124,7 @@ def test_what_others_use_is_told_apart(tmp_path: Path) -> None:
 
 
 def _others_cpu_share(probe: MachineProbe) -> float:
-    (told,) = probe.tell(1.0)
+    (told,) = probe.sample(1.0)
     assert isinstance(told, HostSampled)
     assert told.others_cpu_share is not None
     assert told.others_cpu_share <= told.cpu_share
@@ -134,7 +134,7 @@ def _others_cpu_share(probe: MachineProbe) -> float:
 def test_of_ranks_that_have_ended_nothing_is_told(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    (told,) = MachineProbe(disk=tmp_path, pids=[os.getpid(), ended.pid]).tell(1.0)
+    (told,) = MachineProbe(disk=tmp_path, pids=[os.getpid(), ended.pid]).sample(1.0)
     assert isinstance(told, HostSampled)
     assert told.others_cpu_share is None
 
@@ -142,7 +142,7 @@ def test_of_ranks_that_have_ended_nothing_is_told(tmp_path: Path) -> None:
 def test_a_loader_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
     probe = MachineProbe(disk=tmp_path)
     probe.look()
-    (told,) = probe.tell(1.0)
+    (told,) = probe.sample(1.0)
     assert isinstance(told, HostSampled)
     assert told.queued_batches is None
 
@@ -174,7 +174,7 @@ def test_after_a_while_ten_looks_are_one_event(
 ) -> None:
     monkeypatch.setattr(sampler, "LOOK_EVERY_S", 0.02)
     monkeypatch.setattr(sampler, "_FIRST_MINUTE_S", 0.0)
-    monkeypatch.setattr(sampler, "_TELL_EVERY_S", 0.2)
+    monkeypatch.setattr(sampler, "_SAMPLE_EVERY_S", 0.2)
     looks: list[float] = []
 
     class Clock:
@@ -183,7 +183,7 @@ def test_after_a_while_ten_looks_are_one_event(
         def look(self) -> None:
             looks.append(time.monotonic())
 
-        def tell(self, seconds_s: float) -> Any:
+        def sample(self, seconds_s: float) -> Any:
             assert seconds_s > 0.15
             told.append(len(looks))
             return iter(())
@@ -196,11 +196,11 @@ def test_after_a_while_ten_looks_are_one_event(
 
 
 def test_a_month_is_not_told_ten_seconds_at_a_time() -> None:
-    assert sampler.tell_every_s(30) == 1
-    assert sampler.tell_every_s(3600) == sampler.tell_every_s(5 * 3600) == 10
+    assert sampler.sample_every_s(30) == 1
+    assert sampler.sample_every_s(3600) == sampler.sample_every_s(5 * 3600) == 10
     age_s, tellings = 0.0, 0
     while age_s < 30 * 24 * 3600:
-        age_s += sampler.tell_every_s(age_s)
+        age_s += sampler.sample_every_s(age_s)
         tellings += 1
     assert tellings < 2000 * 8
 
@@ -271,7 +271,7 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
 
         probe = MachineProbe(disk=tmp_path)
         probe.look()
-        (payload,) = probe.tell(1.0)
+        (payload,) = probe.sample(1.0)
         threads = [threading.Thread(target=write_often) for _ in range(4)]
         for thread in threads:
             thread.start()
