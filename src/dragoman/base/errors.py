@@ -9,8 +9,8 @@ DragomanError              one line: place, problem, remedy
 └── MachineError           disk, memory, devices, network, a missing package
 
 A message names the place (file, line, key), what is wrong there, and what to do about it.
-`assert` is for our own bugs only. What a message quotes, of a file or of another machine, cannot
-steer the terminal it is shown on.
+`assert` is for our own bugs only. Text that a message quotes, from a file or from another machine,
+cannot steer the terminal it is shown on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DragomanError(Exception):
 
     problem: what is wrong, in words a user knows.
     place: the file, line or key it is wrong at; "" if there is none.
-    remedy: what to change or to run; "" only where nothing can be done.
+    remedy: what to change or to run; "" only if nothing can be done.
     """
 
     exit_code: ClassVar[int] = 1

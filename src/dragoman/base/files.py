@@ -48,7 +48,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
     Raises: OSError as the system gives it; nothing is left behind then.
     """
-    # Of this process alone: another may make a directory of the same name at the same time.
+    # The number of the process keeps it apart from another that makes the same directory.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         unfinished.mkdir(parents=True)
@@ -151,7 +151,7 @@ def is_full(error: OSError) -> bool:
 
 
 def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
-    """What the system says of a file or a stream, as a MachineError with a remedy.
+    """An error of the system about a file or stream, as a MachineError with a remedy.
 
     place: named if the system names no file.
     """
@@ -190,7 +190,7 @@ def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
 
 @contextmanager
 def disk_errors_named(directory: Path) -> Iterator[None]:
-    """Turn what the system says of a disk into a MachineError with a remedy.
+    """Turn an error of the system about a disk into a MachineError with a remedy.
 
     directory: named if the system names no file.
     """

@@ -27,7 +27,7 @@ def keep_freed_memory() -> None:
     By default every large tensor is mapped anew by the kernel, which hands it over page by page
     and zeroed; on a CPU that costs up to a fifth of a training step.
 
-    What oneDNN keeps for the next product of the same shape is limited to a step's products. Each
+    oneDNN keeps data for the next product of the same shape, here for a step's products only. Each
     batch has a number of tokens of its own: by default 1,024 shapes stay, of 300 kB each, and lie
     between the large tensors, whose memory then finds no place to be used again.
     """

@@ -43,7 +43,7 @@ def prepare_streams() -> None:
     valid text as they are, and characters that its encoding lacks as escapes.
     """
     for name, access, mode in (
-        ("stdin", os.O_WRONLY, "r"),  # who reads from a closed input is told so
+        ("stdin", os.O_WRONLY, "r"),  # reading from a closed input is an error
         ("stdout", os.O_RDWR, "w"),
         ("stderr", os.O_RDWR, "w"),
     ):
@@ -87,7 +87,7 @@ def discard_output() -> None:
 
 
 def say_error(text: str) -> None:
-    """One line on standard error, whatever the text holds; nothing where nobody can read it."""
+    """One line on standard error, whatever the text holds; nothing if standard error is closed."""
     try:
         print(f"dragoman: {printable_line(text)}", file=sys.stderr, flush=True)
     except OSError:

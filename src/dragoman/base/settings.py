@@ -7,7 +7,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 _BEYOND: Final = 2**63
-"""What no counter and no tensor's size reaches; larger numbers overflow floats and libraries."""
+"""No counter and no size of a tensor reaches this; larger numbers overflow libraries."""
 
 
 class Section(BaseModel):

@@ -17,8 +17,8 @@ class Terminal(Console):
 
     A character in a text that would steer the terminal is shown as U+FFFD, whoever wrote it.
 
-    outlives_reader: when nobody reads any more, as after `| head`, the work goes on without output
-    and a line on standard error says so. Otherwise BrokenPipeError ends the command, in peace.
+    outlives_reader: if the reader of the output has gone, as after `| head`, the work goes on
+    without output and a line on standard error says so. Otherwise BrokenPipeError ends the command.
     **options: those of rich's Console.
     """
 
@@ -29,7 +29,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """What rich makes of it, its texts made harmless; rich's own control codes stay."""
+        """Render as rich does, with harmless texts; rich's own control codes stay."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 

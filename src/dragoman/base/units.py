@@ -67,7 +67,7 @@ class Quantity:
         return _to_float(number) * self._scale(symbol, text)
 
     def resolution(self, text: str) -> float:
-        """What the last printed digit of `text` stands for, in base units."""
+        """The value of one step of the last printed digit of `text`, in base units."""
         number, symbol = self._split(text)
         last_place = Decimal(number.replace(",", "")).as_tuple().exponent
         return float(f"1e{last_place}") * self._scale(symbol, text)

@@ -1,6 +1,6 @@
 """Blocks of raw lines -> normalised, filtered pairs, in sorted runs on disk.
 
-What was rejected can be read afterwards: zstd-packed TSV, one file a split. Columns: filter, score,
+Rejected pairs can be read afterwards: zstd-packed TSV, one file a split. Columns: filter, score,
 file, line, source, target. zstd frames may follow each other in one file, so the parts that workers
 write are joined as they are.
 """
@@ -66,7 +66,7 @@ def join_rejected(path: Path, parts: Iterable[Path]) -> None:
 
 
 def read_rejected(directory: Path, split: str) -> Iterator[RejectedPair]:
-    """What `prepare` rejected from a split, in the order of the stages.
+    """The pairs that `prepare` rejected from a split, in the order of the stages.
 
     directory: a prepared corpus.
     Raises: CorpusError if it holds no such split.
@@ -88,7 +88,7 @@ def _cell(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BlockReport:
-    """What became of one block. Bytes are those of the pairs that stay.
+    """The result of cleaning one block. Bytes are those of the pairs that stay.
 
     file: the source file. malformed: the file at fault and what is wrong with its line, for the
     first line that is no pair at all; empty if there is none.

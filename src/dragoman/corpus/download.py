@@ -37,7 +37,7 @@ _BY_HAND: Final = "fetch the corpus by hand and name its files as source and tar
 Pause = Callable[[float], None]
 LONGEST_LINE_BYTES: Final = RUN_BYTES
 MOST_TIMES: Final = 250
-"""What a file may unpack to, in times its size; text has 3 to 10."""
+"""The most that a file may unpack to, in times its size; text unpacks to 3 to 10 times."""
 ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 MOST_MEMBERS: Final = 200_000
 _LARGEST_LIST_BYTES: Final = 100 * MOST_MEMBERS
@@ -46,7 +46,7 @@ _END_OF_ZIP_BYTES: Final = 65_535 + 22 + 20 + 56
 _ZIP_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """zipfile unpacks the others without a bound on what one read returns."""
 _LONGEST_HEADER_BYTES: Final = 1 << 13
-"""Of a tar member. Python reads such a header at once, and parses it in quadratic time."""
+"""The longest header of a tar member: Python reads it at once and parses it in quadratic time."""
 _PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
 _SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
@@ -154,7 +154,7 @@ class _PartialFile:
         return size
 
     def _check(self, url: str, first: bytes, response: http.client.HTTPResponse) -> None:
-        """Refuse HTML, and text of which nobody can tell whether it is whole."""
+        """Refuse HTML, and text whose end cannot be known."""
         packed = first.startswith(_PACKED_STARTS)
         html = first.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(_HTML_STARTS)
         if not packed and (html or response.headers.get_content_type() == "text/html"):
@@ -296,7 +296,7 @@ def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds
             num_members += 1
             if num_members > MOST_MEMBERS:
                 raise ValueError(f"it has more than {MOST_MEMBERS} members")
-            # Of two members of one name the later one counts, as it does for tar.
+            # If two members have one name, the later one counts, as it does for tar.
             name = PurePosixPath("/", member.name.lstrip("/"))
             for number, pattern in enumerate(patterns):
                 if member.isdir() or not name.match(f"/{pattern}"):

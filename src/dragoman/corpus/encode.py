@@ -102,7 +102,7 @@ class SideCounts:
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """What became of one range."""
+    """The result of encoding one range."""
 
     pairs_in: int
     pairs_out: int

@@ -1,7 +1,7 @@
 """Scores and thresholds: why a pair is kept or dropped.
 
 A filter gives every pair a score; a pair is dropped by the first filter whose threshold its score
-exceeds. To add a filter, write its score, add a line to FILTERS and, where a recipe may set its
+exceeds. To add a filter, write its score, add a line to FILTERS and, if a recipe may set its
 threshold, a field to FilterConfig.
 """
 
@@ -95,7 +95,7 @@ def longest_words(pairs: Columns) -> Scores:
 
 
 def length_ratio(pairs: Columns) -> Scores:
-    """Characters of the longer side over those of the shorter; 1 where both are short."""
+    """Characters of the longer side over those of the shorter; 1 if both are short."""
     longer = np.maximum(pairs.source_characters, pairs.target_characters)
     shorter = np.minimum(pairs.source_characters, pairs.target_characters)
     return np.where(longer > _RATIO_MIN_CHARACTERS, longer / np.maximum(shorter, 1), 1.0)

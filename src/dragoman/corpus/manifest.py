@@ -1,4 +1,4 @@
-"""What a prepared corpus is made of, and what it cost on the way.
+"""The record of a prepared corpus: its files, and what each stage kept and dropped.
 
 A manifest is written last: a directory with a manifest is whole. MB are 10^6 bytes, MiB 2^20.
 """

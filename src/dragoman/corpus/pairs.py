@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from dragoman.base.errors import CorpusError
 
 PIECE_BYTES: Final = 1 << 18
-"""What is read at once, and about what is unpacked at once."""
+"""Bytes that are read at once, and about as many are unpacked at once."""
 _XZ_MEMORY_BYTES: Final = 1 << 29
 """xz -9 takes 65 MiB; a file may ask for 4 GiB."""
 _INPUT_BYTES: Final = 1 << 14
-"""Given to an unpacker at once; what is left of it is copied where a packed file ends in it."""
+"""Bytes given to an unpacker at once; if a packed file ends among them, the rest is copied."""
 _ZSTD_BYTES: Final = 1 << 10
 """zstd gives all that its input holds, and four bytes may hold 128 KiB."""
 RUN_BYTES = 16 << 20
@@ -62,7 +62,7 @@ def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Unpacker(Protocol):
-    """What an unpacker must do: give at most about PIECE_BYTES for each call."""
+    """An unpacker: each call gives at most about PIECE_BYTES."""
 
     @property
     def eof(self) -> bool:
@@ -187,7 +187,7 @@ _UNPACKERS: Final[dict[bytes, Callable[[], _Unpacker]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What is known of a file after reading all of it; text_bytes are those after unpacking.
+    """Facts of a file that has been read to its end; text_bytes are those after unpacking.
 
     mended: how often each of MENDED was in it, those that were; normalisation takes them out.
     """
@@ -288,7 +288,7 @@ def first_suspicious_line(
     lengths of translations are nearly proportional (Gale and Church 1993), so the best place for
     the surplus lines is the one that leaves the smallest sum of |log length ratio|, with the lines
     before it paired as they are and those after it paired with the shift undone. The result is
-    one more than the shorter file has lines where the surplus lies at the end.
+    one more than the shorter file has lines if the surplus lies at the end.
     """
     longer, shorter = sorted((source_lengths, target_lengths), key=len, reverse=True)
     if not len(shorter):
@@ -300,7 +300,7 @@ def first_suspicious_line(
     after = np.abs(long_log[surplus:] - short_log - usual)
     cost = np.zeros(len(shorter) + 1)
     cost[1:] = np.cumsum(before - after)
-    # Ties go to the end: equal lines on both sides of the surplus do not tell where it starts.
+    # Ties go to the end: equal lines on both sides of the surplus do not show where it starts.
     return len(cost) - int(np.argmin(cost[::-1]))
 
 
@@ -398,7 +398,7 @@ def _misaligned(source: Path, target: Path) -> CorpusError:
     (num_source, source_lengths), (num_target, target_lengths) = map(_lines, (source, target))
     suspicious = first_suspicious_line(source_lengths, target_lengths)
     if max(num_source, num_target) > _MOST_COMPARED:
-        how = f"with more than {_MOST_COMPARED} lines nobody looks for the first wrong one"
+        how = f"files of more than {_MOST_COMPARED} lines are not searched for the first wrong one"
     elif suspicious > min(num_source, num_target):
         how = "the shorter one seems to be cut off at its end"
     else:

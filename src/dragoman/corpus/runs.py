@@ -90,7 +90,7 @@ class KeyRange(NamedTuple):
 class SortedPairs:
     """Pairs in the order of their keys; of equal keys the one that came first comes first.
 
-    pairs are `source<TAB>target`. runs and lines tell where each pair came from.
+    pairs are `source<TAB>target`. runs and lines: where each pair came from.
     """
 
     keys: Keys

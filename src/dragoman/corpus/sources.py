@@ -1,7 +1,7 @@
 """The files behind a recipe's entries, and whether they are still those of a manifest.
 
-A named corpus becomes two text files, fetched once. mtdata's catalogue tells where it lies and how
-it is read. From mtdata we take the index and the parsers of formats, not the downloads, which
+A named corpus becomes two text files, fetched once. mtdata's catalogue says where it is and how it
+is read. From mtdata we take the index and the parsers of formats, not the downloads, which
 restart from nothing, keep a page of HTML for an archive, and go on without a valid certificate; nor
 the unpacking, which links in an archive take out of its folder, and which has no limits.
 """
@@ -60,7 +60,7 @@ class Downloads:
                     other.unlink()
 
     def remove(self) -> None:
-        """What turned out to be damaged must come again."""
+        """Remove damaged downloads, so that they are fetched again."""
         for path in self.files.values():
             path.unlink(missing_ok=True)
 
@@ -134,7 +134,7 @@ class Catalogue:
         """Plain files for mtdata's parsers, one for each text; else what mtdata itself has."""
         urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
         kind = entry.in_ext or ("txt" if len(urls) > 1 else entry.ext)
-        # The addresses of several downloads tell their names.
+        # If there are several addresses, each has the name in it.
         name = entry.filename if isinstance(entry.url, str) else None
         texts: list[Path] = []
         for url in urls:
@@ -159,7 +159,7 @@ class Catalogue:
             ) from error
 
     def _like(self, entry_id: str, pair: tuple[Any, ...]) -> str:
-        """What the id may have been meant to be, of the corpora of these languages."""
+        """A remedy: the known id of these languages that is most like this one."""
         languages = {str(tag) for tag in pair}
         ids = [str(did) for did in self._index.entries if {str(t) for t in did.langs} == languages]
         near = difflib.get_close_matches(entry_id, ids, n=1, cutoff=0.5)
@@ -251,7 +251,7 @@ def _write_receipt(downloads: Downloads, texts: Sequence[Path]) -> None:
 
 
 def _are_as_fetched(*texts: Path) -> bool:
-    """Whether a receipt tells of these texts; one is read only if its time has changed."""
+    """Whether the receipt lists these texts; one is read only if its time differs."""
     try:
         receipt = json.loads((texts[0].parent / _RECEIPT).read_text(encoding="utf-8"))
         known = receipt["texts"]
@@ -312,7 +312,7 @@ class Sources:
         return hashlib.sha256(json.dumps(plan).encode()).hexdigest()
 
     def describe(self, split: str, facts: Sequence[FileFacts]) -> list[dict[str, Any]]:
-        """What a manifest says of the files of a split, for JSON; facts are in their order."""
+        """The manifest's entries for the files of a split; facts are in the same order."""
         files = [file for file in self.files if file.split == split]
         return [
             SourceFile(

@@ -88,7 +88,7 @@ def write_text(directory: Path, pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def read_text(directory: Path) -> list[tuple[str, str]]:
-    """The pairs of a split as write_text left them; none where there is no such split."""
+    """The pairs of a split as write_text left them; none if there is no such split."""
     if not directory.exists():
         return []
     sides = (

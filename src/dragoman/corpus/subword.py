@@ -26,7 +26,7 @@ from dragoman.corpus.shards import BOS, EOS, PAD, UNK, TokenRows, id_dtype
 VOCABULARIES: Final = ("source.model", "target.model")
 _KNOWN_WORDS = 300_000
 _LARGEST_BYTES: Final = 1 << 28
-"""Of a SentencePiece model: room for ten million pieces."""
+"""The largest SentencePiece model that is read: room for ten million pieces."""
 _LONGEST_WORD_BYTES = 1 << 20
 # The result of training depends on how the work is split, so the number is not the machine's.
 _TRAINING_THREADS = 8
@@ -211,7 +211,7 @@ def train_on_words(word_counts: Counter[str], config: SubwordConfig) -> bytes:
 
 
 def _training_error(message: str, config: SubwordConfig) -> CorpusError:
-    """What SentencePiece said, with the limit it names as the remedy."""
+    """SentencePiece's own error, with the limit it names as the remedy."""
     place = "corpus.subword.vocab_size"
     if largest := re.search(r"Please set it to a value <= (\d+)", message):
         return CorpusError(

@@ -62,14 +62,14 @@ class Workplace:
         write_whole(marker, plan)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What make() returned the first time under this plan; it must survive JSON."""
+        """The result of make(), called once under this plan; it must survive JSON."""
         path = self.root / f"{name}.json"
         if not path.exists():
             write_whole(path, json.dumps(make()))
         return self.recall(name)
 
     def recall(self, name: str) -> Any:
-        """What was kept under a name."""
+        """The result that was kept under a name."""
         return json.loads((self.root / f"{name}.json").read_bytes())
 
     def is_publishing(self) -> bool:
@@ -117,4 +117,4 @@ def locked_directory(directory: Path) -> Iterator[None]:
     finally:
         os.close(handle)
         with suppress(OSError):
-            directory.rmdir()  # only where it is empty: nothing was made
+            directory.rmdir()  # only if it is empty: nothing was made

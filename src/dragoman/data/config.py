@@ -19,7 +19,7 @@ class DataConfig(Section):
     batch_tokens: int | None = Field(default=4096, ge=1)
     """Micro-batch: at most this many cells on the longer padded side (rows x longest)."""
     batch_sentences: int | None = Field(default=None, ge=1)
-    """Micro-batch: this many pairs; where it is set, `batch_tokens` has no default."""
+    """Micro-batch: this many pairs; if it is set, `batch_tokens` has no default."""
     accumulate: int = Field(default=1, ge=1)
     """Micro-batches in one update."""
     bucket: bool = True

@@ -23,7 +23,7 @@ from dragoman.data.sampler import EpochPlan, Sampler, padded_width, rank_rows
 
 
 class PairStore(Protocol):
-    """What batches are made from: corpus.shards.TokenShards, or the same in memory.
+    """The pairs that batches are made from: corpus.shards.TokenShards, or the same in memory.
 
     Lengths are pieces without end of sentence, shape (pairs,).
     """
@@ -44,7 +44,7 @@ class PairStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one update trains on.
+    """The batches of one update.
 
     update_index: steps of the run before this one; epoch counts from 0.
     micro_batches: this rank's rows, on the device; a micro-batch may have no row for this rank.
@@ -142,7 +142,7 @@ class BatchStream:
         )
 
     def queued(self) -> int:
-        """Updates that wait to be taken; where it is 0 again and again, training waits for data."""
+        """Updates that wait to be taken; if it is 0 again and again, training waits for data."""
         return self._made.qsize()
 
     def close(self) -> None:

@@ -129,7 +129,7 @@ class Sampler:
 
 
 def rank_rows(indices: NDArray[np.integer], rank: int, world_size: int) -> NDArray[np.integer]:
-    """The rows of a micro-batch that one rank takes; none where there are too few.
+    """The rows of a micro-batch that one rank takes; none if there are too few.
 
     Neighbours are of like length, so dealing them out in turn gives every rank like work.
     """
@@ -147,7 +147,7 @@ def _target_step(
     """How many target lengths to treat as one so that the batches have the fewest cells."""
     if not config.bucket:
         return config.length_multiple
-    # Pairs are batched inside pools, so as many pairs as a pool has tell how well a step does.
+    # Pairs are batched inside pools, so a sample of the size of a pool shows how good a step is.
     stride = -(-len(source_lengths) // config.pool_pairs)
     source, target = source_lengths[::stride], target_lengths[::stride]
     steps = [config.length_multiple * factor for factor in _TARGET_STEPS]

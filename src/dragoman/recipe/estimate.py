@@ -1,7 +1,7 @@
-"""What a run will take, by arithmetic alone: for a dry run, before anything is read or made.
+"""Memory, disk and arithmetic of a run, computed for a dry run before anything is read or made.
 
-Tokens count the end of sentence. What depends on the text is an upper bound: every micro-batch
-full, every sentence as long as the recipe lets it be.
+Tokens count the end of sentence. Numbers that depend on the text are upper bounds: every
+micro-batch is full, every sentence as long as the recipe lets it be.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run of a recipe will take. Token counts are at most these.
+    """The needs of a run of a recipe. Token counts are at most these.
 
     shards_bytes: None if the text is not here yet to be measured.
     """
@@ -65,7 +65,7 @@ class Estimate:
 
     @property
     def target_tokens(self) -> int:
-        """Of the whole run."""
+        """Target tokens of the whole run."""
         return self.num_updates * self.target_tokens_per_update
 
     @property
@@ -124,8 +124,8 @@ def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[float,
     """For each weight: what `diloco` keeps on a rank, and what all ranks save beside rank 0's rest.
 
     `auto` may come to take it. Kept are global weights and, with an outer Adam, two moments and a
-    sum; the others have been counted as weights and optimizer. Of the fragment that is on its way
-    there are the weights, the moments, what is summed and what rounding took. Saved are the moments
+    sum; the others have been counted as weights and optimizer. For the fragment that is on its
+    way, the weights, the moments, the sum and the rounding errors are kept. Saved are the moments
     once, of every rank its weights and sum, of all but rank 0 the optimizer.
     """
     if world_size == 1 or config.strategy not in ("diloco", "auto"):
@@ -165,7 +165,7 @@ def training_flop(
 
 
 def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
-    """What the backward pass needs of `tokens` source and as many target tokens.
+    """Bytes that the backward pass needs for `tokens` source and as many target tokens.
 
     A sub-layer keeps the residual stream that enters its norm (fp32, also under autocast), and in
     the precision of the products (half: two bytes): the norm's output, each projection's output,

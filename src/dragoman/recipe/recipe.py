@@ -35,7 +35,7 @@ from dragoman.train.schedule import ScheduleConfig
 
 SHIPPED_RECIPES: Final = Path(__file__).parent / "shipped"
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""Of a recipe: it begins names of folders, and pages and model cards show it."""
+"""A recipe's name begins names of folders, and pages and model cards show it."""
 _LONGEST_BYTES: Final = 1 << 20
 _DEEPEST: Final = 16
 """Tables and arrays within each other; a recipe needs four."""
@@ -58,7 +58,7 @@ class Recipe(Section):
     """All that decides what a run does; each part takes only its own section."""
 
     name: str = Field(pattern=NAME, max_length=100)
-    """Begins the name of the run's directory; the file's name where it is not set."""
+    """Begins the name of the run's directory; the file's name if it is not set."""
     corpus: CorpusConfig = CorpusConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -329,7 +329,7 @@ def _read(file: Path) -> str:
 
 
 def from_toml(error: tomllib.TOMLDecodeError, *, place: str, in_file: bool = True) -> ConfigError:
-    """What the TOML parser did not understand, and where."""
+    """An error of the TOML parser, with its line."""
     found = _TOML_LINE.search(str(error))
     line = f":{found[1]}" if found and found[1] and in_file else ""
     problem = _TOML_LINE.sub("", str(error))
@@ -440,7 +440,7 @@ def _where_it_belongs(location: Location, root: type[BaseModel]) -> str:
 
 
 def _header(name: str, *, many: bool) -> str:
-    """The line that begins a section, or an entry where there may be many of them."""
+    """The line that begins a section, or an entry if there may be many of them."""
     return f"[[{name}]]" if many else f"[{name}]"
 
 

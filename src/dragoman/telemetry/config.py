@@ -8,7 +8,7 @@ from dragoman.base.settings import Section
 
 
 class SinksConfig(Section):
-    """All off by default. What a run does depends on none of them, so the digest leaves them out.
+    """All off by default. They change nothing of what a run does, so the digest leaves them out.
 
     Each needs the client library of its own: `pip install 'dragoman[prometheus]'` and so on.
     """

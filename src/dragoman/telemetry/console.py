@@ -32,12 +32,12 @@ Values = Mapping[str, Any]
 
 
 def told(quantity: Quantity, value: float | None) -> str:
-    """The value as text; "not measured" where there is none."""
+    """The value as text; "not measured" if there is none."""
     return "not measured" if value is None else quantity.text(value)
 
 
 def interval_of(values: Values, name: str) -> str:
-    """A confidence interval as " (22.1 to 24.6)", or nothing where none was measured."""
+    """A confidence interval as " (22.1 to 24.6)", or nothing if none was measured."""
     low, high = values.get(f"{name}_low"), values.get(f"{name}_high")
     if low is None or high is None:
         return ""
@@ -45,14 +45,14 @@ def interval_of(values: Values, name: str) -> str:
 
 
 def clock_time(moment: float) -> str:
-    """A moment as the time of day here, with the date where it is not today."""
+    """A moment as the time of day here, with the date if it is not today."""
     there, today = time.localtime(moment), time.localtime()
     same_day = (there.tm_year, there.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M" if same_day else "%H:%M on %a %d %b", there)
 
 
 def time_left(progress: Progress) -> str:
-    """What is left and when it will be done."""
+    """The time that is left, and when the run will be done."""
     left_s, finish_time = progress.left_s, progress.finish_time
     if left_s is None or finish_time is None:
         return "time left not known yet"
@@ -195,7 +195,7 @@ def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
         ("dev loss", "best_dev_loss", units.LOSS),
         ("BLEU", "best_bleu", units.SCORE),
     ):
-        if seen[key]:  # a BLEU of 0 is nobody's best
+        if seen[key]:  # a BLEU of 0 is no best
             at = units.COUNT.text(seen[f"{key}_step"])
             line.append(f"; best {name} {quantity.text(seen[key])} at step {at}")
     return [line]

@@ -48,7 +48,7 @@ def write_environment(environment: Environment, path: Path) -> None:
 def _git_state(package: Path) -> tuple[str | None, bool | None]:
     """Commit of the package's own checkout, and whether files of it differ from that.
 
-    (None, None) for an installed package, also where it lies inside somebody's repository.
+    (None, None) for an installed package, even if it is inside another repository.
     """
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None

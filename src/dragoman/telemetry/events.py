@@ -5,7 +5,7 @@ writer), host, rank, step. The rest is the payload of the kind, flat, with units
 A new kind of event is one dataclass here; readers pass over kinds and keys they do not know.
 
 Samples are means over the last `seconds_s`, amounts are sums over them; shares are of 1. None: not
-measured, or this machine does not tell.
+measured, or not known to this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.base.files import open_regular, open_to_append
 
 SCHEMA_VERSION = 1
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
-"""What a rank does between steps, where it pauses there."""
+"""Phases between steps in which a rank can pause."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock: at its power limit a GPU does all it may, which is no fault."""
 _LARGEST: Final = 1e11
@@ -42,7 +42,7 @@ _KINDS: dict[str, type[Payload]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """What one kind of event says. Values are str, int, float, bool or None (not measured)."""
+    """The values of one kind of event. Values are str, int, float, bool or None (not measured)."""
 
     kind: ClassVar[str]
 
@@ -228,7 +228,7 @@ class TestScored(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricScored(Payload):
-    """What one more metric says of the translations that were just scored.
+    """The score that a further metric gives to the translations that were just scored.
 
     text: "valid", or the name of the test set. low, high: its 95% interval; None if there is
     none.
@@ -270,8 +270,8 @@ class RankPaused(Payload):
 
     began: UTC seconds since 1970 by the clock of the writer. during: the phase of a step that it
     was in, "sync" in a sum, or one of OUTSIDE_STEPS; of another rank what it was last known to do.
-    own: whether the rank tells of itself, by its own clock; else another rank that waited for it
-    does.
+    own: whether the rank itself wrote this, by its own clock; otherwise a rank that waited for it
+    did.
     """
 
     kind: ClassVar[str] = "rank_paused"
@@ -285,7 +285,7 @@ class RankPaused(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyChosen(Payload):
-    """What `auto` took, from what was measured just before.
+    """The strategy that `auto` chose from measurements made just before.
 
     label: the strategy with its numbers. compute_s: of a step without network, on the slowest
     rank. link_...: of the sums that training makes, through each host's interface, each way.
@@ -333,7 +333,7 @@ class GpuSampled(Payload):
     """One GPU as its driver sees it.
 
     utilisation_share is the time in which any kernel ran, also one that only waits.
-    sm_activity_share: of its multiprocessors, those that were busy; Hopper and later tell.
+    sm_activity_share: of its multiprocessors, those that were busy; only Hopper and later count it.
     throttle_reasons: comma-separated, all that were seen, "" if the clock was free.
     ecc_errors: uncorrected ones since the driver was loaded.
     """
@@ -375,7 +375,7 @@ class NetworkSampled(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeasured(Payload):
-    """What a link really carries in one direction, measured before or during the run."""
+    """The rate of a link in one direction, measured before or during the run."""
 
     kind: ClassVar[str] = "link_measured"
     interface: str
@@ -405,7 +405,7 @@ class LinkChanged(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMeasured(Payload):
-    """What one device does alone: its matrix products, and a step of this run without a network."""
+    """The speed of one device alone: matrix products, and a step of this run without a network."""
 
     kind: ClassVar[str] = "device_measured"
     device: str
@@ -432,7 +432,7 @@ _Moment = Annotated[float, Field(ge=0, lt=_LARGEST)]
 
 
 class _EventLine(BaseModel):
-    """What a line must hold to be an event; its payload may be anything."""
+    """The envelope of an event; the payload may be anything."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -475,7 +475,7 @@ class EventWriter:
         """Append one event. Numbers that JSON has no word for are written as null.
 
         Raises MachineError if the line does not fit on the disk, or if the file was moved or
-        removed: what writes events would otherwise work for a directory that nobody finds.
+        removed: the run would otherwise go on for a directory that nobody finds.
         """
         values = as_values(payload)
         event = Event(
@@ -529,7 +529,7 @@ class EventWriter:
 
 
 class EventListener:
-    """What a sink implements: it is called with each event and closed once."""
+    """The interface of a sink: it is called with each event and closed once."""
 
     def __call__(self, event: Event) -> None:
         """See one event."""
@@ -609,7 +609,7 @@ def read_line(line: bytes) -> Event | None:
 def is_complete(event: Event) -> bool:
     """Whether an event has all that its kind says, each of the right type, as its writer makes it.
 
-    What another machine sends need not be so. A kind that is not known here asks for nothing.
+    Events of another machine may lack some. A kind that is not known here needs nothing.
     """
     kind = _KINDS.get(event.kind)
     wanted = fields(kind) if kind is not None else ()

@@ -1,4 +1,4 @@
-"""What this host is, what it has used and what it costs, read from Linux itself."""
+"""Facts of this host, read from Linux: hardware, memory used, network interface; and its price."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def peak_memory_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Memory this process may use: the machine's, or less where a container is limited."""
+    """Memory this process may use: the machine's, or less if a container is limited."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
     found = [int(text) for text in map(_read, limits) if text.strip().isdigit()]
@@ -41,7 +41,7 @@ def memory_bytes() -> int:
 
 
 def cpu_model() -> str:
-    """The processor's own name, or its architecture where it tells none."""
+    """The processor's own name, or its architecture if it has none."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine()
 
@@ -67,18 +67,18 @@ def os_name() -> str:
 
 
 class HourlyPrice(NamedTuple):
-    """Of all machines together."""
+    """The price of all machines together."""
 
     amount: float
     currency: str
 
     def text(self, seconds_s: float) -> str:
-        """What so many seconds cost."""
+        """The price of so many seconds."""
         return units.money(self.amount * seconds_s / 3600, currency=self.currency)
 
 
 def hourly_price() -> HourlyPrice | None:
-    """Of this run; None if nobody has said it."""
+    """The price of this run; None if it is not known."""
     text = os.environ.get(PRICE_VARIABLE)
     return HourlyPrice(*units.parse_money(text)) if text else None
 
@@ -95,14 +95,14 @@ def collective_interface() -> str | None:
 def interface_number(interface: str, name: str) -> int:
     """A number that the kernel keeps of an interface, such as "statistics/tx_bytes" or "speed".
 
-    Raises: OSError if there is no such interface, or it does not tell.
+    Raises: OSError if there is no such interface, or it has no such number.
     """
     return int((_INTERFACES / interface / name).read_text())
 
 
 @dataclass(frozen=True, slots=True)
 class InterfaceCounters:
-    """What the kernel has counted on one interface since it came up."""
+    """The kernel's counters of one interface since it came up."""
 
     sent_bytes: int
     received_bytes: int
@@ -129,7 +129,7 @@ class InterfaceCounters:
 
 
 def nominal_bits_per_s(interface: str) -> float | None:
-    """What the port claims to carry; None if it claims nothing, as virtual ones do."""
+    """The nominal rate of the port; None if it has none, as virtual ones do."""
     try:
         megabits = interface_number(interface, "speed")
     except OSError:

@@ -17,7 +17,7 @@ _NUMBERS = {
         *("steps", "interval_s", "source_tokens", "target_tokens", "data_wait_s"),
     ),
 }
-"""What is read of an event. One of another version, or out of a damaged file, may lack it."""
+"""The keys that are read. An event of another version, or of a damaged file, may lack them."""
 _NUMBERS_OR_NONE = {
     RunStarted.kind: ("resumed_from_step",),
     Validated.kind: ("dev_loss", "bleu"),

@@ -63,16 +63,16 @@ T = TypeVar("T")
 
 
 class Probe(Protocol):
-    """What a sampler looks at. Both methods are called from the sampler's thread only."""
+    """A part of the host. Both methods are called from the sampler's thread only."""
 
     names: ClassVar[str]
-    """What it looks at, in the plural: "processor, memory and disk"."""
+    """Its name for people, in the plural: "processor, memory and disk"."""
 
     def look(self) -> None:
         """Take one reading."""
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """What was seen since the last call, `seconds_s` ago."""
+        """Events that sum up the readings since the last call, `seconds_s` ago."""
 
 
 class MachineProbe:
@@ -176,7 +176,7 @@ def _memory_used_bytes() -> int:
 
 
 def _disk_bytes(path: Path) -> tuple[int, int] | None:
-    """What was read from and written to the disk that holds a path, since it was attached."""
+    """Bytes read from and written to the disk that holds a path, since it was attached."""
     device = path.stat().st_dev
     try:
         statistics = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
@@ -211,7 +211,7 @@ class NetworkProbe:
         self._last = (now, sent)
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """The sums; nothing where the interface was away or came up anew meanwhile."""
+        """The sums; nothing if the interface was away or came up anew meanwhile."""
         before, now = self._before, InterfaceCounters.read(self._interface)
         most, self._most, self._before = self._most, None, now
         if before is None or now is None or now.sent_bytes < before.sent_bytes:
@@ -436,7 +436,7 @@ class HostSampler:
                 self._events.write(payload)
 
     def _of_each(self, ask: Callable[[Probe], T]) -> list[T]:
-        """What every probe answers; one that fails is never asked again."""
+        """The answer of every probe; one that fails is never asked again."""
         answers = []
         for probe in tuple(self._probes):
             try:

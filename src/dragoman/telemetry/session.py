@@ -42,7 +42,7 @@ State = Literal["running", "finished", "stopped", "failed", "gone"]
 
 
 class Session(Section):
-    """One training of a run, from its start to its end; `gone` where it could not say how."""
+    """One training of a run, from its start to its end; `gone` if it could not say how."""
 
     pid: int
     machine: str
@@ -155,7 +155,7 @@ def _ask_to_end(session: Session, run: Path) -> None:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    """Whether a process has a file open; believed where the system does not tell."""
+    """Whether a process has a file open; assumed if the system does not show it."""
     if not Path("/proc/self/fd").is_dir():
         return True
     wanted = path.stat()
@@ -184,7 +184,7 @@ def _locked(run: Path) -> IO[bytes] | None:
 
 
 def _is_held(run: Path) -> bool:
-    """Whether a process trains the run. Whoever may only read it can tell as well."""
+    """Whether a process trains the run. Read access is enough."""
     try:
         file = open_regular(run / _LOCK)
     except FileNotFoundError:

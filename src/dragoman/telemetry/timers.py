@@ -35,7 +35,7 @@ class PhaseTimes:
     step_median_s: float
     step_p95_s: float
     compute_median_s: float
-    """Of a step in forward, backward and optimizer."""
+    """Median over the steps of forward, backward and optimizer together."""
     data_wait_s: float
     forward_s: float
     backward_s: float
@@ -136,7 +136,7 @@ class _Clock(Protocol):
         """This moment, as a number that only `seconds` understands."""
 
     def seconds(self, moments: list[int]) -> NDArray[np.float64]:
-        """What lies between moments 0 and 1, 2 and 3 and so on."""
+        """The time between moments 0 and 1, 2 and 3 and so on."""
 
     def forget(self) -> None:
         """No moment marked so far is needed any more."""
