@@ -28,10 +28,8 @@ PIECE_BYTES: Final = 1 << 18
 """Bytes that are read at once, and about as many are unpacked at once."""
 _XZ_MEMORY_BYTES: Final = 1 << 29
 """xz -9 takes 65 MiB; a file may ask for 4 GiB."""
-_INPUT_BYTES: Final = 1 << 14
-"""Bytes given to an unpacker at once; if a packed file ends among them, the rest is copied."""
-_ZSTD_BYTES: Final = 1 << 10
-"""zstd gives all that its input holds, and four bytes may hold 128 KiB."""
+_INPUT_BYTES: Final = 1 << 10
+"""Bytes given to an unpacker at once: in gzip and zstd they hold at most some 30 MiB."""
 RUN_BYTES = 16 << 20
 MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
 """Traces of other systems that are not the text's, and that no pair is dropped for."""
@@ -54,7 +52,7 @@ def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
     head = next(pieces, b"")
     for magic, make_unpacker in _UNPACKERS.items():
         if head.startswith(magic):
-            yield from _decoded(head, pieces, make_unpacker)
+            yield from _unpack(chain([head], pieces), make_unpacker)
             return
     if head:
         yield head
@@ -62,51 +60,61 @@ def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Unpacker(Protocol):
-    """An unpacker: each call gives at most about PIECE_BYTES."""
+    """What zlib, bz2, lzma and zstandard have in common."""
 
     @property
     def eof(self) -> bool:
         """Whether the packed file has ended."""
 
     @property
-    def rest(self) -> bytes:
-        """Input that was not needed: after the end, what follows."""
+    def unused_data(self) -> bytes:
+        """Input after the end of the packed file."""
 
-    def decode(self, packed: bytes) -> bytes:
-        """The next bytes; all input that was given and is not in `rest` is used up."""
+    def decompress(self, data: bytes, /) -> bytes:
+        """All that can be unpacked of the input so far."""
 
 
-def _decoded(
-    head: bytes, pieces: Iterator[bytes], make_unpacker: Callable[[], _Unpacker]
-) -> Iterator[bytes]:
-    """As `unpacked`; what comes in crumbs is put together."""
-    inputs = _slices(chain([head], pieces), _INPUT_BYTES)
-    decoder = make_unpacker()
-    packed = next(inputs)
+_UNPACKERS: Final[dict[bytes, Callable[[], _Unpacker]]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ\x00": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES),
+    b"\x28\xb5\x2f\xfd": lambda: zstandard.ZstdDecompressor().decompressobj(),
+}
+
+
+def _unpack(pieces: Iterable[bytes], make_unpacker: Callable[[], _Unpacker]) -> Iterator[bytes]:
+    """As `unpacked`; small results are put together, large ones are cut."""
+    unpacker = make_unpacker()
     texts: list[bytes] = []
     size = 0
     try:
-        while True:
-            text = decoder.decode(packed)
-            texts.append(text)
-            size += len(text)
-            if size >= PIECE_BYTES:
-                yield from _slices([b"".join(texts)], PIECE_BYTES)
-                texts, size = [], 0
-            packed = decoder.rest
-            if text and not packed and not decoder.eof:  # there may be more without more input
-                continue
-            packed = packed or next(inputs, b"")
-            if not packed:
-                break
-            if decoder.eof:
-                decoder = make_unpacker()
+        for packed in _slices(pieces, _INPUT_BYTES):
+            while packed:
+                if unpacker.eof:  # another packed file follows
+                    unpacker = make_unpacker()
+                for text in _steps(unpacker, packed):
+                    texts.append(text)
+                    size += len(text)
+                    if size >= PIECE_BYTES:
+                        yield from _slices([b"".join(texts)], PIECE_BYTES)
+                        texts, size = [], 0
+                packed = unpacker.unused_data if unpacker.eof else b""
     except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
         raise DamagedError(str(error)) from error
-    if not decoder.eof:
+    if not unpacker.eof:
         raise DamagedError("it ends too early")
     if size:
         yield b"".join(texts)
+
+
+def _steps(unpacker: _Unpacker, packed: bytes) -> Iterator[bytes]:
+    """Unpack some input, in small steps if it may hold any number of bytes."""
+    if not isinstance(unpacker, bz2.BZ2Decompressor | lzma.LZMADecompressor):
+        yield unpacker.decompress(packed)
+        return
+    yield unpacker.decompress(packed, PIECE_BYTES)
+    while not unpacker.eof and not unpacker.needs_input:
+        yield unpacker.decompress(b"", PIECE_BYTES)
 
 
 def _slices(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -114,75 +122,6 @@ def _slices(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     for piece in pieces:
         for start in range(0, len(piece), size):
             yield piece[start : start + size]
-
-
-class _Gzip:
-    def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(wbits=31)
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    @property
-    def rest(self) -> bytes:
-        return self._decoder.unused_data or self._decoder.unconsumed_tail
-
-    def decode(self, packed: bytes) -> bytes:
-        return self._decoder.decompress(packed, PIECE_BYTES)
-
-
-class _Buffering:
-    """bzip2 and xz, which keep what they do not need yet."""
-
-    def __init__(self, decoder: bz2.BZ2Decompressor | lzma.LZMADecompressor) -> None:
-        self._decoder = decoder
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    @property
-    def rest(self) -> bytes:
-        return self._decoder.unused_data if self._decoder.eof else b""
-
-    def decode(self, packed: bytes) -> bytes:
-        return self._decoder.decompress(packed, PIECE_BYTES)
-
-
-class _Zstd:
-    def __init__(self) -> None:
-        self._decoder = zstandard.ZstdDecompressor().decompressobj()
-        self._waiting = memoryview(b"")
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    @property
-    def rest(self) -> bytes:
-        return self._decoder.unused_data + bytes(self._waiting) if self._decoder.eof else b""
-
-    def decode(self, packed: bytes) -> bytes:
-        if packed:
-            self._waiting = memoryview(packed)
-        texts: list[bytes] = []
-        size = 0
-        while self._waiting and size < PIECE_BYTES and not self._decoder.eof:
-            given, self._waiting = self._waiting[:_ZSTD_BYTES], self._waiting[_ZSTD_BYTES:]
-            texts.append(self._decoder.decompress(given))
-            size += len(texts[-1])
-        return b"".join(texts)
-
-
-_UNPACKERS: Final[dict[bytes, Callable[[], _Unpacker]]] = {
-    b"\x1f\x8b": _Gzip,
-    b"BZh": lambda: _Buffering(bz2.BZ2Decompressor()),
-    b"\xfd7zXZ\x00": lambda: _Buffering(
-        lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-    ),
-    b"\x28\xb5\x2f\xfd": _Zstd,
-}
 
 
 @dataclass(frozen=True, slots=True)
