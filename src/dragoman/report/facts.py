@@ -141,6 +141,21 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """From the first to the last sign of something; steps where intervals tell of it."""
+
+    since: float
+    until: float
+    since_step: int | None = None
+    until_step: int | None = None
+    from_start: bool
+    to_end: bool
+    """Whether the last that is known was still so."""
+    share: float
+    """Of what was looked at between the two, what showed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """Means over the samples of one GPU while training.
 
@@ -159,6 +174,7 @@ class Gpu:
     throttled_share: float
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
+    throttled: Spell | None = None
 
     @property
     def power_share(self) -> float | None:
@@ -183,6 +199,8 @@ class Traffic:
     errors: int
     nominal_bits_per_s: float | None
     carrier_changes: int
+    faulty: Spell | None = None
+    """When there were errors, or its link was lost or found."""
 
     @property
     def sent_bytes_per_s(self) -> float | None:
@@ -201,7 +219,8 @@ class Machine:
     """Of all its processors, what the run did not use itself."""
     memory_share: float | None
     disk_free_bytes: float | None
-    """At the last sample."""
+    """At the last sample, which is of `last_seen`."""
+    last_seen: float | None = None
     disk_read_bytes: float
     disk_written_bytes: float
     queued_batches: float | None
@@ -418,8 +437,9 @@ class Facts:
         """Intervals that every rank of their life tells of: one of each rank, by step and rank."""
         found = []
         for step, told in self._by_step().items():
-            together = [told[rank] for rank in sorted(told) if rank < self.ranks_at(step)]
-            if self.imported is not None or len(together) == self.ranks_at(step):
+            ranks = self.ranks_at(step)
+            together = [told[rank] for rank in sorted(told) if rank < ranks]
+            if self.imported is not None or len(together) == ranks:
                 found.append(together)
         return found
 
@@ -427,12 +447,14 @@ class Facts:
     def untold(self) -> dict[int, int]:
         """How many intervals each rank lacks that another rank of its life tells of."""
         counts = {rank.rank: 0 for rank in self.ranks}
+        is_running = self.is_running
         newest = max((rank.intervals[-1].time for rank in self.ranks if rank.intervals), default=0)
         for step, told in self._by_step().items():
             age_s = newest - max(one.time for one in told.values())
-            if not (self.is_running and age_s < _LATE_S):
+            ranks = self.ranks_at(step)
+            if not (is_running and age_s < _LATE_S):
                 for rank in counts:
-                    counts[rank] += rank not in told and rank < self.ranks_at(step)
+                    counts[rank] += rank not in told and rank < ranks
         return counts
 
     def _by_step(self) -> dict[int, dict[int, Interval]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,8 +23,9 @@ from dragoman.report.convergence import (
     uniform_loss,
 )
 from dragoman.report.facts import Facts, Interval, Machine, Rank, total
-from dragoman.report.pauses import clock, pauses
+from dragoman.report.pauses import pauses
 from dragoman.report.speed import THROTTLED
+from dragoman.report.spells import FEWEST, clock, lasting, spells, when
 from dragoman.report.verdict import Answer, Verdict, evidence
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
@@ -35,6 +36,8 @@ _BY_CHANCE = 5
 _OF_NEIGHBOURS = 1.048
 """A normal distribution's standard deviation over the median distance of two draws from it."""
 _QUARTERS = 4
+STARVES = 0.1
+"""Of a step in waiting for data."""
 STRAGGLES = 1.25
 """Times the median rank's compute."""
 _EARLY = 5
@@ -54,13 +57,18 @@ class Ailment:
     remedy: str
     culprit: Callable[[Facts], str] = lambda _facts: ""
     """Which rank, host, interface or GPU it is, and since when; asked where the answer is yes."""
+    is_whole: Callable[[Facts], bool] = lambda _facts: True
+    """Whether all ranks or hosts were looked at that may have it; if not, there is no "no"."""
 
     def judge(self, facts: Facts) -> Verdict:
         """The answer for one run."""
         value = self.measure(facts)
         answer: Answer = "cannot tell"
         says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
-        if value is not None:
+        if value is not None and value < self.limit and not self.is_whole(facts):
+            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)} as far as "
+            says += "it was measured, which was not on every rank and host."
+        elif value is not None:
             answer = "yes" if value >= self.limit else "no"
             named = self.culprit(facts) if answer == "yes" else ""
             says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}"
@@ -135,66 +143,78 @@ def _not_learnt(facts: Facts) -> float | None:
     return min(left, min(sliced) / uniform)
 
 
-def _data_waits(facts: Facts) -> list[tuple[float, Rank]]:
-    """Of a step, by rank."""
-    shares = ((measures.share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks)
-    return [(share, rank) for share, rank in shares if share is not None]
-
-
 def _data_wait(facts: Facts) -> float | None:
     """Of the rank that waits most: the others wait for it."""
-    return max((share for share, _ in _data_waits(facts)), default=None)
+    starved = measures.most_data_wait(facts)
+    return None if starved is None else starved[0]
 
 
 def _starved_rank(facts: Facts) -> str:
-    if facts.world_size == 1:
+    starved = measures.most_data_wait(facts)
+    if starved is None:
         return ""
-    return _name(max(_data_waits(facts), key=lambda found: found[0])[1])
+    intervals = [one for one in measures.steady(starved[1].intervals) if one.interval_s]
+    bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
+    found = " and ".join(map(when, spells(intervals, bad)))
+    return found if facts.world_size == 1 else f"{_name(starved[1])}, {found}"
 
 
-def _computes(facts: Facts) -> list[tuple[float, Rank]]:
-    """The usual compute of a step, by rank."""
-    usual = ((_usual_compute_s(rank.intervals), rank) for rank in facts.ranks)
-    return [(seconds_s, rank) for seconds_s, rank in usual if seconds_s is not None]
+def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
+    """Intervals of all ranks side by side, and the compute of their median steps.
 
-
-def _usual_compute_s(intervals: Sequence[Interval]) -> float | None:
-    """The median over intervals of the median step: a step that took long once is no slow rank.
-
-    Where medians were not recorded, of the mean step.
+    Intervals in which a rank does not tell its compute are left out.
     """
-    found = [measures.interval_compute_s(one) for one in measures.steady(intervals)]
-    known = [one for one in found if one is not None]
-    return statistics.median(known) if known else None
+    timed = []
+    for together in measures.steady(facts.side_by_side):
+        seconds_s = [measures.interval_compute_s(one) for one in together]
+        known = [one for one in seconds_s if one is not None]
+        if len(known) == len(together) == facts.world_size:
+            timed.append((together, known))
+    return [together for together, _ in timed], [known for _, known in timed]
+
+
+def _stragglers(facts: Facts) -> list[tuple[float, str]]:
+    """Ranks that were slow for long: compute over the median rank's meanwhile, and in words."""
+    together, computes_s = _computes(facts)
+    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
+    found = []
+    for place, rank in enumerate(facts.ranks[: facts.world_size]):
+        own_s = [all_s[place] for all_s in computes_s]
+        bad = [own >= STRAGGLES * middle > 0 for own, middle in zip(own_s, middles_s, strict=True)]
+        slow = [at for first, last in lasting(bad) for at in range(first, last + 1) if bad[at]]
+        if slow:
+            usual_s = [statistics.median(some[at] for at in slow) for some in (own_s, middles_s)]
+            both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
+            times = " and ".join(map(when, spells([one[place] for one in together], bad)))
+            text = f"{_name(rank)}, {times} ({both[0]}, {both[1]} the median rank)"
+            found.append((statistics.median(own_s[at] / middles_s[at] for at in slow), text))
+    return sorted(found, reverse=True)
 
 
 def _slowest_rank(facts: Facts) -> float | None:
-    """Compute of the slowest rank over the median of ranks; a rank works on as much as another."""
-    found = [seconds_s for seconds_s, _ in _computes(facts)]
+    """Compute of the slowest rank over the median of ranks in the same steps, if it lasted.
+
+    Ranks that are slow in turn are none. If no rank was slow for long, the least that a rank had in
+    a quarter of the intervals.
+    """
     if facts.world_size == 1:
         return 1.0
-    if facts.lacks_ranks or len(found) < len(facts.ranks):
+    _, computes_s = _computes(facts)
+    if facts.lacks_ranks or len(computes_s) < FEWEST:
         return None
-    middle = statistics.median_low(found)
-    return max(found) / middle if middle else None
+    if found := _stragglers(facts):
+        return found[0][0]
+    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
+    usual = 1.0
+    for own_s in zip(*computes_s, strict=True):
+        ratios = sorted(own / (mid or 1.0) for own, mid in zip(own_s, middles_s, strict=True))
+        usual = max(usual, ratios[len(ratios) // 4])
+    return min(usual, STRAGGLES - 0.01)
 
 
-def _slow_rank_since(facts: Facts) -> str:
-    """The slowest rank, its figures, and since when it has been slow."""
-    computes = _computes(facts)
-    slowest_s, slow = max(computes, key=lambda found: found[0])
-    middle_s = statistics.median_low([seconds_s for seconds_s, _ in computes])
-    both = f"{units.STEP_TIME.text(slowest_s)}, {units.STEP_TIME.text(middle_s)} the median rank"
-    begun = None
-    for one in reversed(measures.steady(slow.intervals)):
-        seconds_s = measures.interval_compute_s(one)
-        if seconds_s is not None and seconds_s < STRAGGLES * middle_s:
-            begun = one
-            break
-    since = "from the start"
-    if begun is not None:
-        since = f"since step {units.COUNT.text(begun.step)}, {clock(begun.time)}"
-    return f"{_name(slow)}, {since} ({both})"
+def _slow_ranks(facts: Facts) -> str:
+    """The slow ranks, the slowest first: since when, and their figures."""
+    return "; ".join(text for _, text in _stragglers(facts))
 
 
 def _network_faults(facts: Facts) -> float | None:
@@ -205,7 +225,7 @@ def _network_faults(facts: Facts) -> float | None:
 def _faulty_interfaces(facts: Facts) -> str:
     return ", ".join(
         f"{one.interface} of {one.host} ({one.errors} errors, link lost or found "
-        f"{one.carrier_changes} times)"
+        f"{one.carrier_changes} times{f', {when(one.faulty)}' if one.faulty else ''})"
         for one in facts.traffic
         if one.errors or one.carrier_changes
     )
@@ -229,7 +249,9 @@ def _full_disk(facts: Facts) -> str:
     fullest = _fullest_disk(facts)
     if fullest is None or fullest.disk_free_bytes is None:
         return ""
-    return f"the disk of the run on {fullest.host}, {units.SIZE.text(fullest.disk_free_bytes)} free"
+    at = "" if fullest.last_seen is None else f" at {clock(fullest.last_seen)}"
+    free = units.SIZE.text(fullest.disk_free_bytes)
+    return f"the disk of the run on {fullest.host}, {free} free{at}"
 
 
 def _throttled(facts: Facts) -> float | None:
@@ -238,7 +260,8 @@ def _throttled(facts: Facts) -> float | None:
 
 def _throttled_gpu(facts: Facts) -> str:
     worst = max(facts.gpus, key=lambda gpu: gpu.throttled_share)
-    return f"GPU {worst.gpu} of {worst.host}, by {', '.join(worst.throttle_reasons)}"
+    by = f"GPU {worst.gpu} of {worst.host}, by {', '.join(worst.throttle_reasons)}"
+    return by if worst.throttled is None else f"{by}, {when(worst.throttled)}"
 
 
 def _creep(facts: Facts) -> float | None:
@@ -261,7 +284,18 @@ def _growths(facts: Facts) -> list[tuple[float, Rank]]:
 
 
 def _growing_rank(facts: Facts) -> str:
-    return _name(max(_growths(facts), key=lambda found: found[0])[1])
+    rank = max(_growths(facts), key=lambda found: found[0])[1]
+    known = [(one.peak_memory_bytes, one.step) for one in rank.intervals if one.peak_memory_bytes]
+    least, since = min(known, key=lambda one: (one[0], -one[1]))
+    most, until = max(known, key=lambda one: (one[0], -one[1]))
+    return (
+        f"{_name(rank)}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
+        f"to {units.SIZE.text(most)} at step {units.COUNT.text(until)}"
+    )
+
+
+def _is_sampled(facts: Facts, hosts: Set[str]) -> bool:
+    return not facts.lacks_ranks and hosts >= set(facts.hosts)
 
 
 def _name(rank: Rank) -> str:
@@ -317,16 +351,18 @@ AILMENTS: tuple[Ailment, ...] = (
         what="waiting for data, of a step",
         measure=_data_wait,
         culprit=_starved_rank,
+        is_whole=lambda facts: not facts.lacks_ranks,
         quantity=units.SHARE,
-        limit=0.1,
+        limit=STARVES,
         remedy="Put the shards on a local disk, free a core, raise data.prefetch_batches.",
     ),
     Ailment(
         key="straggler",
         question="Is one rank slower than the others?",
-        what="compute of the slowest rank to the median, by their median steps",
+        what="compute of the slowest rank to the median, in three of four intervals of a quarter "
+        "of the run or more",
         measure=_slowest_rank,
-        culprit=_slow_rank_since,
+        culprit=_slow_ranks,
         quantity=_RATIO,
         limit=STRAGGLES,
         remedy="Look at that host: its clock, its temperature, what else runs on it.",
@@ -337,6 +373,7 @@ AILMENTS: tuple[Ailment, ...] = (
         what="samples with a lowered clock",
         measure=_throttled,
         culprit=_throttled_gpu,
+        is_whole=lambda facts: _is_sampled(facts, {gpu.host for gpu in facts.gpus}),
         quantity=units.SHARE,
         limit=THROTTLED,
         remedy="Look at cooling and power supply.",
@@ -347,6 +384,7 @@ AILMENTS: tuple[Ailment, ...] = (
         what="errors and lost links on the interfaces of the collectives",
         measure=_network_faults,
         culprit=_faulty_interfaces,
+        is_whole=lambda facts: _is_sampled(facts, {one.host for one in facts.traffic}),
         quantity=units.COUNT,
         limit=1,
         remedy="Look at cable, port and driver of the host: dragoman report lists each interface.",
@@ -367,6 +405,7 @@ AILMENTS: tuple[Ailment, ...] = (
         what="steady growth of the peak memory after a quarter of the run",
         measure=_creep,
         culprit=_growing_rank,
+        is_whole=lambda facts: not facts.lacks_ranks and len(_growths(facts)) == len(facts.ranks),
         quantity=units.SHARE,
         limit=0.2,
         remedy="Something is kept from step to step; report it with this file.",

@@ -10,7 +10,7 @@ from dragoman.cluster.workload import Shapes, weight_shapes
 from dragoman.recipe.recipe import Recipe
 from dragoman.report import measures
 from dragoman.report.facts import Facts, LinkChange, Traffic
-from dragoman.report.pauses import clock
+from dragoman.report.spells import clock
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
 
 NETWORK_BOUND = 0.2

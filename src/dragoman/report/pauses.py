@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dragoman.base import units
 from dragoman.report.facts import Facts, Interval, Pause, Rank
+from dragoman.report.spells import clock
 from dragoman.report.verdict import Evidence, Verdict, evidence
 from dragoman.telemetry.events import OUTSIDE_STEPS
 
@@ -137,11 +137,6 @@ def _told(pause: Pause) -> str:
     )
     how_long = _long(pause.seconds_s)
     return f"{pause.name} stood still for {how_long} from {clock(pause.began)} on, {where}"
-
-
-def clock(moment: float) -> str:
-    """A moment of a run, to the second."""
-    return time.strftime("%d %b %H:%M:%S UTC", time.gmtime(moment))
 
 
 def _long(seconds_s: float) -> str:

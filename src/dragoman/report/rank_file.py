@@ -220,8 +220,8 @@ class RankFile:
         if seconds_s is not None:
             self.prepare_s = (self.prepare_s or 0.0) + seconds_s
 
-    def _sample(self, event: Event, _moment: float) -> None:
-        self.samples.see(event)
+    def _sample(self, event: Event, moment: float) -> None:
+        self.samples.see(event, moment)
 
     def _strategy_chosen(self, event: Event, moment: float) -> None:
         """What `auto` measured before it chose."""

@@ -16,7 +16,7 @@ from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.report import facts
-from dragoman.report.facts import Exit, Facts, Price, Rank, Segment
+from dragoman.report.facts import Exit, Facts, Price, Rank, Segment, Spell
 from dragoman.report.imported import ImportedRun
 from dragoman.report.pauses import known_pauses, without_pauses
 from dragoman.report.payloads import from_payload
@@ -125,17 +125,23 @@ def combine(
         pauses=tuple(pauses),
         alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
         gpus=tuple(
-            replace(gpu, host=name)
+            replace(gpu, host=name, throttled=_moved(gpu.throttled, offsets_s[file.rank]))
             for file, name in zip(files, names, strict=True)
             for gpu in file.samples.gpus()
         ),
         traffic=tuple(
-            replace(traffic, host=name)
+            replace(traffic, host=name, faulty=_moved(traffic.faulty, offsets_s[file.rank]))
             for file, name in zip(files, names, strict=True)
             for traffic in file.samples.traffic()
         ),
         machines=tuple(
-            replace(machine, host=name)
+            replace(
+                machine,
+                host=name,
+                last_seen=None
+                if machine.last_seen is None
+                else machine.last_seen - offsets_s[file.rank],
+            )
             for file, name in zip(files, names, strict=True)
             for machine in file.samples.machines()
         ),
@@ -223,6 +229,13 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
         clock_offset_s=offset_s,
         segments=lives,
     )
+
+
+def _moved(spell: Spell | None, offset_s: float) -> Spell | None:
+    """The same by the clock of rank 0."""
+    if spell is None:
+        return None
+    return replace(spell, since=spell.since - offset_s, until=spell.until - offset_s)
 
 
 def _names_of_machines(files: Sequence[RankFile], problems: list[str]) -> list[str]:

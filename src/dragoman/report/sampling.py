@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.report.facts import Gpu, Machine, Traffic
+from dragoman.report.facts import Gpu, Machine, Spell, Traffic
 from dragoman.report.payloads import number
 from dragoman.telemetry.events import POWER_CAP, Event, GpuSampled, HostSampled, NetworkSampled
 
@@ -37,17 +37,26 @@ class _Series:
 
 @dataclass(slots=True)
 class _Sums:
-    """All samples of one GPU, interface or host."""
+    """All samples of one GPU, interface or host.
+
+    Bad samples are those with a lowered clock, with errors, or with a link that was lost or found.
+    """
 
     samples: int = 0
+    ended: float = 0.0
+    bad: int = 0
+    first_bad: tuple[int, float] = (0, 0.0)
+    """Its number, and when it began."""
+    last_bad: tuple[int, float] = (0, 0.0)
+    """Its number, and when it ended."""
     seconds_s: float = 0.0
     name: str = ""
     throttled_s: float = 0.0
     reasons: Counter[str] = field(default_factory=Counter)
     of: defaultdict[str, _Series] = field(default_factory=lambda: defaultdict(_Series))
 
-    def add(self, seen: Mapping[str, Any]) -> None:
-        """Add one sample."""
+    def add(self, seen: Mapping[str, Any], moment: float) -> None:
+        """Add one sample that ended at a moment."""
         seconds_s = number(seen.get("seconds_s")) or 0.0
         if seconds_s <= 0:
             return
@@ -58,8 +67,29 @@ class _Sums:
                 self.of[name].add(value, seconds_s)
         reasons = [one for one in str(seen.get("throttle_reasons") or "").split(",") if one]
         self.reasons.update(reasons)
-        self.throttled_s += seconds_s if set(reasons) - {POWER_CAP} else 0.0
+        is_throttled = bool(set(reasons) - {POWER_CAP})
+        self.throttled_s += seconds_s if is_throttled else 0.0
         self.name = str(seen.get("name") or self.name)
+        self.ended = moment
+        if is_throttled or number(seen.get("errors")) or number(seen.get("carrier_changes")):
+            if not self.bad:
+                self.first_bad = (self.samples, moment - seconds_s)
+            self.last_bad = (self.samples, moment)
+            self.bad += 1
+
+    @property
+    def spell(self) -> Spell | None:
+        """From the first bad sample to the last; None if none is bad."""
+        if not self.bad:
+            return None
+        (first, since), (last, until) = self.first_bad, self.last_bad
+        return Spell(
+            since=since,
+            until=until,
+            from_start=first == 1,
+            to_end=last == self.samples,
+            share=self.bad / (last + 1 - first),
+        )
 
 
 @dataclass(slots=True)
@@ -72,15 +102,15 @@ class Samples:
     )
     _machines: defaultdict[str, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
 
-    def see(self, event: Event) -> None:
-        """Add one sample."""
+    def see(self, event: Event, moment: float) -> None:
+        """Add one sample; moment: when it ended, by the clock of its host that nobody sets."""
         seen = event.payload
         if event.kind == GpuSampled.kind:
-            self._gpus[event.host, int(number(seen.get("gpu")) or 0)].add(seen)
+            self._gpus[event.host, int(number(seen.get("gpu")) or 0)].add(seen, moment)
         elif event.kind == NetworkSampled.kind:
-            self._traffic[event.host, str(seen.get("interface"))].add(seen)
+            self._traffic[event.host, str(seen.get("interface"))].add(seen, moment)
         elif event.kind == HostSampled.kind:
-            self._machines[event.host].add(seen)
+            self._machines[event.host].add(seen, moment)
 
     @property
     def has_host(self) -> bool:
@@ -119,6 +149,7 @@ def _gpu(host: str, gpu: int, sums: _Sums) -> Gpu:
         throttled_share=sums.throttled_s / sums.seconds_s,
         throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
         ecc_errors=None if errors is None else int(errors),
+        throttled=sums.spell,
     )
 
 
@@ -138,6 +169,7 @@ def _traffic(host: str, interface: str, sums: _Sums) -> Traffic:
         errors=whole("errors"),
         nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
         carrier_changes=whole("carrier_changes"),
+        faulty=sums.spell,
     )
 
 
@@ -150,6 +182,7 @@ def _machine(host: str, sums: _Sums) -> Machine:
         others_cpu_share=sums.of["others_cpu_share"].mean,
         memory_share=memory / limit if memory is not None and limit else None,
         disk_free_bytes=sums.of["disk_free_bytes"].last,
+        last_seen=sums.ended,
         disk_read_bytes=sums.of["disk_read_bytes"].sum,
         disk_written_bytes=sums.of["disk_written_bytes"].sum,
         queued_batches=sums.of["queued_batches"].mean,
