@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,91 @@ def test_a_rank_that_waits_for_data_is_not_called_the_network(tmp_path: Path) ->
     assert found["starved"].answer == "yes"
     shares = {row.name: row.value for row in found["processors"].evidence}
     assert shares["waiting for data"] == pytest.approx(0.4001 / 0.811, rel=1e-2)
+
+
+def _healthy(step: int) -> float:
+    return 1.5 + 6 * math.exp(-step / 300)
+
+
+# What happened, and what questions 2 and 3 and the learning rate must say.
+LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
+    "the training slice was measured in the first steps alone": (
+        Recorded(
+            dev_loss=lambda step: 3 + 6 * math.exp(-step / 300),
+            train_slice_loss=lambda step: 3.0 if step <= 1000 else None,
+        ),
+        {"overfitting": "cannot tell"},
+        "not measured after step 1,000",
+    ),
+    "the dev loss turned after the training slice was given up": (
+        Recorded(
+            dev_loss=lambda step: 2.0 + 0.3 * abs(math.log(max(step, 1) / 3000)),
+            train_slice_loss=lambda step: 2.0 + step / 1e4 if step <= 4000 else None,
+            train_loss=lambda step: 2.0 - step / 1e4,
+        ),
+        {"overfitting": "cannot tell", "trained": "yes"},
+        "not measured after step 4,000",
+    ),
+    "the training loss explodes after the last validation": (
+        Recorded(
+            steps=8900,
+            max_steps=9000,
+            reason="signal",
+            dev_loss=_healthy,
+            train_loss=lambda step: 2.0 if step < 8300 else 50.0,
+            recipe=VOCABULARY,
+        ),
+        {"trained": "no", "plateau": "no", "rate_too_high": "yes"},
+        "After the last validation, at step 8,000, the training loss has risen from 2.0000 to 50",
+    ),
+    "the dev loss is not a number any more": (
+        Recorded(
+            dev_loss=lambda step: _healthy(step) if step < 5000 else None,
+            train_loss=lambda step: 2.0 if step < 5000 else None,
+            recipe=VOCABULARY,
+        ),
+        {"trained": "cannot tell", "overfitting": "cannot tell", "plateau": "cannot tell"},
+        "No dev loss is known of the last 4,000 steps, after step 4,000.",
+    ),
+    "BLEU fell from 30 to 0.1 while the dev loss is flat": (
+        Recorded(
+            dev_loss=_healthy, bleu=lambda step: 30.0 if step < 4000 else 0.1, recipe=VOCABULARY
+        ),
+        {"trained": "cannot tell", "plateau": "cannot tell"},
+        "yet BLEU has fallen from 30.0 to 0.1",
+    ),
+    "BLEU falls slowly while the dev loss is flat": (
+        Recorded(dev_loss=_healthy, bleu=lambda step: 30.0 - step / 2000, recipe=VOCABULARY),
+        {"trained": "cannot tell"},
+        "yet BLEU has fallen from 29.5 to 26.0",
+    ),
+    "trained on from another model, its recipe lost: the first loss says nothing": (
+        Recorded(dev_loss=lambda step: 2.0 + 2.0 * math.exp(-step / 500), bleu=lambda _step: None),
+        {"trained": "cannot tell", "rate_too_low": "cannot tell"},
+        "no recipe tells the size of the vocabulary",
+    ),
+    "nothing learnt after an explosion at the start, its recipe lost": (
+        Recorded(
+            dev_loss=lambda step: 10.4 + 1e-4 * math.sin(step) if step else 20.0,
+            bleu=lambda _step: 0.2,
+        ),
+        {"trained": "cannot tell", "rate_too_low": "cannot tell", "plateau": "cannot tell"},
+        "no recipe tells the size of the vocabulary",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_what_was_learnt_is_told_from_what_is_known_of_the_end(name: str, tmp_path: Path) -> None:
+    run, expected, said = LEARNT[name]
+    found = answers(read_facts(run.write(tmp_path / "run")))
+    assert {key: found[key].answer for key in expected} == expected
+    assert said in found["trained"].says + found["overfitting"].says
+
+
+def test_the_first_validations_alone_do_not_tell_of_the_end(tmp_path: Path) -> None:
+    run = Recorded(recipe=VOCABULARY).write(tmp_path / "run")
+    assert answers(read_facts(run))["trained"].answer == "yes"
+    cut(run, 0, lines=65)  # its validations up to step 5,000; the others went on to 8,000
+    found = answers(read_facts(run))
+    assert found["trained"].answer == found["overfitting"].answer == "cannot tell"

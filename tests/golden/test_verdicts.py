@@ -54,7 +54,7 @@ _VOCABULARY = ("corpus.subword.vocab_size=32768",)
 # name -> (the run, what must be answered)
 RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     "healthy and trained": (
-        Recorded(extra=_BUSY_HOSTS),
+        Recorded(extra=_BUSY_HOSTS, recipe=_VOCABULARY),
         {
             "trained": "yes",
             "overfitting": "no",

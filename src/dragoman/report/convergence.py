@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
@@ -58,6 +59,15 @@ text of another kind; nothing in a record can tell these apart.
 """
 NO_TRANSLATION = 1.0
 """BLEU below which next to no words are right, in their order: noise of scoring alone."""
+MOST_BLEU_LOST = 0.2
+"""Of the best BLEU: a last one that is lower by more is worse, whatever the dev loss."""
+SMOOTHED = 9
+"""Training losses whose median is compared: one batch that was easy by chance is no lowest loss."""
+_SPIKE = 1.2
+_BY_CHANCE = 5
+_OF_NEIGHBOURS = 1.048
+"""A normal distribution's standard deviation over the median distance of two draws from it."""
+_MOST_DISTANCES = 2
 _LOOK_AHEAD = 0.25
 _DECAY_LEFT = 2
 """Times that the learning rate will still fall by: the loss reacts to a halving of it already."""
@@ -128,39 +138,81 @@ def left_of_uniform(facts: Facts) -> float | None:
     return min(seen) / uniform if uniform and seen else None
 
 
-def left_of_ignorance(facts: Facts) -> float | None:
-    """The lowest dev loss as a share of the loss of a model that knows nothing; None if unclear.
+def has_learnt(facts: Facts) -> bool | None:
+    """Whether the model knows more than nothing; None if unclear.
 
-    That is a uniform prediction. If the vocabulary is not known, the run's first dev loss counts
-    when the loss fell far below it: a model that knows nothing is not better.
+    The dev loss is clearly below a uniform prediction's. If the vocabulary is not known, the dev
+    loss must have fallen clearly below the run's first, and BLEU must tell of words that are right:
+    the first loss alone tells nothing, as it may be that of a trained model or of a broken one.
     """
     left = left_of_uniform(facts)
     if left is not None:
-        return left
+        return left < NOT_LEARNT
     seen = [one.dev_loss for one in facts.validations if one.dev_loss is not None]
-    fell_to = min(seen) / seen[0] if seen and seen[0] else 1.0
-    return fell_to if fell_to < NOT_LEARNT else None
+    scores = bleu_scores(facts)
+    fell = bool(seen) and min(seen) < NOT_LEARNT * seen[0]
+    return True if fell and scores and scores[-1] >= NO_TRANSLATION else None
 
 
-def has_learnt(facts: Facts) -> bool | None:
-    """Whether the dev loss is clearly below that of a model that knows nothing; None if unclear."""
-    left = left_of_ignorance(facts)
-    return None if left is None else left < NOT_LEARNT
+def bleu_scores(facts: Facts) -> list[float]:
+    """BLEU of each validation after the start that has one."""
+    return [one.bleu for one in facts.validations if one.step > 0 and one.bleu is not None]
+
+
+def steps_untold(facts: Facts) -> int:
+    """Steps at the end of the run of which no validation tells; 0 if they are as few as usual.
+
+    Validations are usual if the last of them is within two of their distances from the last step.
+    """
+    steps = [one.step for one, _ in losses(facts)]
+    if len(steps) < 2:
+        return 0
+    usual = statistics.median(two - one for one, two in pairwise(steps))
+    untold = facts.last_step - steps[-1]
+    return untold if untold > _MOST_DISTANCES * max(usual, 1) else 0
+
+
+def training_loss_since(facts: Facts, step: int) -> tuple[float, float] | None:
+    """The training loss before and after a step, if it is far higher after it.
+
+    Both are medians, of at most nine intervals. Far is what `far_above` says.
+    """
+    logged = [(one.step, one.train_loss) for one in facts.intervals if one.train_loss is not None]
+    before = [loss for at, loss in logged if at <= step]
+    after = [loss for at, loss in logged if at > step]
+    if len(before) < FEWEST or not after:
+        return None
+    was, now = (statistics.median(some[-SMOOTHED:]) for some in (before, after))
+    return (was, now) if now > far_above(was, by_chance(before)) else None
+
+
+def by_chance(losses: Sequence[float]) -> float:
+    """What a training loss may be off by chance: five standard deviations.
+
+    They are told from what neighbours differ: a loss may be that of a single batch.
+    """
+    return _BY_CHANCE * _OF_NEIGHBOURS * statistics.median(abs(b - a) for a, b in pairwise(losses))
+
+
+def far_above(lowest: float, chance: float) -> float:
+    """From where on a training loss is far above another: 1.2 x it, and beyond chance."""
+    return max(_SPIKE * lowest, lowest + chance)
 
 
 def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | None:
     """Where the loss on training text went after a validation at `step`; None if unclear.
 
-    The training slice tells, if it was measured then: by more than 1%, as for the dev set. If not,
-    the trend of the training loss does, with 95% confidence.
+    The training slice tells, if it was measured then and at the last validation: by more than 1%,
+    as for the dev set. If not, the trend of the training loss does, with 95% confidence.
     """
     sliced = {
         one.step: one.train_slice_loss
         for one in facts.validations
         if one.train_slice_loss is not None
     }
-    if step in sliced and max(sliced) > step:
-        before, after = sliced[step], sliced[max(sliced)]
+    last = losses(facts)[-1][0].step
+    if step in sliced and last in sliced and last > step:
+        before, after = sliced[step], sliced[last]
         if abs(after - before) <= OVERFIT_RISE * before:
             return None
         return "falls" if after < before else "rises"
@@ -209,10 +261,12 @@ def trained(facts: Facts) -> Verdict:
             f"yes: the dev loss rises by over {units.SHARE.text(OVERFIT_RISE)} from its best while "
             "the loss on training text falls",
             "no: more steps lower it by more, with 95% confidence",
+            "no: the training loss has risen far since the last validation",
             f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of a "
             "uniform prediction, dev loss and loss on training text both rise, or the run diverged",
-            f"cannot tell: under {FEWEST} validations after the start, the interval holds both, or "
-            "nothing shows that the model has learnt to translate",
+            f"cannot tell: under {FEWEST} validations after the start, none of the last steps, the "
+            "interval holds both, BLEU moves, or nothing shows that the model has learnt to "
+            "translate",
         ),
         method="A straight line through the dev loss over the logarithm of the step, at the later "
         "half of the validations. The training loss is not looked at: flat, it proves nothing.",
@@ -249,6 +303,14 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
     if found is None:
         say = f"{_validations(facts)} too few to tell a trend."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
+    last = losses(facts)[-1][0].step
+    if exploded := training_loss_since(facts, last):
+        was, now = (units.LOSS.text(loss) for loss in exploded)
+        at = f"step {units.COUNT.text(last)}"
+        say = f"After the last validation, at {at}, the training loss has risen from {was} to {now}"
+        return "no", f"{say}.", f"Go on from the checkpoint of {at}, with a lower learning rate."
+    if steps_untold(facts):
+        return "cannot tell", _untold(facts), _VALIDATE
     left, learnt = left_of_uniform(facts), has_learnt(facts)
     if left is not None and not learnt:
         say = "It has learnt next to nothing that helps with dev text: the loss there is "
@@ -289,7 +351,7 @@ def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
     if has_learnt(facts) is None:
         say += ", but so it is if nothing is learnt: no recipe tells the size of the vocabulary."
         return "cannot tell", say, "Bring recipe.toml with the events."
-    scores = [one.bleu for one, _ in losses(facts) if one.bleu is not None]
+    scores = bleu_scores(facts)
     left = left_of_uniform(facts)
     if not scores and (left is None or left > BEYOND_FREQUENCIES):
         say += ", but so it is if only the frequencies of the pieces are learnt, and no BLEU tells."
@@ -297,9 +359,18 @@ def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
     if scores and max(scores) < NO_TRANSLATION:
         say += f", but its translations are not right at all: BLEU {units.SCORE.text(max(scores))}."
         return "cannot tell", say, "Read the samples: text, order of pairs, tokenizer of the score?"
-    rising = bleu_trend(facts)
-    if rising is not None and rising.low > LEAST_BLEU:
+    moves = bleu_trend(facts)
+    if moves is not None and moves.low > LEAST_BLEU:
         return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
+    falls = moves is not None and moves.high < -LEAST_BLEU
+    if scores and (falls or scores[-1] < (1 - MOST_BLEU_LOST) * max(scores)):
+        best, last = (units.SCORE.text(score) for score in (max(scores), scores[-1]))
+        say += f", yet BLEU has fallen from {best} to {last}."
+        return (
+            "cannot tell",
+            say,
+            "Read the samples; until then, use the checkpoint of the best BLEU.",
+        )
     if decay_left(facts) > _DECAY_LEFT:
         say += ", but the learning rate is still to decay."
         return "cannot tell", say, "Let the schedule come to its end: its decay lowers the loss."
@@ -311,12 +382,15 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
     if len(seen) < FEWEST:
         say = f"{_validations(facts)} too few."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
-    both = [(one, loss) for one, loss in seen if one.train_slice_loss is not None]
-    if not both:
-        say = "The loss without dropout on training text was not measured."
+    if steps_untold(facts):
+        return "cannot tell", _untold(facts), _VALIDATE
+    last, loss = seen[-1]
+    if last.train_slice_loss is None:
+        measured = [one.step for one, _ in seen if one.train_slice_loss is not None]
+        say = "The loss without dropout on training text was not measured"
+        say += f" after step {units.COUNT.text(measured[-1])}." if measured else "."
         return "cannot tell", say, "Set evaluate.train_slice_pairs."
-    last, loss = both[-1]
-    share = (last.train_slice_loss or 0.0) / loss if loss else 1.0
+    share = last.train_slice_loss / loss if loss else 1.0
     of = f"the loss on training text is {units.SHARE.text(share)} of the dev loss"
     best = min(seen, key=lambda pair: pair[1])[0].step
     at = f"step {units.COUNT.text(best)}"
@@ -407,6 +481,14 @@ def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
     best, lowest = min(seen, key=lambda pair: pair[1])
     yield evidence("dev loss above its best", units.SHARE, loss / lowest - 1 if lowest else None)
     yield in_words("step of the best", units.COUNT.text(best.step))
+
+
+_VALIDATE = "Bring the events of rank 0, or lower train.validate_every_steps."
+
+
+def _untold(facts: Facts) -> str:
+    last, untold = losses(facts)[-1][0].step, units.COUNT.text(steps_untold(facts))
+    return f"No dev loss is known of the last {untold} steps, after step {units.COUNT.text(last)}."
 
 
 def _validations(facts: Facts) -> str:

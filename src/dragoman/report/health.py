@@ -13,11 +13,14 @@ from dragoman.report import measures
 from dragoman.report.convergence import (
     LEAST_FALL,
     NOT_LEARNT,
+    SMOOTHED,
+    by_chance,
     decay_left,
+    far_above,
     has_diverged,
     has_learnt,
     has_turned,
-    left_of_ignorance,
+    left_of_uniform,
     loss_trend,
     trained,
     uniform_loss,
@@ -29,12 +32,6 @@ from dragoman.report.spells import FEWEST, clock, lasting, spells, when
 from dragoman.report.verdict import Answer, Verdict, evidence
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
-_SPIKE = 1.2
-_SMOOTHED = 9
-"""Losses whose median is compared: one batch that was easy by chance is no lowest loss."""
-_BY_CHANCE = 5
-_OF_NEIGHBOURS = 1.048
-"""A normal distribution's standard deviation over the median distance of two draws from it."""
 _QUARTERS = 4
 STARVES = 0.1
 """Of a step in waiting for data."""
@@ -108,35 +105,30 @@ def _flat_share_left(facts: Facts) -> float | None:
 
 
 def _spikes(facts: Facts) -> float | None:
-    """Training losses far over the lowest median of nine before them, after the warmup.
-
-    Far is 1.2 x it and five standard deviations, told from what neighbours differ: a loss may be
-    that of a single batch, and such losses differ by chance.
-    """
+    """Training losses `far_above` the lowest median of nine before them, after the warmup."""
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
     losses = [
         one.train_loss
         for one in facts.intervals
         if one.train_loss is not None and one.step > warmup
     ]
-    if len(losses) <= _SMOOTHED:
+    if len(losses) <= SMOOTHED:
         return None
-    deviation = _OF_NEIGHBOURS * statistics.median(abs(b - a) for a, b in pairwise(losses))
-    lowest, count = float("inf"), 0
-    for number in range(_SMOOTHED, len(losses)):
-        lowest = min(lowest, statistics.median(losses[number - _SMOOTHED : number]))
-        count += losses[number] > max(_SPIKE * lowest, lowest + _BY_CHANCE * deviation)
+    chance, lowest, count = by_chance(losses), float("inf"), 0
+    for number in range(SMOOTHED, len(losses)):
+        lowest = min(lowest, statistics.median(losses[number - SMOOTHED : number]))
+        count += losses[number] > far_above(lowest, chance)
     return float(count)
 
 
 def _not_learnt(facts: Facts) -> float | None:
-    """`left_of_ignorance`, after a fifth of the schedule or more.
+    """`left_of_uniform`, after a fifth of the schedule or more; None without a recipe.
 
     Of the loss on training text, if that is lower: a rate that learns it by heart is not too low.
     """
     if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
-    left, uniform = left_of_ignorance(facts), uniform_loss(facts)
+    left, uniform = left_of_uniform(facts), uniform_loss(facts)
     sliced = [one.train_slice_loss for one in facts.validations if one.train_slice_loss is not None]
     if left is None or not uniform or not sliced:
         return left
