@@ -17,7 +17,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dragoman.recipe.recipe import dump_toml, load_recipe
-from dragoman.telemetry.events import CheckpointWritten, LinkMeasured, Payload, as_values
+from dragoman.telemetry.events import (
+    CheckpointWritten,
+    DeviceMeasured,
+    LinkMeasured,
+    Payload,
+    as_values,
+)
 from example_events import HOST_SAMPLED, RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 from golden_gpu import gpu_sampled
 
@@ -95,12 +101,48 @@ class Log:
     """Whether phases are longer than the steps that they are parts of."""
     max_share: float
     """Of the schedule that is done."""
+    device_rate: tuple[float, float | None] | None = None
+    """What a device alone reaches: FLOP/s of matrix products, tokens a second."""
+    measured_alone: bool = True
+    """Every rank measured its device; or else the first alone."""
+    cut: tuple[int, float] | None = None
+    """A rank whose file ends early, and the share of its lines that is left."""
+    explodes: bool = False
+    """The training loss, after the last validation."""
+    bleu_falls: bool = False
     steps: int = 100
     lines: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def truly_missing(self) -> bool:
         return self.missing_rank is not None and self.missing_rank < self.world_size
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the file that ends early lacks more than the one interval that a kill costs."""
+        return self._lost_intervals() > 1
+
+    def _lost_intervals(self) -> int:
+        if self.cut is None or self.cut[0] >= self.world_size:
+            return 0
+        rank, lines = self.cut[0], self.lines[self.cut[0]]
+        if rank == self.missing_rank or self.missing_rank is not None:
+            return 0
+        told, kept = (
+            {line["step"] for line in some if line["kind"] == TRAIN_INTERVAL.kind}
+            for some in (lines, lines[: self._kept(rank)])
+        )
+        return len(told - kept)
+
+    def _kept(self, rank: int) -> int:
+        lines = len(self.lines[rank])
+        if self.cut is None or self.cut[0] != rank:
+            return lines
+        return max(round(lines * self.cut[1]), 1)
+
+    @property
+    def last_validated(self) -> int:
+        return self.intervals // self.validate_every * self.validate_every
 
     def write(self, directory: Path) -> Path:
         events = directory / "events"
@@ -112,7 +154,8 @@ class Log:
         for rank, lines in self.lines.items():
             if rank == self.missing_rank:
                 continue
-            text = [json.dumps(line) for line in lines[self.lost_first_line :]]
+            told = lines[self.lost_first_line : self._kept(rank)]
+            text = [json.dumps(line) for line in told]
             if self.torn is not None and len(text) > 2:
                 where = 1 + self.torn % (len(text) - 1)
                 text[where] = text[where][: len(text[where]) // 2]
@@ -180,6 +223,15 @@ class _Writer:
         )
         if log.link_bytes_per_s is not None and resumed is None and self._leads:
             self._put(_link(log.link_bytes_per_s), 0)
+        if log.device_rate is not None and (log.measured_alone or not self._rank):
+            flop_per_s, tokens_per_s = log.device_rate
+            measured = DeviceMeasured(
+                device=log.device,
+                matrix_flop_per_s=flop_per_s,
+                alone_tokens_per_s=tokens_per_s,
+                method="test",
+            )
+            self._put(measured, 0)
 
     @property
     def _leads(self) -> bool:
@@ -208,9 +260,12 @@ class _Writer:
         phases = log.phases(self._rank, number)
         step_s = sum(phases.values())
         self._now += step_s * log.steps
+        loss = _loss(log.training, number / max(log.intervals, 1), number * log.steps)
+        own_s = sum(phases[name] for name in ("forward_s", "backward_s", "optimizer_s"))
         values: dict[str, Any] = {
             "steps": log.steps,
-            "train_loss": _loss(log.training, number / max(log.intervals, 1), number * log.steps),
+            "train_loss": loss * (25 if log.explodes and number > log.last_validated else 1),
+            "compute_median_s": own_s,
             "interval_s": step_s * log.steps,
             "step_median_s": step_s,
             "step_p95_s": step_s * 1.1,
@@ -232,7 +287,9 @@ class _Writer:
             step,
             dev_loss=_loss(log.dev, share, step),
             train_slice_loss=None if log.text is None else _loss(log.text, share, step),
-            bleu=None if log.bleu is None else log.bleu * (1 - math.exp(-9 * share)),
+            bleu=None
+            if log.bleu is None
+            else log.bleu * (0.01 if log.bleu_falls and share > 0.5 else 1 - math.exp(-9 * share)),
             loss_s=2.0,
             decode_s=8.0,
         )
@@ -322,4 +379,17 @@ def logs(draw: st.DrawFn) -> Log:
         else (),
         overfull=draw(rarely),
         max_share=draw(st.sampled_from([1.0, 1.0, 0.5, 0.1])),
+        device_rate=draw(
+            st.none()
+            | st.tuples(
+                st.sampled_from([1e9, 3e10, 3e11, 1e12, 1e14]),
+                st.sampled_from([None, 100.0, 5e3, 1e6]),
+            )
+        ),
+        measured_alone=not draw(sometimes),
+        cut=(draw(st.integers(0, world_size - 1)), draw(st.sampled_from([0.0, 0.2, 0.5, 0.9])))
+        if world_size > 1 and draw(rarely)
+        else None,
+        explodes=draw(rarely),
+        bleu_falls=draw(rarely),
     )

@@ -15,7 +15,7 @@ from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.verdict import Verdict
 from dragoman.report.verdicts import judge
-from dragoman.telemetry.events import LinkMeasured, Payload, TrainInterval
+from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, TrainInterval
 from example_events import HOST_SAMPLED
 from recorded_runs import Recorded
 
@@ -275,3 +275,34 @@ def test_the_first_validations_alone_do_not_tell_of_the_end(tmp_path: Path) -> N
     cut(run, 0, lines=65)  # its validations up to step 5,000; the others went on to 8,000
     found = answers(read_facts(run))
     assert found["trained"].answer == found["overfitting"].answer == "cannot tell"
+
+
+def _device(rank: int, flop_per_s: float, alone: float | None = None) -> tuple[int, Payload]:
+    measured = DeviceMeasured(
+        device="cuda", matrix_flop_per_s=flop_per_s, alone_tokens_per_s=alone, method="test"
+    )
+    return rank, measured
+
+
+@pytest.mark.parametrize(
+    ("devices", "answer"),
+    [
+        ([_device(0, 3e11), _device(1, 3e11)], "yes"),
+        ([_device(0, 3e11), _device(1, 9e11)], "no"),
+        ([_device(0, 3e11)], "cannot tell"),
+        ([_device(0, 1e11), _device(1, 1e11)], "cannot tell"),
+    ],
+)
+def test_useful_flops_count_if_every_host_measured_its_device(
+    devices: list[tuple[int, Payload]], answer: str, tmp_path: Path
+) -> None:
+    run = Recorded(device="cuda", recipe=VOCABULARY, extra=devices).write(tmp_path / "run")
+    assert answers(read_facts(run))["processors"].answer == answer
+
+
+def test_more_than_possible_is_said_of_a_device_that_was_not_alone(tmp_path: Path) -> None:
+    devices = [_device(rank, 1e11, alone=3000.0) for rank in (0, 1)]
+    run = Recorded(device="cuda", recipe=VOCABULARY, extra=devices).write(tmp_path / "run")
+    rows = {row.name: row.text for row in answers(read_facts(run))["processors"].evidence}
+    for name in ("scaling efficiency", "useful FLOPs, of what matrix products reach (MFU)"):
+        assert "more than possible: the device was measured while" in rows[name]

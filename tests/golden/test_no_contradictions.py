@@ -158,8 +158,19 @@ def _processors(log: Log, answers: Answers) -> Iterator[str]:
             yield "fully used without a sample of whose work it was"
         elif log.cpu[0] < 0.9 or log.cpu[1] > 0.1:
             yield f"fully used at {log.cpu}"
-    elif log.power_w is not None and log.power_w < 125:
-        yield f"fully used at {log.power_w} of 250 W"
+    else:
+        flops = _value(verdict, "useful FLOPs, of what matrix products reach (MFU)")
+        if log.power_w is not None and log.power_w < 125:
+            yield f"fully used at {log.power_w} of 250 W"
+        if "matrix rate" in verdict.says and (flops is None or not 0.3 <= flops <= 1):
+            yield f"fully used at {flops} of the matrix rate"
+        if (
+            "matrix rate" in verdict.says
+            and not log.measured_alone
+            and len(set(log.machines)) > 1
+            and not log.one_name
+        ):
+            yield "fully used by the rate of one host's device"
     if log.truly_missing:
         yield "fully used although a rank is missing"
 
@@ -236,8 +247,62 @@ def _words(log: Log, answers: Answers) -> Iterator[str]:
             limit = 10.0 if "dev loss" in row.name or "knows nothing" in row.name else 1 + NEARLY
             if isinstance(row.value, int | float) and not -NEARLY <= row.value <= limit:
                 yield f"{verdict.key}: {row.name} is {row.text}"
-    if log.truly_missing and not _is(answers, "straggler", "cannot tell"):
-        yield "ranks are compared although one is missing"
+
+
+def _ranks(log: Log, answers: Answers) -> Iterator[str]:
+    """What is said of one rank is true, and of a rank that tells half nothing is said."""
+    straggler = answers["straggler"]
+    if (log.truly_missing or log.cut_short) and straggler.answer != "cannot tell":
+        yield "ranks are compared although one is missing, or tells a part"
+    if log.cut_short:
+        if answers["network"].answer == "yes" or answers["processors"].answer == "yes":
+            yield "yes, although a rank tells a part"
+        if len(set(log.machines)) > 1 and not log.one_name:
+            for key in ("network", "network_fit"):
+                if answers[key].answer != "cannot tell":
+                    yield f"{key} is {answers[key].answer}, although a rank tells a part"
+    is_late = log.late == "last" and log.world_size > 1
+    if straggler.answer == "yes":
+        if not is_late:
+            yield f"{straggler.says} yet ranks are late {log.late}"
+        elif f"rank {log.world_size - 1} on" not in straggler.says:
+            yield f"{straggler.says} yet it is the last"
+        elif "since" in straggler.says or "until" in straggler.says:
+            yield f"{straggler.says} yet it was late all the time"
+    damaged = log.cut_short or log.truly_missing or log.torn is not None or bool(log.dropped)
+    if is_late and log.intervals >= 5 and not damaged and straggler.answer != "yes":
+        yield f"the last rank takes twice as long, yet {straggler.says}"
+    starved = answers["starved"]
+    if starved.answer == "yes" and log.data_s == 0:
+        yield "waits for data that are always there"
+
+
+def _blame(_log: Log, answers: Answers) -> Iterator[str]:
+    """Questions 4, 5 and 11 say the same of what the ranks waited for."""
+    busy, network, fit = (answers[key] for key in ("processors", "network", "network_fit"))
+    by_four = "the network (see question 5)" in busy.remedy
+    by_five = any(
+        words in network.says for words in ("Waiting for the network", "surely for the network")
+    )
+    if by_four and not by_five:
+        yield f"question 4: {busy.remedy}; question 5: {network.says}"
+    if (by_four or by_five) and "Bytes do not explain it" in fit.remedy:
+        yield f"question 5: {network.says}; question 11: {fit.remedy}"
+    if network.answer == "yes" and not by_five:
+        yield f"yes, the network, yet {network.says}"
+
+
+def _end(log: Log, answers: Answers) -> Iterator[str]:
+    """What happened at the end of the run counts."""
+    trained = answers["trained"]
+    if trained.answer != "yes":
+        return
+    exploded = log.explodes and log.last_validated < log.intervals and log.training != "low"
+    damaged = log.cut_short or log.truly_missing or log.torn is not None or bool(log.dropped)
+    if exploded and not damaged:
+        yield "fully trained, with a training loss that exploded"
+    if log.bleu_falls and log.bleu is not None and "lowest" not in trained.says:
+        yield "fully trained, with a BLEU that fell to nothing"
 
 
 CONTRADICTIONS: tuple[Callable[[Log, Answers], Iterator[str]], ...] = (
@@ -250,6 +315,9 @@ CONTRADICTIONS: tuple[Callable[[Log, Answers], Iterator[str]], ...] = (
     _money,
     _sums,
     _words,
+    _ranks,
+    _blame,
+    _end,
 )
 
 

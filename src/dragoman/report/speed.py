@@ -33,6 +33,11 @@ Large trainings that were tuned reach 21% to 46% of the peak (Chowdhery et al. 2
 """
 
 
+_MOST_SCALING = 1.1
+"""Several devices are no faster than as many alone, but for what a measurement is off."""
+_IMPOSSIBLE = ", more than possible: the device was measured while something else used it"
+
+
 def processors(facts: Facts) -> Verdict:
     """Question 4."""
     answer, says, remedy = _are_busy(facts)
@@ -53,7 +58,8 @@ def processors(facts: Facts) -> Verdict:
             f"no: less compute, processors or useful FLOPs, a GPU below "
             f"{units.SHARE.text(LOW_POWER)} of its power, or with a lowered clock in "
             f"{units.SHARE.text(THROTTLED)} of the samples",
-            "cannot tell: any of these was not measured for every rank, GPU and host",
+            "cannot tell: any of these was not measured for every rank, GPU and host, or events of "
+            "a rank are missing",
         ),
         method="Phases of a step on the device's own clock. The utilisation counter alone decides "
         "nothing: a kernel that only waits for the network keeps it at 100%.",
@@ -91,6 +97,8 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
         say += f"{units.SHARE.text(slowed.throttled_share)} of the samples."
         return "no", say, "Look at cooling and power supply."
     flops = measures.useful_flop_share(facts)
+    if not {device.host for device in facts.devices} >= set(facts.hosts):
+        flops = None  # a device that was not measured may do much more than those that were
     if flops is not None and flops > 1:
         say += f", at {units.SHARE.text(flops)} of the matrix rate, which is more than possible."
         return "cannot tell", say, "The rate was measured while something else used the device."
@@ -180,7 +188,9 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
     flops = measures.useful_flop_share(facts)
-    yield evidence("useful FLOPs, of what matrix products reach (MFU)", units.SHARE, flops)
+    text = told(units.SHARE, flops)
+    text += _IMPOSSIBLE if flops is not None and flops > 1 else ""
+    yield Evidence("useful FLOPs, of what matrix products reach (MFU)", flops, text)
     yield _scaling(facts)
     for gpu in facts.gpus:
         yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, _gpu_text(gpu))
@@ -193,8 +203,9 @@ def _scaling(facts: Facts) -> Evidence:
     name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
     if found is None or not ranks:
         return evidence(name, units.SHARE, found)
-    worth = f"{ranks} ranks were as fast as {found * ranks:.3g} that wait for nobody"
-    return Evidence(name, found, f"{units.SHARE.text(found)}: {worth}")
+    worth = f": {ranks} ranks were as fast as {found * ranks:.3g} that wait for nobody"
+    worth = _IMPOSSIBLE if found > _MOST_SCALING else worth
+    return Evidence(name, found, f"{units.SHARE.text(found)}{worth}")
 
 
 def _machine_text(machine: Machine) -> str:
