@@ -13,6 +13,8 @@ _OF_RUN = 4
 """What lasts for a quarter of the run is no accident of a few steps."""
 FEWEST = 3
 """Intervals; in fewer nothing lasts."""
+_LATEST = 1e11
+"""Seconds since 1970: no clock says more."""
 _WITHIN = 4
 """Three in four: a rank that is slow for long is not slow in each interval."""
 
@@ -72,5 +74,6 @@ def _moment(step: int | None, moment: float) -> str:
 
 
 def clock(moment: float) -> str:
-    """A moment of a run, to the second."""
-    return time.strftime("%d %b %H:%M:%S UTC", time.gmtime(moment))
+    """A moment of a run, to the second; of a damaged record the nearest that a clock can say."""
+    told = time.gmtime(min(max(moment, 0.0), _LATEST))
+    return time.strftime("%d %b %H:%M:%S UTC", told)

@@ -15,8 +15,7 @@ from dragoman.report.health import examine
 from dragoman.report.reading import read_facts
 from dragoman.report.spells import lasting
 from dragoman.report.verdict import Verdict
-from dragoman.telemetry.events import TrainInterval
-from dragoman.telemetry.samples import GpuSampled, NetworkSampled
+from dragoman.telemetry.events import GpuSampled, NetworkSampled, TrainInterval
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
