@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ def test_a_rank_that_becomes_slow_is_named(tmp_path: Path) -> None:
     assert int(since[1]) == pytest.approx(SLOW_FROM, abs=1), cause
 
 
-def half_speed_from_the_start(world: World) -> Any:
-    """What the ranks find when rank 1 takes four times as long as rank 0 from the first step."""
+def half_speed_from_the_start(world: World, slow: int) -> Any:
+    """What the ranks find when one takes four times as long as the other from the first step."""
     from torch import nn
 
     from dragoman.distributed.strategy import NoSync
@@ -88,18 +89,146 @@ def half_speed_from_the_start(world: World) -> Any:
     )
     began = time.time() - 2.0
     for step in range(1, 16):
-        sync.exposed_s += 1.5 if world.is_main else 0.0
+        sync.exposed_s += 1.5 if world.rank != slow else 0.0
         assert guard.see(step=step, steps=1, seconds_s=2.0, data_wait_s=0.0) is None
         time.sleep(0.2)
-    assert not world.is_main or guard.found is not None
+    assert (guard.found is not None) is (world.rank != slow)
     if guard.found is not None:
         assert abs(guard.found.since - began) < 1.5, "the moment of the first step"
     found = Examination(world, None).run(guard)
     return [one.cause for one in found if isinstance(one, Alert)]
 
 
-def test_a_rank_that_is_slow_from_the_start_is_named() -> None:
-    (cause,), others = run_ranks(half_speed_from_the_start, world_size=2)
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_rank_that_is_slow_from_the_start_is_named(slow: int) -> None:
+    (cause,), others = run_ranks(half_speed_from_the_start, slow, world_size=2)
     assert others == []
-    assert f"rank 1 on {os.uname().nodename} takes 2 s/step by itself" in cause
+    assert f"rank {slow} on {os.uname().nodename} takes 2 s/step by itself" in cause
     assert "since step 1, " in cause
+
+
+def slow_main_rank(world: World, directory: str) -> Any:
+    """A run of two ranks of which the first takes long from its first step on."""
+    from dragoman.train.config import CheckpointConfig, TrainConfig
+    from toy_fit import ToyRun
+
+    def add_work(update_index: int, model: Any) -> None:
+        if update_index == 0:
+            work = model.register_forward_pre_hook
+            work(lambda *_: time.sleep(0.5 if world.is_main else 0.01))
+
+    run = ToyRun(
+        Path(directory),
+        TrainConfig(
+            max_steps=24,
+            log_every_steps=10,
+            validate_every_steps=1000,
+            validate_at_start=False,
+        ),
+        checkpoint=CheckpointConfig(every_steps=1000),
+        before_update=add_work,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dragoman.train.guard._WORTH_A_WORD_S", 1.0)  # what is left is short here
+        return run.fit(world).state.step
+
+
+@pytest.mark.timeout(150)
+def test_a_run_whose_first_rank_is_slow_from_the_start_is_told_of(tmp_path: Path) -> None:
+    assert run_ranks(slow_main_rank, str(tmp_path), world_size=2, timeout_s=140) == [24, 24]
+    events = read_events(tmp_path / "events" / "rank-0000.jsonl")
+    causes = [one.payload["cause"] for one in events if one.kind == "alert"]
+    assert any(
+        f"rank 0 on {os.uname().nodename} takes" in cause and "since step 1, " in cause
+        for cause in causes
+    ), causes
+
+
+def changed_link(
+    world: World, before_bytes_per_s: float, slow: bool, slow_sender: int | None
+) -> Any:
+    """What two hosts find, over real sockets, when the network carried so much before."""
+    import torch.distributed as dist
+    from torch import nn
+
+    from dragoman.distributed.strategy import NoSync
+    from dragoman.train.guard import Slowness, StepGuard, Window
+    from dragoman.train.slowness import Examination
+
+    host = ("alpha", "beta")[world.rank]
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=100, rank=world.rank, alone=False)
+    guard.last = Window(world.rank, host, 10, 10.0, 8.0, 0.0)
+    if world.is_main:
+        took = "the last 10 steps took 1 s/step, 200 ms/step was usual"
+        guard.found = Slowness(slow, took, "The rest will take long", 31, time.time())
+    send = dist.send
+    if world.rank == slow_sender:
+
+        def send_late(payload: Any, *place: Any, **more: Any) -> None:
+            if payload.numel() > 1:
+                time.sleep(5.0)
+            send(payload, *place, **more)
+
+        dist.send = send_late  # type: ignore[assignment]
+    try:
+        found = Examination(world, before_bytes_per_s).run(guard)
+    finally:
+        dist.send = send
+    return [{"kind": one.kind, **asdict(one)} for one in found]
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("slow_sender", "where"),
+    [(None, "alpha to beta, beta to alpha"), (0, "alpha to beta"), (1, "beta to alpha")],
+)
+def test_a_link_that_carries_less_is_named_with_its_direction(
+    slow_sender: int | None, where: str
+) -> None:
+    found, others = run_ranks(
+        changed_link, 1e14, True, slow_sender, world_size=2, hosts=[1, 1], timeout_s=140
+    )
+    assert others == []
+    changed, alert = found
+    assert changed["kind"] == "link_changed"
+    if slow_sender is None:  # a busy machine may make one direction look slow
+        assert set(changed["where"].split(", ")) <= set(where.split(", "))
+    else:
+        assert changed["where"] == where
+    assert changed["before_bytes_per_s"] == 1e14
+    assert 1e5 < changed["now_bytes_per_s"] < 1e12, "measured over loopback"
+    assert changed["since_step"] == 31
+    assert f"{changed['where']}, carries" in alert["cause"]
+    assert "since step 31, " in alert["cause"]
+    assert "100 TB/s before" in alert["cause"]
+    assert "1 s/step, 200 ms/step was usual. The rest will take long" in alert["cause"]
+    assert "doctor" in alert["remedy"]
+
+
+@pytest.mark.timeout(150)
+def test_a_link_that_carries_more_again_is_told_with_the_steps() -> None:
+    found, others = run_ranks(changed_link, 10.0, False, None, world_size=2, hosts=[1, 1])
+    assert others == []
+    changed, alert = found
+    assert (changed["kind"], changed["where"]) == ("link_changed", "")
+    assert changed["now_bytes_per_s"] > 1e5
+    assert alert["severity"] == "info"
+
+
+def unchanged_link(world: World) -> Any:
+    """The same where the network carries about what it did: any two measurements are alike."""
+    from dragoman.train import slowness
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slowness, "_CHANGED", 1e9)
+        return changed_link(world, 1e8, True, None)
+
+
+@pytest.mark.timeout(150)
+def test_a_link_that_carries_as_much_as_before_is_not_blamed() -> None:
+    (alert,), others = run_ranks(unchanged_link, world_size=2, hosts=[1, 1])
+    assert others == []
+    assert alert["kind"] == "alert"
+    assert "which carries" in alert["cause"]
+    assert "each way, as much as before" in alert["cause"]
+    assert "80.0% of it waits for other ranks and the network" in alert["cause"]

@@ -139,7 +139,8 @@ class StepGuard:
     it is the median of what a step takes beside its waits, and to that comes the wait of a step,
     over all steps from one exchange to the next: the median of the last three.
 
-    judges_steps: one rank speaks for all. watches_card: one rank of each host looks at its network
+    judges_steps: one rank speaks for all; the others speak of slow first steps, which they may see
+    alone. watches_card: one rank of each host looks at its network
     card. price: of all machines, where it is known. alone: no other rank has to be asked why steps
     are slow; else that is left in `found`, until all ranks have met to find out.
     """
@@ -176,6 +177,7 @@ class StepGuard:
     )
     """From each exchange to the next: what a step waited."""
     _know_waits: bool = field(default=False, init=False)
+    _start_is_judged: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._card = Card.read()
@@ -202,7 +204,11 @@ class StepGuard:
             return None
         step_s = self._step_s() if self.sync.period == 1 else self._step_with_waits_s()
         changed = self._card_changed()
-        alert = self._judge(step_s, self.max_steps - step, changed) if self.judges_steps else None
+        left = self.max_steps - step
+        if self.judges_steps:
+            alert = self._judge(step_s, left, changed)
+        else:
+            alert = self._judge_the_start(step_s, left)
         if alert is None and self.found is None and changed and self.watches_card:
             cause = f"{changed} on {self._host}"
             alert = Alert(severity="warning", cause=cause, remedy=SEE_CARD)
@@ -237,6 +243,7 @@ class StepGuard:
                 self._usual_s.clear()
                 self.expected_s = self.expected_s if self._planned else None
                 self._told_s = None
+                self._start_is_judged = False
         self._since_wait = []
         return True
 
@@ -281,6 +288,13 @@ class StepGuard:
         took += f"{units.STEP_TIME.text(expected_s)} was {by}"
         cost = self._cost(turn.step_s, expected_s, left)
         return self._say(Slowness(True, took, cost, turn.first, turn.began, changed))
+
+    def _judge_the_start(self, step_s: float, left: int) -> Alert | None:
+        """If the rank that judges the steps is itself what others wait for, only they see it."""
+        if self._planned or self._start_is_judged:
+            return None
+        self._start_is_judged = True
+        return self._slow_from_the_start(step_s, left)
 
     def _window_steps(self) -> list[_Turn]:
         """The updates of this window."""

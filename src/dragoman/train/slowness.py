@@ -43,7 +43,8 @@ class Examination:
     def run(self, guard: StepGuard) -> list[Payload]:
         """Every rank calls it; the main one gets what there is to tell, the others nothing."""
         windows = [Window(**one) for one in self._world.gather_json(asdict(guard.last))]
-        (found,) = (
+        # Several may have seen it; the first is the one that judges all steps.
+        found = next(
             one for one in self._world.gather_json(_as_json(guard.found)) if one is not None
         )
         guard.found = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
@@ -11,11 +14,16 @@ from torch import Tensor
 
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import Update
+from dragoman.distributed.strategy import NoSync
+from dragoman.distributed.world import World
+from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
+from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.step import seed_dropout
+from dragoman.train.optimizer import make_optimizer
+from dragoman.train.step import TrainStep, seed_dropout
 from token_batches import random_batch, row_of
-from toy_task import TOY_MODEL, ToyPairs, ToyTraining, toy_training
+from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, ToyTraining, toy_training
 
 PAIRS = ToyPairs(200)
 # The gradient of a key's bias is zero but for rounding, which Adam would blow up to full steps.
@@ -73,12 +81,13 @@ def test_updates_are_those_of_plain_pytorch() -> None:
 
 
 def test_accumulated_micro_batches_are_one_large_batch() -> None:
-    weights, norms = [], []
+    weights, results = [], []
     for update in whole_and_by_rows():
         with toy_training(PAIRS, model=NO_DROPOUT) as training:
-            norms.append(training.step(update, learning_rate=1e-3).gradient_norm)
+            results.append(training.step(update, learning_rate=1e-3))
             weights.append(flat_weights(training.model))
-    torch.testing.assert_close(norms[0], norms[1])
+    for name in ("loss", "nll", "gradient_norm"):
+        torch.testing.assert_close(*(getattr(result, name) for result in results))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-6)
 
 
@@ -142,3 +151,123 @@ def test_averaged_weights_follow_the_updates() -> None:
         after = train(training, 1)
         average = torch.cat([weight.flatten() for weight in ema.weights().values()])
         torch.testing.assert_close(average, 0.1 * before + 0.9 * after)
+
+
+class Told(NoSync):
+    """A strategy that keeps what it is told."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
+        self.lasts: list[bool] = []
+        self.updates: list[tuple[int, float]] = []
+        self.optimizer: torch.optim.Adam | None = None
+
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        self.lasts.append(last)
+        return super().micro_step(last=last)
+
+    def attach(self, optimizer: torch.optim.Adam) -> None:
+        self.optimizer = optimizer
+
+    def after_update(self, step: int, *, learning_rate: float) -> None:
+        self.updates.append((step, learning_rate))
+
+
+def step_with(
+    sync: Callable[[Transformer], NoSync] = NoSync,
+    *,
+    model: ModelConfig = NO_DROPOUT,
+    world: World = ONE_RANK,
+    train: TrainConfig | None = None,
+) -> TrainStep:
+    torch.manual_seed(1)
+    transformer = Transformer(
+        model, source_vocab_size=PAIRS.vocab_size, target_vocab_size=PAIRS.vocab_size
+    )
+    settings = OptimizerConfig(clip_norm=0.0)
+    return TrainStep(
+        transformer,
+        sync=sync(transformer),
+        optimizer=make_optimizer(transformer, settings),
+        config=train or TrainConfig(),
+        optimizer_config=settings,
+        world=world,
+        timer=PhaseTimer(world.device),
+    )
+
+
+def test_a_strategy_is_told_when_to_send_and_when_an_update_is_made() -> None:
+    step = step_with(Told)
+    assert isinstance(step.sync, Told)
+    assert step.sync.optimizer is step.optimizer
+    _, by_rows = whole_and_by_rows()
+    step(replace(by_rows, update_index=6, steps=4), learning_rate=0.25)
+    assert step.sync.lasts == [False, False, False, True]
+    assert step.sync.updates == [(10, 0.25)]
+
+
+def test_a_strategy_may_change_the_loss_and_the_rate() -> None:
+    class Factors(NoSync):
+        loss_factor = 4.0
+        rate_factor = 0.5
+
+    whole, _ = whole_and_by_rows()
+    usual, changed = step_with(), step_with(Factors)
+    before = flat_weights(usual.model)
+    norm = usual(whole, learning_rate=0.5e-3).gradient_norm
+    assert changed(whole, learning_rate=1e-3).gradient_norm == pytest.approx(2.0 * norm)
+    # Adam's first step does not depend on the gradient's size.
+    torch.testing.assert_close(
+        flat_weights(changed.model), flat_weights(usual.model), rtol=1e-3, atol=1e-5
+    )
+    assert not torch.allclose(flat_weights(usual.model), before, rtol=1e-3, atol=1e-5)
+
+
+def test_dropout_of_a_step_differs_by_seed_update_micro_batch_and_rank() -> None:
+    whole, _ = whole_and_by_rows()
+    twice = replace(whole, micro_batches=[*whole.micro_batches] * 2)
+
+    def loss(update: Update, *, seed: int = 1, rank: int = 0) -> float:
+        world = replace(ONE_RANK, rank=rank)
+        step = step_with(model=TOY_MODEL, world=world, train=TrainConfig(seed=seed))
+        return step(update, learning_rate=1e-3).loss.item()
+
+    first = loss(whole)
+    assert loss(whole) == first
+    others = [
+        loss(replace(whole, update_index=1)),
+        loss(whole, seed=2),
+        loss(whole, rank=1),
+        loss(twice) - first,
+    ]
+    assert len({round(one, 3) for one in (first, *others)}) == 5
+
+
+def test_the_seed_of_dropout_never_changes() -> None:
+    """A run that an earlier version began draws on as it would have."""
+    seed_dropout(1, 2, 3, 4)
+    assert torch.initial_seed() == 11_333_822_478_459_283_371
+
+
+def test_what_is_not_asked_for_is_not_there() -> None:
+    step = step_with()
+    assert (step.scaler, step.ema) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", None), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_the_forward_pass_has_the_precision_of_the_recipe(
+    precision: Literal["fp32", "bf16", "fp16"], dtype: torch.dtype | None
+) -> None:
+    step = step_with(train=TrainConfig(precision=precision))
+    seen: list[torch.dtype | None] = []
+
+    def look(*_: object) -> None:
+        on = torch.is_autocast_enabled("cpu")
+        seen.append(torch.get_autocast_dtype("cpu") if on else None)
+
+    step.model.register_forward_pre_hook(look)
+    whole, _ = whole_and_by_rows()
+    step(whole, learning_rate=1e-3)
+    assert seen == [dtype]
