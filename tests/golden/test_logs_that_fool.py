@@ -153,7 +153,7 @@ SHARED: dict[str, tuple[Recorded, str, bool]] = {
     ),
     "a rank that is slower than the other": (
         Recorded(compute_s=(0.4, 0.8), sync_s=(0.41, 0.01), extra=[link(10e9)]),
-        "a rank that is slower",
+        "waiting for ranks that compute for longer",
         False,
     ),
 }
@@ -306,3 +306,27 @@ def test_more_than_possible_is_said_of_a_device_that_was_not_alone(tmp_path: Pat
     rows = {row.name: row.text for row in answers(read_facts(run))["processors"].evidence}
     for name in ("scaling efficiency", "useful FLOPs, of what matrix products reach (MFU)"):
         assert "more than possible: the device was measured while" in rows[name]
+
+
+def test_ranks_that_are_slow_in_turn_by_interval_are_neither_one_rank_nor_the_network(
+    tmp_path: Path,
+) -> None:
+    run = Recorded(extra=[link(10e9)]).write(tmp_path / "run")
+
+    def in_turn(rank: int) -> Change:
+        def change(event: dict[str, Any]) -> None:
+            is_slow = event["step"] // 100 % 2 == rank
+            for name in ("forward_s", "backward_s", "optimizer_s", "compute_median_s"):
+                event[name] *= 2 if is_slow else 1
+            event["sync_s"] += 0 if is_slow else 40.0
+            event["interval_s"] += 40.0
+
+        return change
+
+    for rank in (0, 1):
+        edit(run, rank, TrainInterval.kind, in_turn(rank))
+    found = answers(read_facts(run))
+    assert (found["straggler"].answer, found["network"].answer) == ("no", "no")
+    assert "waiting for ranks that compute for longer" in found["processors"].remedy
+    cut(run, 1, lines=30)
+    assert "or for another rank" in answers(read_facts(run))["processors"].remedy

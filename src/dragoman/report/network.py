@@ -25,6 +25,8 @@ The measurement itself is within some percent, and a limited port lets a burst t
 """
 _LARGE_RESIDUAL = 0.1
 """Of a step: what waited longer or shorter than computed by more has another cause."""
+_LITTLE = 0.02
+"""Of a step: nobody asks what so little went to."""
 _MISSING = (
     "Events of a rank are missing, or end before those of the others: it may be the rank that "
     "waited least, or for which the others waited."
@@ -82,7 +84,8 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
         say = f"Waiting took {units.SHARE.text(mean)} of a step in the only interval there is."
         return "cannot tell", say, "Train longer, or lower train.log_every_steps."
     sure = network_share(facts)
-    say = f"Waiting in sums took {part}: for the network, or for ranks that are late in turn."
+    say = f"Waiting in sums took {part}"
+    say += ": for the network, or for ranks that are late in turn." if high >= _LITTLE else "."
     if is_network(facts):
         say = f"Waiting for the network took {part}."
     if high < NETWORK_BOUND:

@@ -147,13 +147,13 @@ def _what_waits(facts: Facts) -> str:
     """What most of the wait went to.
 
     A rank waits for data; the rank that waits least in sums waits for the network, or for ranks
-    that are late in turn; the others wait for a slower rank as well, as long as data do not make
-    it late.
+    that are late in turn; the others wait as well for ranks that compute for longer, as far as
+    waiting for data does not make those late.
     """
     starved = measures.most_data_wait(facts)
     data, starved_rank = starved or (0.0, None)
     sums = measures.exposed_share(facts)
-    if sums is None:  # nobody knows how long the rank waited that waited least
+    if sums is None or facts.lacks_ranks:  # nobody knows which rank waited least
         both, sums = "waiting in sums, for the network or for another rank", _most_in_sums(facts)
         late = 0.0
     else:
@@ -168,7 +168,7 @@ def _what_waits(facts: Facts) -> str:
     waits = {
         f"data{where}: raise data.prefetch_batches, look at the disk": data,
         both: sums,
-        "waiting for a rank that is slower than the others": late,
+        "waiting for ranks that compute for longer": late,
     }
     worst, share = max(waits.items(), key=lambda item: item[1])
     return f"Most of the rest went to {worst}." if share > 0.02 else ""
