@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.base.files import disk_errors_named, whole_file, write_whole
+from dragoman.base.files import (
+    disk_errors_named,
+    try_lock,
+    whole_directory,
+    whole_file,
+    write_whole,
+)
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -24,6 +30,35 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         write_and_fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    def fill(*, fail: bool) -> None:
+        with whole_directory(tmp_path / "run") as draft:
+            (draft / "recipe.toml").write_text("whole")
+            assert not (tmp_path / "run").exists()
+            if fail:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill(fail=True)
+    assert list(tmp_path.iterdir()) == []
+    fill(fail=False)
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.toml")] == [
+        Path("run/recipe.toml")
+    ]
+
+
+def test_one_holder_or_several_that_share(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open("rb") as one, path.open("rb") as other:
+        assert try_lock(one, shared=True)
+        assert try_lock(other, shared=True)
+        assert not try_lock(other)
+    with path.open("rb") as one, path.open("rb") as other:
+        assert try_lock(one)
+        assert not try_lock(other, shared=True)
 
 
 def test_a_draft_is_not_written_through_a_link(tmp_path: Path) -> None:
