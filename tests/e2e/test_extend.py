@@ -65,11 +65,11 @@ ADDED = {
             'METRICS: dict[str, Callable[..., Score]] = {"same_length": same_length, ',
         )
     ],
-    "corpus/unpack.py": [
+    "corpus/pairs.py": [
         (
             '    b"BZh": ',
-            '    b"\\x5d\\x00\\x00": lambda: _Buffering('
-            'lzma.LZMADecompressor(lzma.FORMAT_ALONE)),\n    b"BZh": ',
+            '    b"\\x5d\\x00\\x00": lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE),\n'
+            '    b"BZh": ',
         )
     ],
 }
