@@ -86,7 +86,7 @@ def test_of_a_rank_that_tells_half_nobody_is_blamed(lost: str, tmp_path: Path) -
     LOSSES[lost](run)
     facts = read_facts(run)
     found = answers(facts)
-    for key in ("network", "network_fit", "straggler"):
+    for key in ("network", "network_fit", "straggler", "starved", "memory_creep"):
         assert found[key].answer == "cannot tell", found[key]
     assert found["processors"].answer in ("no", "cannot tell")
     assert "the network (see question 5)" not in found["processors"].remedy
