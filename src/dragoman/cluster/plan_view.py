@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 from dragoman.base import units
 from dragoman.cluster.plan import Choice, Plan, Row
 from dragoman.cluster.plan_assumptions import assumptions
-from dragoman.cluster.strategies import Machine
+from dragoman.cluster.strategies import Machine, Prediction
 
 _NOTES = {
     "plain": "plain fp32: what DistributedDataParallel does by default, one ring of all ranks",
@@ -202,18 +203,10 @@ def _style(row: Row) -> str:
 
 
 def _row_values(row: Row) -> dict[str, Any]:
-    prediction = row.prediction
     return {
         "name": row.name,
-        "strategy": prediction.strategy,
-        "label": prediction.label,
-        "every": prediction.every,
-        "num_fragments": prediction.num_fragments,
+        **_prediction_values(row.prediction),
         "ranks_per_host": list(row.cluster.ranks_per_host),
-        "step_s": prediction.step_s,
-        "compute_s": prediction.compute_s,
-        "exposed_s": prediction.exposed_s,
-        "wire_bytes_per_step": prediction.wire_bytes,
         "run_s": row.run_s,
         "price": row.price,
         "speed_up_over_one_rank": row.speed_up,
@@ -222,14 +215,15 @@ def _row_values(row: Row) -> dict[str, Any]:
 
 
 def _choice_values(choice: Choice) -> dict[str, Any]:
-    prediction = choice.prediction
     return {
-        "strategy": prediction.strategy,
-        "label": prediction.label,
-        "every": prediction.every,
-        "num_fragments": prediction.num_fragments,
-        "step_s": prediction.step_s,
+        **_prediction_values(choice.prediction),
         "ranks_per_host": list(choice.cluster.ranks_per_host),
         "hosts": list(choice.hosts),
         "why": choice.why,
     }
+
+
+def _prediction_values(prediction: Prediction) -> dict[str, Any]:
+    values = asdict(prediction)
+    wire_bytes = values.pop("wire_bytes")
+    return values | {"exposed_s": prediction.exposed_s, "wire_bytes_per_step": wire_bytes}
