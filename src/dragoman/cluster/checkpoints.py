@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -119,10 +119,11 @@ class RunOnHosts:
         """Raises MachineError of the host, OSError of this machine's disk."""
         more = [f"{self.place}/{place}"]
         command = agent_command(host, code=self.code, verb="send", more=more)
-        process = ssh.start(host, command, stderr=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        with process:
+        with (
+            tempfile.TemporaryFile() as errors,
+            ssh.start(host, command, stderr=errors.fileno()) as process,
+        ):
+            assert process.stdout is not None
             try:
                 ssh.skip_greeting(process.stdout)
                 unpack(process.stdout, draft)
@@ -133,7 +134,9 @@ class RunOnHosts:
                 raise MachineError(
                     f"{place} did not arrive: {error}", place=host.name, remedy="try again"
                 ) from error
-            said = process.stderr.read(ssh.MOST_ERROR_BYTES)
+            process.stdout.close()  # a host that goes on to send is not waited for
+            process.wait()
+            said = ssh.read_errors(errors)
         if process.returncode:
             raise ssh.failure(host, process.returncode, said)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import subprocess
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +50,12 @@ class Parcel:
 
     def send(self, host: Host) -> bool:
         """Bring it to the host; False where it was there. Raises MachineError."""
-        process = ssh.start(host, self.command(host), stderr=subprocess.PIPE)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        with process:
+        with (
+            tempfile.TemporaryFile() as errors,
+            ssh.start(host, self.command(host), stderr=errors.fileno()) as process,
+        ):
+            assert process.stdin is not None
+            assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(_PROGRAM)
                 process.stdin.flush()
@@ -65,7 +66,8 @@ class Parcel:
                     self._write(process.stdin)
             with contextlib.suppress(BrokenPipeError):  # of what could not be written
                 process.stdin.close()
-            said = process.stderr.read(ssh.MOST_ERROR_BYTES)
+            process.wait()
+            said = ssh.read_errors(errors)
         if process.returncode:
             raise ssh.failure(host, process.returncode, said)
         if not begun:

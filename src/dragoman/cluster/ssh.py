@@ -42,7 +42,7 @@ BEGIN: Final = "dragoman-begins-here"
 _MOST_GREETING_BYTES: Final = 1 << 20
 _MOST_OUTPUT_BYTES: Final = 4 << 20
 """Of one command. The longest output of ours is a list of some thousand checkpoints."""
-MOST_ERROR_BYTES: Final = 1 << 16
+_MOST_ERROR_BYTES: Final = 1 << 16
 """What is read of a host's standard error: an error of ours is a traceback at most."""
 _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
@@ -159,9 +159,12 @@ def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str
 
     Raises MachineError if it fails, takes too long, or prints more than 4 MiB.
     """
-    with start(host, arguments, stderr=subprocess.PIPE) as process:
+    with (
+        tempfile.TemporaryFile() as errors,
+        start(host, arguments, stderr=errors.fileno()) as process,
+    ):
         try:
-            printed, said = _output(process, host, timeout_s)
+            printed = _output(process, host, timeout_s)
         except subprocess.TimeoutExpired as error:
             process.kill()
             raise MachineError(
@@ -172,6 +175,7 @@ def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str
         except MachineError:
             process.kill()
             raise
+        said = read_errors(errors)
     if process.returncode:
         raise failure(host, process.returncode, said)
     _greeting, begun, own = printed.partition(f"{BEGIN}\n".encode())
@@ -180,33 +184,30 @@ def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str
     return own.decode(errors="replace")
 
 
-def _output(
-    process: subprocess.Popen[bytes], host: Host, timeout_s: float
-) -> tuple[bytearray, bytearray]:
-    """Standard output, and the end of standard error. `communicate` would keep all of both."""
+def _output(process: subprocess.Popen[bytes], host: Host, timeout_s: float) -> bytearray:
+    """Standard output. `communicate` would keep all of it, whatever its size.
+
+    Standard error is a file, since a pipe has no end: ssh's shared connection keeps it open in
+    versions of OpenSSH that are still in use.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
-    assert process.stderr is not None
     process.stdin.close()
-    printed, said = bytearray(), bytearray()
+    printed = bytearray()
     deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as open_ones:
-        open_ones.register(process.stdout, selectors.EVENT_READ, printed)
-        open_ones.register(process.stderr, selectors.EVENT_READ, said)
-        while open_ones.get_map():
-            ready = open_ones.select(max(0.0, deadline - time.monotonic()))
-            if time.monotonic() >= deadline:
+    with selectors.DefaultSelector() as output:
+        output.register(process.stdout, selectors.EVENT_READ)
+        piece = b"x"
+        while piece:
+            ready = output.select(max(0.0, deadline - time.monotonic()))
+            if not ready or time.monotonic() >= deadline:
                 raise subprocess.TimeoutExpired(process.args, timeout_s)
-            for key, _events in ready:
-                piece = os.read(key.fd, 1 << 16)
-                if not piece:
-                    open_ones.unregister(key.fileobj)
-                key.data.extend(piece)
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            printed += piece
             if len(printed) > _MOST_OUTPUT_BYTES:
                 raise too_much(host)
-            del said[:-MOST_ERROR_BYTES]
     process.wait(max(0.0, deadline - time.monotonic()))
-    return printed, said
+    return printed
 
 
 def skip_greeting(stream: IO[bytes]) -> bool:
@@ -222,8 +223,8 @@ def skip_greeting(stream: IO[bytes]) -> bool:
 def read_errors(file: IO[bytes]) -> bytes:
     """The end of a file that holds what a host wrote to standard error."""
     size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - MOST_ERROR_BYTES))
-    return file.read(MOST_ERROR_BYTES)
+    file.seek(max(0, size - _MOST_ERROR_BYTES))
+    return file.read(_MOST_ERROR_BYTES)
 
 
 def too_much(host: Host) -> MachineError:
@@ -244,7 +245,7 @@ def not_run(host: Host) -> MachineError:
     )
 
 
-def failure(host: Host, exit_code: int, said: bytes | bytearray) -> MachineError:
+def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
     """What a failed ssh command means; `said` is its standard error."""
     last = _last_line(said)
     if exit_code == NO_LOGIN:
@@ -271,6 +272,6 @@ def _target(host: Host) -> list[str]:
     return [*port, *user]
 
 
-def _last_line(said: bytes | bytearray) -> str:
+def _last_line(said: bytes) -> str:
     lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1].strip()[:_LONGEST_REASON] if lines else ""

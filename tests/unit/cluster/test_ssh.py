@@ -86,6 +86,14 @@ def test_a_host_that_does_not_end_is_not_waited_for(ssh_that: Callable[[str], No
         run(HOST, ["true"], timeout_s=0.5)
 
 
+def test_an_ssh_that_keeps_standard_error_open_is_not_waited_for(
+    ssh_that: Callable[[str], None],
+) -> None:
+    """As a shared connection does that outlives its first program, in OpenSSH before 8.5."""
+    ssh_that(f"sleep 100 > /dev/null & echo {BEGIN}; echo one")
+    assert run(HOST, ["true"], timeout_s=20) == "one\n"
+
+
 def test_what_a_host_prints_arrives(ssh_that: Callable[[str], None]) -> None:
     ssh_that(f"echo hello; echo mail >&2; echo {BEGIN}; echo one; echo two")
     assert run(HOST, ["true"]) == "one\ntwo\n"
