@@ -17,6 +17,7 @@ def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
     A field of another type counts as missing. None where a field is missing that can be neither
     None nor left to its default. Annotations are int, float or str, each perhaps `| None`.
     """
+    # pydantic is faster, but refuses a whole payload for one field, which here counts as missing.
     values: dict[str, Any] = {}
     for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
         value = _typed(payload.get(wanted.name), str(wanted.type))

@@ -140,6 +140,8 @@ class MachineProbe:
         self._queue.clear()
 
 
+# psutil reads the same files as the functions below, but would be one more package on every host,
+# and it finds a disk by its name, not by the device that holds a path.
 def _cpu_ticks() -> tuple[int, int]:
     """Busy and all ticks of all processors together since they were started."""
     with Path("/proc/stat").open(encoding="ascii") as lines:
