@@ -270,7 +270,8 @@ def _ranks(log: Log, answers: Answers) -> Iterator[str]:
         elif "since" in straggler.says or "until" in straggler.says:
             yield f"{straggler.says} yet it was late all the time"
     damaged = log.cut_short or log.truly_missing or log.torn is not None or bool(log.dropped)
-    if is_late and log.intervals >= 5 and not damaged and straggler.answer != "yes":
+    unknown = damaged or log.lost_first_line  # which holds the number of ranks
+    if is_late and log.intervals >= 5 and not unknown and straggler.answer != "yes":
         yield f"the last rank takes twice as long, yet {straggler.says}"
     starved = answers["starved"]
     if starved.answer == "yes" and log.data_s == 0:
