@@ -151,6 +151,11 @@ SHARED: dict[str, tuple[Recorded, str, bool]] = {
         "the network (see question 5)",
         True,
     ),
+    "the only interval there is": (
+        Recorded(steps=100, sync_s=(2.24, 2.24), extra=[link(12e6)]),
+        "the network, or to ranks that are late in turn",
+        False,
+    ),
     "a rank that is slower than the other": (
         Recorded(compute_s=(0.4, 0.8), sync_s=(0.41, 0.01), extra=[link(10e9)]),
         "waiting for ranks that compute for longer",

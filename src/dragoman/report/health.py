@@ -154,15 +154,21 @@ def _starved_rank(facts: Facts) -> str:
 def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
     """Intervals of all ranks side by side, and the compute of their median steps.
 
-    Intervals in which a rank does not tell its compute are left out.
+    In place of intervals of which a rank does not tell, one stands in which no rank was slow.
     """
-    timed = []
+    intervals: list[list[Interval]] = []
+    computes_s: list[list[float]] = []
     for together in measures.steady(facts.side_by_side):
         seconds_s = [measures.interval_compute_s(one) for one in together]
         known = [one for one in seconds_s if one is not None]
-        if len(known) == len(together) == facts.world_size:
-            timed.append((together, known))
-    return [together for together, _ in timed], [known for _, known in timed]
+        if not len(known) == len(together) == facts.world_size:
+            continue
+        if intervals and together[0].step - together[0].steps > intervals[-1][0].step:
+            intervals.append(together)
+            computes_s.append([min(known)] * len(known))
+        intervals.append(together)
+        computes_s.append(known)
+    return intervals, computes_s
 
 
 def _stragglers(facts: Facts) -> list[tuple[float, str]]:

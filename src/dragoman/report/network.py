@@ -125,6 +125,8 @@ def network_share(facts: Facts) -> float:
     waited = measures.exposed_share(facts)
     if waited is None or facts.lacks_ranks or facts.is_one_host:
         return 0.0
+    if len(measures.exposed(facts)) == 1:  # one interval tells nothing of the others
+        return 0.0
     explained = _explained_share(facts)
     if explained is None or _times_capacity(facts) > _MOST_CAPACITY:
         explained = 0.0

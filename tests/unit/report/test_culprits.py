@@ -223,3 +223,21 @@ def test_the_fullest_disk_is_named_with_the_moment(tmp_path: Path) -> None:
 def test_a_host_that_was_not_looked_at_may_have_it(key: str, tmp_path: Path) -> None:
     run = Recorded(device="cuda", extra=[(0, gpu_sampled(240))]).write(tmp_path / "run")
     assert ailment(run, key).answer == "cannot tell"
+
+
+def test_ranks_slow_in_turn_are_none_either_where_lines_are_lost(tmp_path: Path) -> None:
+    run = Recorded(steps=2400).write(tmp_path / "run")
+
+    def in_turn(rank: int) -> Change:
+        def change(event: dict[str, Any]) -> None:
+            if event["step"] // 100 % 2 == rank:
+                event["compute_median_s"] *= 2
+            lost = 700 if rank else 500  # each loses one line, and between them rank 0 is slow
+            if event["step"] == lost:
+                event["kind"] = "of_another_version"
+
+        return change
+
+    for rank in (0, 1):
+        edit(run, rank, TrainInterval.kind, in_turn(rank))
+    assert ailment(run, "straggler").answer == "no"
