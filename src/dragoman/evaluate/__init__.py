@@ -2,6 +2,6 @@
 
 config      the evaluate section of a recipe
 metrics     BLEU and chrF with signature and interval
-long_text   texts longer than a model was trained for, cut into parts
+sentences   where sentences end; texts longer than a model was trained for, cut into parts
 validate    dev loss, the same loss on a slice of the training set, and real translations
 """

@@ -1,7 +1,7 @@
-"""What a model is worth at one moment: its loss on both sides of the fence, real translations.
+"""A validation: the loss on dev text and on training text, and scored translations of dev text.
 
-The work is dealt to the ranks in whole batches, which do not depend on the number of ranks, and
-sums are taken exactly: one rank and many measure the same numbers and write the same text.
+The ranks share the work in whole batches, which do not depend on the number of ranks, and sums are
+exact: one rank and many measure the same numbers and write the same text.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dragoman.corpus.subword import Subword
 from dragoman.data.batch import make_batch
 from dragoman.distributed.world import World
 from dragoman.evaluate.config import EvaluateConfig
-from dragoman.evaluate.long_text import cut_into_chunks
 from dragoman.evaluate.metrics import METRICS, Score
+from dragoman.evaluate.sentences import cut_into_chunks
 from dragoman.model.config import SearchConfig
 from dragoman.model.incremental import inference
 from dragoman.model.search import plan_batches, translate_batch
@@ -96,19 +96,11 @@ class Validation:
 
     def event(self) -> Validated:
         """As an event; the samples and further scores are events already."""
-        bleu, chrf = self.scores.get("bleu"), self.scores.get("chrf")
         return Validated(
             dev_loss=self.dev_loss,
             dev_perplexity=self.dev_perplexity,
             train_slice_loss=self.train_slice_loss,
-            bleu=bleu.value if bleu else None,
-            bleu_low=bleu.low if bleu else None,
-            bleu_high=bleu.high if bleu else None,
-            bleu_signature=bleu.signature if bleu else None,
-            chrf=chrf.value if chrf else None,
-            chrf_low=chrf.low if chrf else None,
-            chrf_high=chrf.high if chrf else None,
-            chrf_signature=chrf.signature if chrf else None,
+            **bleu_and_chrf(self.scores),
             dev_pairs=self.dev_pairs,
             decoded_pairs=self.decoded_pairs,
             loss_s=self.loss_s,
@@ -144,17 +136,18 @@ def validate(
         [model], data.subwords, sources, search, world, max_source_pieces=data.max_source_pieces
     )
     decode_s = time.perf_counter() - decode_started
-    scores, times = _from_main(
-        world,
-        (
-            score_all(hypotheses, references, config) if world.is_main else {},
-            (decode_started - started, decode_s),
-        ),
-    )
+    own = score_all(hypotheses, references, config) if world.is_main else {}
+    scores, loss_s, decode_s = world.gather_json(
+        [
+            {name: asdict(score) for name, score in own.items()},
+            decode_started - started,
+            decode_s,
+        ]
+    )[0]  # those of rank 0
     return Validation(
         dev_loss=dev_loss,
         train_slice_loss=train_slice_loss,
-        scores=scores,
+        scores={name: Score(**fields) for name, fields in scores.items()},
         samples=[
             SampleTranslation(
                 source=sources[row], hypothesis=hypotheses[row], reference=references[row]
@@ -163,8 +156,8 @@ def validate(
         ],
         dev_pairs=data.dev.num_pairs,
         decoded_pairs=len(sources),
-        loss_s=times[0],
-        decode_s=times[1],
+        loss_s=loss_s,
+        decode_s=decode_s,
     )
 
 
@@ -297,6 +290,17 @@ def score_all(
     }
 
 
+def bleu_and_chrf(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """Their fields in an event, such as bleu, bleu_low, bleu_high; None if not measured."""
+    fields: dict[str, Any] = {}
+    for name in ("bleu", "chrf"):
+        score = scores.get(name)
+        fields[name] = score.value if score else None
+        for part in ("low", "high", "signature"):
+            fields[f"{name}_{part}"] = getattr(score, part) if score else None
+    return fields
+
+
 def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]:
     """Events of all scores but BLEU and chrF. text: what was translated, "valid" or a test set."""
     return [
@@ -304,16 +308,6 @@ def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]
         for name, score in scores.items()
         if name not in ("bleu", "chrf")
     ]
-
-
-def _from_main(
-    world: World, own: tuple[dict[str, Score], tuple[float, float]]
-) -> tuple[dict[str, Score], tuple[float, float]]:
-    """The scores and times of rank 0."""
-    scores, times = own
-    sent = [{name: asdict(score) for name, score in scores.items()}, times]
-    received, (loss_s, decode_s) = world.gather_json(sent)[0]
-    return {name: Score(**fields) for name, fields in received.items()}, (loss_s, decode_s)
 
 
 def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:

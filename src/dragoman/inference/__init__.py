@@ -1,5 +1,4 @@
-"""A checkpoint translates text; what evaluate, export and serve share.
+"""A run's checkpoints translate text; what evaluate, export and serve share.
 
-translation   checkpoints and vocabulary of a run -> translations
-scoring       translations of a test set -> scores, kept with the run
+translation   checkpoints and vocabulary -> translations; a test set -> scores, kept with the run
 """

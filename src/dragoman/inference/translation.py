@@ -1,24 +1,31 @@
-"""A trained model of a run, ready to translate lines of text."""
+"""A run's trained model translates lines of text, and its translations are scored."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import torch
-
-from dragoman.base.errors import CheckpointError
+from dragoman.base.errors import CheckpointError, CorpusError
+from dragoman.base.files import file_sha256, write_whole
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
 from dragoman.distributed.world import World
-from dragoman.evaluate.validate import translate_corpus
+from dragoman.evaluate.validate import (
+    bleu_and_chrf,
+    further_scores,
+    read_lines,
+    score_all,
+    translate_corpus,
+)
 from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
-from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.events import EventWriter, TestScored
 from dragoman.train.checkpoint import (
     CheckpointStore,
     check_shapes,
@@ -26,6 +33,7 @@ from dragoman.train.checkpoint import (
     weight_shapes,
     weights_file,
 )
+from dragoman.train.durable import DIGESTS_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +51,28 @@ class TranslationModel:
         """The models of some checkpoints of a run, on the world's device.
 
         checkpoints: each a choice such as "best" or "last", or a checkpoint's directory.
-        Raises CheckpointError where one is missing, damaged or of another model.
+        Raises CheckpointError if one is missing, damaged or of another model.
         """
         recipe = run.recipe()
         paths = [checkpoint_path(run, which, recipe) for which in checkpoints]
         source, target = (Subword.load(run.path / name) for name in VOCABULARIES)
-        check_vocabulary_sizes((source, target), Manifest.load(run.path), place=run.path)
+        manifest = Manifest.load(run.path)
+        sizes = (source.vocab_size, target.vocab_size)
+        expected = (manifest.source_vocab_size, manifest.target_vocab_size)
+        if sizes != expected:
+            raise CheckpointError(
+                f"its subword models have {sizes} pieces and its manifest says {expected}",
+                place=run.path,
+                remedy="restore its files from where they were copied",
+            )
+        settings = trained_with(recipe, vocabulary_digests(run.path))
+        models = []
+        for path in paths:
+            model = model_for(weights_file(path), recipe, manifest)
+            load_weights(path, model, settings)
+            models.append(model.to(world.device).eval())
         return cls(
-            models=tuple(_load_model(run, recipe, path, world.device) for path in paths),
+            models=tuple(models),
             subwords=(source, target),
             lowercase=recipe.corpus.lowercase,
             max_source_pieces=recipe.corpus.max_pieces,
@@ -69,20 +91,6 @@ class TranslationModel:
         )
 
 
-def check_vocabulary_sizes(
-    subwords: tuple[Subword, Subword], manifest: Manifest, *, place: Path
-) -> None:
-    """Raises CheckpointError where the subword models have other pieces than the manifest says."""
-    sizes = tuple(subword.vocab_size for subword in subwords)
-    said = (manifest.source_vocab_size, manifest.target_vocab_size)
-    if sizes != said:
-        raise CheckpointError(
-            f"its subword models have {sizes} pieces and its manifest says {said}",
-            place=place,
-            remedy="restore its files from where they were copied",
-        )
-
-
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
     """The directory that a choice such as "best", "last" or a path means."""
     path = Path(which)
@@ -95,50 +103,39 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
     return CheckpointStore(run.checkpoints, recipe.checkpoint).choose(which)
 
 
-def _load_model(run: RunDirectory, recipe: Recipe, path: Path, device: torch.device) -> Transformer:
-    model = model_for(weights_file(path), recipe, Manifest.load(run.path))
-    load_weights(path, model, trained_with(recipe, vocabulary_digests(run.path)))
-    return model.to(device).eval()
-
-
 def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, str]:
-    """What weights are wrong without and no shape of theirs tells; see train.checkpoint.
+    """Settings that weights depend on and whose change no shape would show; see train.checkpoint.
 
     vocabularies: SHA-256 by file name.
     """
     model = recipe.model
-    settings = {
+    return {
         "model.num_heads": str(model.num_heads),
         "model.norm": model.norm,
         "model.activation": model.activation,
         "corpus.lowercase": str(recipe.corpus.lowercase).lower(),
+        **vocabularies,
     }
-    return settings | dict(vocabularies)
 
 
 def model_for(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
     """The model of a recipe for a file of weights, untrained.
 
-    Both may be of somebody else: the shapes in the file's header are compared before a model is
-    built.
-    Raises CheckpointError where the file does not hold the recipe's model.
+    Both may come from somebody else: the shapes in the file's header are compared before a model
+    is built. Raises CheckpointError if the file does not hold the recipe's model.
     """
     shapes = weight_shapes(file)
     layers = recipe.model.encoder_layers + recipe.model.decoder_layers
-    if layers > len(shapes):
-        raise CheckpointError(
-            f"holds {len(shapes)} tensors, but the recipe's model has {layers} layers",
-            place=file,
-            remedy="use the recipe that it was trained with",
-        )
     try:
+        if layers > len(shapes):
+            raise ValueError(f"{layers} layers in a file of {len(shapes)} tensors")
         parameters = recipe.model.parameter_shapes(
             source_vocab_size=manifest.source_vocab_size,
             target_vocab_size=manifest.target_vocab_size,
         )
     except ValueError as error:
         raise CheckpointError(
-            f"the recipe beside it describes no model: {error}",
+            f"the recipe beside it does not describe its model: {error}",
             place=file,
             remedy="use the recipe that it was trained with",
         ) from error
@@ -153,3 +150,59 @@ def new_model(recipe: Recipe, manifest: Manifest) -> Transformer:
         source_vocab_size=manifest.source_vocab_size,
         target_vocab_size=manifest.target_vocab_size,
     )
+
+
+def score_text(
+    run: RunDirectory,
+    *,
+    checkpoint: str,
+    source: Path | None,
+    reference: Path | None,
+    overrides: Sequence[str],
+    world: World,
+    events: EventWriter,
+) -> None:
+    """Translate a text and score it against its reference; without one, the run's test set.
+
+    The translations are kept in `samples/`, the scores as events. Every rank of the world calls it.
+    Raises CorpusError if the texts cannot be read or differ in length, CheckpointError if the
+    checkpoint is missing, damaged or of another model.
+    """
+    recipe = load_recipe(run.recipe_file, overrides)
+    if source is None or reference is None:
+        test = run.prepared() / "test"
+        source, reference, name = test / "source.txt", test / "target.txt", "test"
+    else:
+        # "test" is the run's own test set, whose translations are kept.
+        name = source.name if source.stem == "test" else source.stem
+    sources, references = read_lines(source), read_lines(reference)
+    if len(sources) != len(references):  # before hours of search, not after them
+        raise CorpusError(
+            f"{len(sources)} lines against {len(references)}",
+            place=f"{source}, {reference}",
+            remedy="give files in which line N of one belongs to line N of the other",
+        )
+    path = checkpoint_path(run, checkpoint, recipe)  # which of them is the best may change
+    model = TranslationModel.load(run, [str(path)], world)
+    weights = file_sha256(path / DIGESTS_FILE)
+    started = time.perf_counter()
+    hypotheses = model.translate(sources, recipe.search)
+    decode_s = time.perf_counter() - started
+    if not world.is_main:
+        return
+    run.samples.mkdir(exist_ok=True)
+    text = "".join(f"{line}\n" for line in hypotheses)
+    write_whole(run.samples / f"{name}.{recipe.corpus.target_language}", text)
+    scores = score_all(hypotheses, references, recipe.evaluate)
+    events.write(
+        TestScored(
+            name=name,
+            weights=weights,
+            settings=" ".join(overrides),
+            **bleu_and_chrf(scores),
+            pairs=len(hypotheses),
+            decode_s=decode_s,
+        )
+    )
+    for further in further_scores(name, scores):
+        events.write(further)

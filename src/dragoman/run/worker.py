@@ -37,8 +37,7 @@ from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.evaluate.validate import Validation, ValidationData, validate
-from dragoman.inference.scoring import score_text
-from dragoman.inference.translation import new_model, trained_with
+from dragoman.inference.translation import new_model, score_text, trained_with
 from dragoman.model.compiling import compile_stacks, compiler_errors_named
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, digest

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import Subword
-from dragoman.evaluate.long_text import cut_into_chunks
+from dragoman.evaluate.sentences import cut_into_chunks
 from dragoman.export.ctranslate2_engine import Candidate
 from dragoman.model.config import SearchConfig
 from dragoman.serve.layout import Layout, Part, cut

@@ -9,7 +9,7 @@ from sentencepiece import SentencePieceProcessor
 
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.subword import Subword, train_subword
-from dragoman.evaluate.long_text import cut_into_chunks
+from dragoman.evaluate.sentences import cut_into_chunks
 from real_text import real_lines
 
 TEXT = (

@@ -13,8 +13,7 @@ from dragoman.export.bundle import BundleInfo, Quantization, Verified
 from dragoman.export.card import model_card
 from dragoman.export.export import Request, export
 from dragoman.export.scores import scores_of
-from dragoman.inference.scoring import score_text
-from dragoman.inference.translation import checkpoint_path
+from dragoman.inference.translation import checkpoint_path, score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter
 from dragoman.train.average import average_checkpoints

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.evaluate.sentences import split_sentences
 from dragoman.serve.layout import Layout, cut
-from dragoman.serve.sentences import split_sentences
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Where the sentences of a text end, and long texts cut there. Nothing of a text is lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dragoman.corpus.subword import Subword
+
+# Each run of marks or spaces is looked at once, from its start: hostile text stays linear.
+_END = re.compile(
+    r"""(?<![.!?…])[.!?…]++["'»”’)\]]*+\s++   # marks, what closes with them, and space
+      | [。！？]++[」』”’）]*+\s*+               # marks that no space follows
+      | (?<![^\S\n])[^\S\n]*+\n\s*+            # a line ends what stands on it
+    """,
+    re.VERBOSE,
+)
+_ABBREVIATION = re.compile(
+    r"""(?:^|[\s(\["'„“«])(?:
+        [^\W\d_]                                        # an initial: J. S. Bach
+      | (?:[^\W\d_]\.\s?)+[^\W\d_]                        # z. B., e.g., U.S.
+      | \d{1,3}                                         # an ordinal: am 3. Mai
+      | Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|cf|Fig|No|Vol|pp|approx|dept|est
+      | bzw|ca|Nr|Abb|Hr|Fr|Str|Bd|Mio|Mrd|usw|vgl|evtl|ggf|inkl|sog|Tel
+      | env|av|chap|éd|fig|Mme|Mlle|M
+    )\.$""",
+    re.VERBOSE,
+)
+_LONGEST_ABBREVIATION = 20
+
+
+def split_sentences(text: str) -> Iterator[tuple[str, str]]:
+    """(sentence, the space after it), in order; a sentence may be empty at the start."""
+    start = 0
+    for match in _END.finditer(text):
+        sentence_end = match.end() - (len(match[0]) - len(match[0].rstrip()))
+        if match[0].strip() and not _ends_sentence(text, start, match):
+            continue
+        yield text[start:sentence_end], text[sentence_end : match.end()]
+        start = match.end()
+    if start < len(text):
+        rest = text[start:]
+        kept = rest.rstrip()
+        yield kept, rest[len(kept) :]
+
+
+def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
+    """Not after an abbreviation, and not before a small letter."""
+    if not match[0].startswith("."):
+        return True
+    if text[match.end() : match.end() + 1].islower():
+        return False
+    if "\n" in match[0]:
+        return True
+    mark = match.start() + 1
+    before = text[max(start, mark - _LONGEST_ABBREVIATION) : mark]
+    return match[0].rstrip() != "." or _ABBREVIATION.search(before) is None
+
+
+def cut_into_chunks(text: str, subword: Subword, *, max_pieces: int) -> list[list[int]]:
+    """Ids of the parts of a normalised text, each at most `max_pieces` long and none empty.
+
+    The text is cut between sentences, a sentence that is too long between words, and such a word
+    between pieces. Parts that fit together stay together.
+    """
+    (ids,) = subword.encode([text])
+    if len(ids) <= max_pieces:
+        return [ids] if ids else []
+    chunks: list[list[int]] = [[]]
+    sentences = [sentence for sentence, _ in split_sentences(text)]
+    for sentence, sentence_ids in zip(sentences, subword.encode(sentences), strict=True):
+        parts = [sentence_ids]
+        if len(sentence_ids) > max_pieces:
+            parts = [
+                word_ids[start : start + max_pieces]
+                for word_ids in subword.encode(sentence.split(" "))
+                for start in range(0, len(word_ids), max_pieces)
+            ]
+        for part in parts:
+            if len(chunks[-1]) + len(part) > max_pieces:
+                chunks.append([])
+            chunks[-1] += part
+    return [chunk for chunk in chunks if chunk]
