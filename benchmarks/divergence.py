@@ -30,7 +30,7 @@ from dragoman.base.errors import DivergenceError
 from dragoman.corpus.shards import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update, merged
-from dragoman.export.origin import Origin
+from dragoman.export.load import Origin
 from dragoman.inference.translation import new_model
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory

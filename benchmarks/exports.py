@@ -16,7 +16,8 @@ from dragoman.corpus.normalize import normalize
 from dragoman.distributed.world import join_world
 from dragoman.evaluate.metrics import bleu
 from dragoman.evaluate.validate import read_lines
-from dragoman.export.bundle import Bundle, Quantization
+from dragoman.export.bundle import Bundle
+from dragoman.export.ctranslate2 import Quantization
 from dragoman.export.export import Request, export
 from dragoman.export.huggingface import translate_with_huggingface
 from dragoman.export.load import load_translation_model

@@ -15,7 +15,7 @@ from dragoman.corpus.subword import vocabulary_digests
 from dragoman.distributed.world import join_world
 from dragoman.export.bundle import Kind
 from dragoman.export.export import Request, export
-from dragoman.export.origin import Origin
+from dragoman.export.load import Origin
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Validated, read_events
 from small_run import small_run

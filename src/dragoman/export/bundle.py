@@ -28,14 +28,13 @@ from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
-from dragoman.export.ctranslate2_file import check_ctranslate2_file
+from dragoman.export.ctranslate2 import Quantization, check_ctranslate2_file
 from dragoman.recipe.recipe import NAME, Recipe, load_recipe
 from dragoman.train.durable import DIGESTS_FILE, read_digests, verify
 
 INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
 Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx"]
-Quantization = Literal["float32", "float16", "int8"]
 _WEIGHTS: Final[dict[Kind, str]] = {
     "bundle": "model.safetensors",
     "ctranslate2": "model.bin",

@@ -1,15 +1,23 @@
-"""The model card: what a bundle is, for people."""
+"""The model card: what a bundle is, for people, with the scores of its checkpoint."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
 from dragoman.corpus.manifest import Manifest
-from dragoman.export.bundle import BundleInfo, Kind, Verified
+from dragoman.export.bundle import BundleInfo, BundleScore, Kind
 from dragoman.model.config import power_search
 from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.events import Event, TestScored, Validated, read_events
+from dragoman.train.checkpoint import read_state
+from dragoman.train.durable import DIGESTS_FILE
 
 _USES = {
     "bundle": "dragoman translate THIS_FOLDER < in.txt > out.txt",
@@ -25,7 +33,9 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
     """The card as Markdown, with the header that model hubs read."""
     model = recipe.model
     parts = [
-        _header(info),
+        # Without quotes, the language no would be false.
+        f"---\nlanguage: {json.dumps([info.source_language, info.target_language])}\n"
+        "pipeline_tag: translation\n---",
         f"# {info.name}: {info.source_language} to {info.target_language}",
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
@@ -39,21 +49,15 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         "## Scores",
         _scores(info),
         "## Checked when it was exported",
-        _verified(info.verified),
+        f"{info.verified.identical} of {info.verified.sentences} translations are equal to those "
+        "of dragoman's own search with the full weights; chrF between the two: "
+        f"{info.verified.chrf:.1f}.",
         "## Origin",
         f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
         f"{_code(manifest.digest)}. "
         "`digests.json` has size and SHA-256 of every file.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _header(info: BundleInfo) -> str:
-    languages = [info.source_language, info.target_language]
-    return (
-        f"---\nlanguage: {json.dumps(languages)}\n"  # without quotes, no would be false
-        "pipeline_tag: translation\n---"
-    )
 
 
 def _text(words: str) -> str:
@@ -106,22 +110,60 @@ def _data(manifest: Manifest) -> str:
 def _scores(info: BundleInfo) -> str:
     if not info.scores:
         return "None was measured for this checkpoint."
-    scores = "\n".join(
-        f"- {_text(score.text)}: {score.value:.2f}{_interval(score.low, score.high)}, "
-        f"{_code(score.signature)}"
-        for score in info.scores
-    )
-    if info.quantization == "float32":
-        return scores
-    return f"{scores}\n\nThey were measured before the weights were written in {info.quantization}."
+    lines = []
+    for score in info.scores:
+        interval = ""
+        if score.low is not None and score.high is not None:
+            interval = f" ({score.low:.2f} to {score.high:.2f})"
+        lines.append(
+            f"- {_text(score.text)}: {score.value:.2f}{interval}, {_code(score.signature)}"
+        )
+    if info.quantization != "float32":
+        lines.append(
+            f"\nThey were measured before the weights were written in {info.quantization}."
+        )
+    return "\n".join(lines)
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+def scores_of(run: RunDirectory, checkpoint: Path) -> tuple[tuple[BundleScore, ...], int | None]:
+    """Scores of a checkpoint from its run's events, and its step; None for an average.
+
+    Test scores are those that `dragoman evaluate` found for these very weights, with the recipe's
+    own search.
+    """
+    try:
+        step = read_state(checkpoint).step
+    except CheckpointError:
+        step = None
+    weights = file_sha256(checkpoint / DIGESTS_FILE)
+    found: dict[str, list[BundleScore]] = {}
+    for path in sorted(run.events.glob("rank-0000*.jsonl")):
+        for event in read_events(path):
+            said = event.payload
+            if event.kind == Validated.kind and step is not None and event.step == step:
+                found["dev"] = list(_scores_in(event, f"dev, {said['decoded_pairs']} lines"))
+            elif event.kind == TestScored.kind and _is_of(event, weights):
+                name = said["name"]
+                found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
+    return tuple(score for scores in found.values() for score in scores), step
 
 
-def _verified(verified: Verified) -> str:
-    return (
-        f"{verified.identical} of {verified.sentences} translations are equal to those of "
-        f"dragoman's own search with the full weights; chrF between the two: {verified.chrf:.1f}."
-    )
+def _is_of(event: Event, weights: str) -> bool:
+    """Events of earlier versions do not say whose score they are."""
+    settings = event.payload.get("settings")
+    if not isinstance(settings, str) or event.payload.get("weights") != weights:
+        return False
+    return not any(setting.startswith("search.") for setting in settings.split(" "))
+
+
+def _scores_in(event: Event, text: str) -> Iterator[BundleScore]:
+    for metric in ("bleu", "chrf"):
+        value = event.payload.get(metric)
+        if value is not None:
+            yield BundleScore(
+                text=text,
+                value=value,
+                low=event.payload[f"{metric}_low"],
+                high=event.payload[f"{metric}_high"],
+                signature=event.payload[f"{metric}_signature"],
+            )

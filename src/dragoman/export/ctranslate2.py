@@ -1,27 +1,64 @@
-"""Our model in CTranslate2's format, through its model specification.
+"""Our model in CTranslate2's format: written, and looked at before CTranslate2 reads it.
 
 Every architecture that a recipe can describe has its counterpart there. A length penalty of the
-kind "gnmt" does not; `ctranslate2_engine` applies it to what CTranslate2 finds.
+kind "gnmt" does not; `ctranslate2_engine` applies it to what CTranslate2 finds. Free of torch.
+
+A file may come from somebody else, and CTranslate2 trusts it: it allocates what a size says and
+multiplies what it finds. So sizes are compared with the file's own, shapes with the recipe's, and
+weights must be numbers. The format is that of `ctranslate2.specs.model_spec.ModelSpec._serialize`,
+binary version 6.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
-from dragoman.base.errors import MachineError
+from dragoman.base.errors import CheckpointError, MachineError
+from dragoman.base.files import open_regular
+from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import Subword
-from dragoman.export.bundle import Quantization
-from dragoman.model.attention import CrossAttention, SelfAttention
-from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
+from dragoman.model.config import ModelConfig
+from dragoman.recipe.recipe import Recipe
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dragoman.model.transformer import Transformer
+
+Quantization = Literal["float32", "float16", "int8"]
 _INT8_LEVELS: Final = 80
 """The largest weight of a row in int8. With 127, as CTranslate2's converter takes, sums of two
 products overflow the 16 bits in which processors without VNNI make them, and are cut off there."""
+_VERSION: Final = 6
+_TYPES: Final = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
+_MOST_DIMENSIONS: Final = 8
+_MOST_VARIABLES: Final = 1_000_000
+_CHECKED_TOGETHER: Final = 1 << 20
+_NAME: Final = re.compile(
+    r"(?:encoder|decoder)/(?:layer_\d{1,5}/)?(?:"
+    r"(?P<norm>(?:(?:self_attention|attention|ffn)/)?layer_norm/(?:gamma|beta))|"
+    r"(?P<matrix>embeddings|embeddings_0|projection|self_attention/linear_[01]|"
+    r"attention/linear_[012]|ffn/linear_(?:0|0_noact|1))/(?P<part>weight|weight_scale|bias))"
+)
+_SETTINGS: Final = {
+    "alibi": 0, "alibi_use_positive_positions": 0, "alignment_heads": 1, "alignment_layer": -1,
+    "scale_alibi": 0, "scale_embeddings": 1, "start_from_zero_embedding": 0, "embeddings_merge": 0,
+    "multi_query_attention": 0,
+}  # fmt: skip
+"""The values in every file that dragoman writes."""
+_BFLOAT16_EXPONENT: Final = 0x7F80
+"""Its bits are all set if the number is infinite or NaN."""
 
 
 def write_ctranslate2(
@@ -33,20 +70,22 @@ def write_ctranslate2(
 ) -> None:
     """Write model.bin, config.json and the vocabularies into an existing directory.
 
-    Raises MachineError where CTranslate2 is not installed.
+    Raises MachineError if CTranslate2 is not installed.
     """
     try:
+        from ctranslate2.specs.common_spec import Activation
         from ctranslate2.specs.transformer_spec import TransformerSpec
     except ImportError as error:
         raise MachineError(
             "CTranslate2 is not installed", remedy="install it: pip install 'dragoman[serve]'"
         ) from error
     config = model.config
+    activations = {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=config.norm == "pre",
-        activation=_activation(config.activation),
+        activation=activations[config.activation],
         ffn_glu=config.activation == "swiglu",
     )
     source, target = subwords
@@ -58,10 +97,10 @@ def write_ctranslate2(
     spec.decoder.embeddings.weight = _array(model.embeddings.target_matrix)
     spec.decoder.projection.weight = _array(model.embeddings.output_matrix)
     for stack, described in ((model.encoder, spec.encoder), (model.decoder, spec.decoder)):
-        for layer, layer_spec in zip(stack.layers, described.layer, strict=True):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
+        layers: Any = stack.layers
+        for layer, layer_spec in zip(layers, described.layer, strict=True):
             _put_layer(layer, layer_spec)
-        if isinstance(stack.norm, nn.LayerNorm):
+        if config.norm == "pre":
             _put_norm(stack.norm, described.layer_norm)
     if quantization == "int8":
         quantize_weights(spec)
@@ -70,48 +109,43 @@ def write_ctranslate2(
     spec.save(str(directory))
 
 
-def _activation(name: str) -> Any:
-    from ctranslate2.specs.common_spec import Activation
-
-    return {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}[name]
-
-
-def _put_layer(layer: EncoderLayer | DecoderLayer, spec: Any) -> None:
-    _put_self_attention(layer.self_attention, layer.self_attention_residual.norm, spec)
-    if isinstance(layer, DecoderLayer):
-        _put_cross_attention(layer.cross_attention, layer.cross_attention_residual.norm, spec)
-    _put_feed_forward(layer.feed_forward, spec.ffn)
+def _put_layer(layer: Any, spec: Any) -> None:
+    """An encoder's or a decoder's layer."""
+    own = layer.self_attention
+    _put_linear(own.query_key_value, spec.self_attention.linear[0])
+    _put_linear(own.output, spec.self_attention.linear[1])
+    _put_norm(layer.self_attention_residual.norm, spec.self_attention.layer_norm)
+    if hasattr(layer, "cross_attention"):
+        cross = layer.cross_attention
+        linears = (cross.query, cross.key_value, cross.output)
+        for linear, linear_spec in zip(linears, spec.attention.linear, strict=True):
+            _put_linear(linear, linear_spec)
+        _put_norm(layer.cross_attention_residual.norm, spec.attention.layer_norm)
+    feed_forward = layer.feed_forward
+    _put_linear(feed_forward.output, spec.ffn.linear_1)
+    if feed_forward.activation == "swiglu":
+        weights, biases = feed_forward.input.weight.chunk(2), feed_forward.input.bias.chunk(2)
+        halves = (spec.ffn.linear_0, spec.ffn.linear_0_noact)
+        for half, weight, bias in zip(halves, weights, biases, strict=True):
+            half.weight, half.bias = _array(weight), _array(bias)
+    else:
+        _put_linear(feed_forward.input, spec.ffn.linear_0)
     _put_norm(layer.feed_forward_residual.norm, spec.ffn.layer_norm)
-
-
-def _put_self_attention(attention: SelfAttention, norm: nn.LayerNorm, spec: Any) -> None:
-    _put_linear(attention.query_key_value, spec.self_attention.linear[0])
-    _put_linear(attention.output, spec.self_attention.linear[1])
-    _put_norm(norm, spec.self_attention.layer_norm)
-
-
-def _put_cross_attention(attention: CrossAttention, norm: nn.LayerNorm, spec: Any) -> None:
-    linears = (attention.query, attention.key_value, attention.output)
-    for linear, linear_spec in zip(linears, spec.attention.linear, strict=True):
-        _put_linear(linear, linear_spec)
-    _put_norm(norm, spec.attention.layer_norm)
-
-
-def _put_feed_forward(feed_forward: FeedForward, spec: Any) -> None:
-    _put_linear(feed_forward.output, spec.linear_1)
-    if feed_forward.activation != "swiglu":
-        _put_linear(feed_forward.input, spec.linear_0)
-        return
-    gate, up = feed_forward.input.weight.chunk(2)
-    gate_bias, up_bias = feed_forward.input.bias.chunk(2)
-    spec.linear_0.weight, spec.linear_0.bias = _array(gate), _array(gate_bias)
-    spec.linear_0_noact.weight, spec.linear_0_noact.bias = _array(up), _array(up_bias)
 
 
 def _put_linear(linear: nn.Linear, spec: Any) -> None:
     spec.weight = _array(linear.weight)
     if linear.bias is not None:
         spec.bias = _array(linear.bias)
+
+
+def _put_norm(norm: Any, spec: Any) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    """A copy, for CTranslate2 quantizes in place."""
+    return np.array(tensor.detach().float().cpu().numpy(), order="C")
 
 
 def quantize_weights(spec: Any) -> None:
@@ -130,10 +164,148 @@ def quantize_weights(spec: Any) -> None:
     visit_spec(spec, quantize)
 
 
-def _put_norm(norm: nn.LayerNorm, spec: Any) -> None:
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+def check_ctranslate2_file(file: Path, recipe: Recipe, manifest: Manifest) -> None:
+    """Read all of a model.bin once.
+
+    Raises CheckpointError if it is not whole, is of another version, holds a tensor of another
+    shape than the recipe's model has, or a weight that is infinite or not a number.
+    """
+    sizes = {"encoder": manifest.source_vocab_size, "decoder": manifest.target_vocab_size}
+    try:
+        with open_regular(file) as content:
+            for variable in variables(content):
+                _check(variable, recipe.model, sizes)
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"is no model of CTranslate2 for this recipe: {problem}",
+            place=file,
+            remedy="export it again from its run",
+        ) from error
 
 
-def _array(tensor: Tensor) -> Any:
-    """A copy, for CTranslate2 quantizes in place."""
-    return tensor.detach().float().cpu().clone(memory_format=torch.contiguous_format).numpy()
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A tensor of the file: kind is its type's name, values its bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    values: bytes
+
+
+class _Reader:
+    """Reads a file from its front; raises ValueError if it ends too early."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self.left = os.fstat(file.fileno()).st_size
+
+    def take(self, size: int) -> bytes:
+        """The next so many bytes; nothing is allocated for more than the file has."""
+        part = self._file.read(size) if size <= self.left else b""
+        if len(part) != size:
+            raise ValueError("it ends too early")
+        self.left -= size
+        return part
+
+    def number(self, form: str) -> int:
+        """The next number, in the format characters of `struct`."""
+        (value,) = struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
+        assert isinstance(value, int)
+        return value
+
+    def text(self) -> str:
+        """The next string, without the byte that ends it."""
+        return self.take(self.number("H")).removesuffix(b"\0").decode()
+
+
+def variables(content: BufferedReader) -> Iterator[Variable]:
+    """Every tensor of a file under each of its names; raises ValueError if it is not whole.
+
+    Further names come last, without values: the tensors they stand for have been there before.
+    """
+    reader = _Reader(content)
+    if (version := reader.number("I")) != _VERSION:
+        raise ValueError(f"it has the format {version}, not {_VERSION}")
+    reader.text()  # the name of the architecture, and its revision: CTranslate2 knows them
+    reader.number("I")
+    count = reader.number("I")
+    if count > _MOST_VARIABLES:
+        raise ValueError(f"it is said to hold {count:,} tensors")
+    known: dict[str, Variable] = {}
+    for _ in range(count):
+        name, num_dimensions = reader.text(), reader.number("B")
+        if num_dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"{name} has {num_dimensions} dimensions")
+        shape = tuple(reader.number("I") for _ in range(num_dimensions))
+        kind, size = reader.number("B"), reader.number("I")
+        if kind >= len(_TYPES):
+            raise ValueError(f"{name} is of an unknown type")
+        width = 2 if _TYPES[kind] == "bfloat16" else np.dtype(_TYPES[kind]).itemsize
+        if math.prod(shape) * width != size:
+            raise ValueError(f"{name} has {size} bytes for the shape {shape}")
+        variable = Variable(name, shape, _TYPES[kind], reader.take(size))
+        known[name] = replace(variable, values=b"")
+        yield variable
+    for _ in range(reader.number("I")):
+        alias, name = reader.text(), reader.text()
+        if name not in known:
+            raise ValueError(f"{alias} stands for {name}, which is not there")
+        yield replace(known[name], name=alias)
+    if reader.left:
+        raise ValueError("something follows its end")
+
+
+def _check(variable: Variable, model: ModelConfig, sizes: dict[str, int]) -> None:
+    """Raises ValueError if this model has no such setting or tensor."""
+    name, shape = variable.name, variable.shape
+    side, _, setting = name.partition("/")
+    if shape == ():
+        if variable.values and variable.kind.startswith("int"):
+            value = int.from_bytes(variable.values, "little", signed=True)
+            known = _SETTINGS | {"num_heads": model.num_heads, "pre_norm": int(model.norm == "pre")}
+            if value != known.get(setting, value):
+                raise ValueError(f"{name} is {value}, not {known[setting]}")
+        return
+    expected = _expected_shape(name, model, sizes.get(side, 0))
+    if shape != expected:
+        raise ValueError(f"{name} is {shape}, not {expected or 'a tensor of such a model'}")
+    if not _is_finite(variable):
+        raise ValueError(f"{name} has weights that are infinite or not numbers")
+
+
+def _expected_shape(name: str, model: ModelConfig, vocab_size: int) -> tuple[int, ...] | None:
+    """The shape of the tensor of this name; None if no tensor of ours has the name."""
+    matched = _NAME.fullmatch(name)
+    if matched is None:
+        return None
+    d, ffn = model.d_model, model.d_ffn
+    if matched["norm"]:
+        return (d,)
+    matrices = {
+        "embeddings": (vocab_size, d), "embeddings_0": (vocab_size, d),
+        "projection": (vocab_size, d),
+        "self_attention/linear_0": (3 * d, d), "self_attention/linear_1": (d, d),
+        "attention/linear_0": (d, d), "attention/linear_1": (2 * d, d),
+        "attention/linear_2": (d, d),
+        "ffn/linear_0": (ffn, d), "ffn/linear_0_noact": (ffn, d), "ffn/linear_1": (d, ffn),
+    }  # fmt: skip
+    rows, columns = matrices[matched["matrix"]]
+    return (rows, columns) if matched["part"] == "weight" else (rows,)
+
+
+def _is_finite(variable: Variable) -> bool:
+    if variable.kind == "bfloat16":
+        bits: NDArray[np.uint16] = np.frombuffer(variable.values, dtype="<u2")
+        return not bool(((bits & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT).any())
+    if not variable.kind.startswith("float"):
+        return True
+    numbers: NDArray[np.floating] = np.frombuffer(variable.values, dtype=variable.kind)
+    # In 64 bits no sum of finite floats overflows, and nothing hides an infinity or a NaN.
+    starts = range(0, len(numbers), _CHECKED_TOGETHER)
+    with np.errstate(invalid="ignore"):  # both infinities in one part
+        return all(
+            math.isfinite(numbers[start : start + _CHECKED_TOGETHER].sum(dtype=np.float64))
+            for start in starts
+        )

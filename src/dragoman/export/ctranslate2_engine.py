@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -52,26 +52,20 @@ class Candidate:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What CTranslate2 is asked for.
-
-    num_finished: hypotheses with which it ends the search; it drops what is beyond
-    num_hypotheses, least first by log-probability over length^exponent.
-    """
-
-    num_hypotheses: int
-    num_finished: int
-    exponent: float
+Results = Callable[[], list[list[Candidate]]]
+"""Waits for a search; the best translations of each source, best first."""
 
 
-def _question(search: SearchConfig, num_hypotheses: int) -> _Question:
-    """How to ask for these hypotheses so that none of them is dropped.
+def _question(search: SearchConfig, num_hypotheses: int) -> tuple[int, float]:
+    """How to ask CTranslate2 so that it drops none of the best `num_hypotheses`.
 
-    beam_size - 1 hypotheses may be finished before the last step, and beam_size more with it;
-    CTranslate2 returns at most as many as it was to finish, best by a power of their length. Of
-    fewer than beam_size none need be of the last step, and it would not be known how far the search
-    of a row went: one beyond the row's own length limit is to be made again.
+    Returns the number of finished hypotheses with which it ends the search and that it returns, and
+    the exponent: it drops the others, the least first by log-probability over length^exponent.
+
+    By "power", beam_size: beam_size - 1 hypotheses may be finished before the last step, and
+    beam_size more with it. With fewer than beam_size returned, none of them need be of the last
+    step, and it would be unknown how far the search of a row went: a row whose search went beyond
+    its own length limit is searched again.
 
     One by "gnmt", penalty ((5 + L) / 6)^alpha: the best is always among the beam_size that come
     first with an exponent of alpha / 6. The penalty's slope, d ln penalty / d ln L =
@@ -79,14 +73,14 @@ def _question(search: SearchConfig, num_hypotheses: int) -> _Question:
     alone is shorter. If beam_size were, the search would have ended before the best was finished.
 
     Several by "gnmt": up to 2 beam_size - 1 are finished by the end of our search. CTranslate2
-    goes on until it has so many, and keeps the first; `candidates` drops what was finished late.
+    goes on until it has so many, and keeps the first; what was finished late is dropped then.
     """
     beam = search.beam_size
     if search.length_penalty == "power":
-        return _Question(beam, beam, search.length_penalty_alpha)
+        return beam, search.length_penalty_alpha
     if num_hypotheses == 1:
-        return _Question(beam, beam, max(search.length_penalty_alpha / 6, _NOT_ZERO))
-    return _Question(2 * beam - 1, 2 * beam - 1, _FIRST_FINISHED)
+        return beam, max(search.length_penalty_alpha / 6, _NOT_ZERO)
+    return 2 * beam - 1, _FIRST_FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +155,35 @@ class CTranslate2Engine:
         *,
         num_hypotheses: int = 1,
         scored: bool = True,
-    ) -> PendingSearch:
-        """Begin to translate rows of pieces (without end of sentence); the results come in order.
+    ) -> Results:
+        """Begin to translate rows of pieces (without end of sentence); the results are in order.
 
-        scored: False where nobody looks at the scores, which are then 0 where the search can do
-        without: a greedy one needs no probabilities, only the largest.
-        Raises ConfigError where more hypotheses are asked for than the beam holds.
+        All are queued, the longest first, in batches of like length, some for every core.
+        scored: False if nobody looks at the scores, which are then 0 if the search can do without:
+        a greedy one needs no probabilities, only the largest.
+        Raises ConfigError if more hypotheses are asked for than the beam holds.
         """
-        check_beam_holds(num_hypotheses, search)
-        scored = scored or search.beam_size > 1
-        pending = PendingSearch(self, list(sources), search, num_hypotheses, scored=scored)
-        pending.start()
-        return pending
+        order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
+        share = share_of_rows(len(order), self.num_workers)
+        batches: list[list[int]] = []
+        start = 0
+        while start < len(order):
+            most = self.batch_rows(len(sources[order[start]]), search.beam_size)
+            batches.append(order[start : start + min(most, share)])
+            start += len(batches[-1])
+        return self._submit(sources, batches, search, num_hypotheses, scored=scored)
 
     def search(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
     ) -> list[list[Candidate]]:
         """`submit`, and wait: the best translations of each source, best first."""
-        return self.submit(sources, search, num_hypotheses=num_hypotheses).results()
+        return self.submit(sources, search, num_hypotheses=num_hypotheses)()
+
+    def search_batch(
+        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+    ) -> list[list[Candidate]]:
+        """`search` for rows that are one batch already."""
+        return self._submit(sources, [[*range(len(sources))]], search, num_hypotheses)()
 
     def log_probabilities(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
@@ -203,6 +208,46 @@ class CTranslate2Engine:
         weights = result.attention[0][: len(prefix)]
         return Alignment(prefix, [*pieces, "</s>"], weights)
 
+    def _submit(
+        self,
+        sources: Sequence[list[int]],
+        batches: Sequence[list[int]],
+        search: SearchConfig,
+        num_hypotheses: int,
+        *,
+        scored: bool = True,
+    ) -> Results:
+        """Begin to translate batches of row numbers."""
+        check_beam_holds(num_hypotheses, search)
+        scored = scored or search.beam_size > 1
+        limits = [length_limit(len(source), search) for source in sources]
+
+        def begin(rows: list[int]) -> list[tuple[int, int, Any]]:
+            limit = max(limits[row] for row in rows)
+            futures = self.start_batch(
+                [sources[row] for row in rows], search, num_hypotheses, limit, scored=scored
+            )
+            return [(row, limit, future) for row, future in zip(rows, futures, strict=True)]
+
+        begun = [one for rows in batches for one in begin(rows)]
+
+        def results() -> list[list[Candidate]]:
+            found: list[list[Candidate]] = [[] for _ in sources]
+            again: list[tuple[int, int, Any]] = []
+            # The limit of a batch is that of its longest row; a row may have gone beyond its own.
+            for row, limit, future in begun:
+                found[row], last = self._candidates(future, search, num_hypotheses, limit)
+                if last > (own := limits[row]):
+                    if scored:
+                        again += begin([row])  # while other batches are still at work
+                    else:  # a greedy search would have begun the same
+                        found[row] = [replace(one, ids=one.ids[:own]) for one in found[row]]
+            for row, limit, future in again:
+                found[row], _ = self._candidates(future, search, num_hypotheses, limit)
+            return found
+
+        return results
+
     def start_batch(
         self,
         sources: list[list[int]],
@@ -212,16 +257,15 @@ class CTranslate2Engine:
         *,
         scored: bool,
     ) -> list[Any]:
-        """One batch on one worker; what CTranslate2 will answer for each row."""
-        rows = [[self._source_pieces[piece] for piece in source] for source in sources]
-        question = _question(search, num_hypotheses)
+        """One batch on one worker; a future of CTranslate2 for each row."""
+        num_finished, exponent = _question(search, num_hypotheses)
         futures: list[Any] = self._translator.translate_batch(
-            rows,
+            [[self._source_pieces[piece] for piece in source] for source in sources],
             asynchronous=True,
             beam_size=search.beam_size,
-            num_hypotheses=question.num_hypotheses,
-            patience=(question.num_finished + 0.25) / search.beam_size,  # it rounds beam x patience
-            length_penalty=question.exponent,
+            num_hypotheses=num_finished,
+            patience=(num_finished + 0.25) / search.beam_size,  # it rounds beam x patience
+            length_penalty=exponent,
             max_input_length=0,
             min_decoding_length=0,  # a translation may be empty, as in our search
             max_decoding_length=limit,
@@ -229,14 +273,15 @@ class CTranslate2Engine:
         )
         return futures
 
-    def candidates(
-        self, result: Any, search: SearchConfig, num_hypotheses: int, limit: int
+    def _candidates(
+        self, future: Any, search: SearchConfig, num_hypotheses: int, limit: int
     ) -> tuple[list[Candidate], int]:
         """Hypotheses of CTranslate2 with our scores, best first, and the last step of our search.
 
         limit: that the row's batch was searched with.
         """
-        exponent = _question(search, num_hypotheses).exponent
+        result = future.result()
+        _, exponent = _question(search, num_hypotheses)
         steps = [min(len(tokens) + 1, limit) for tokens in result.hypotheses]
         last = sorted(steps)[: search.beam_size][-1]
         scores = result.scores or [0.0] * len(steps)
@@ -252,67 +297,6 @@ class CTranslate2Engine:
             for score, tokens in found[:num_hypotheses]
         ]
         return best, last
-
-
-class PendingSearch:
-    """Rows that are being translated."""
-
-    def __init__(
-        self,
-        engine: CTranslate2Engine,
-        sources: list[list[int]],
-        search: SearchConfig,
-        num_hypotheses: int,
-        *,
-        scored: bool,
-    ) -> None:
-        self._engine = engine
-        self._scored = scored
-        self._sources = sources
-        self._search = search
-        self._num_hypotheses = num_hypotheses
-        self._limits = [length_limit(len(source), search) for source in sources]
-        self._futures: list[tuple[int, int, Any]] = []
-
-    def start(self) -> None:
-        """Queue all rows, the longest first, in batches of like length, some for every core."""
-        order = sorted(range(len(self._sources)), key=lambda row: -len(self._sources[row]))
-        share = share_of_rows(len(order), self._engine.num_workers)
-        start = 0
-        while start < len(order):
-            longest = len(self._sources[order[start]])
-            most = self._engine.batch_rows(longest, self._search.beam_size)
-            rows = order[start : start + min(most, share)]
-            start += len(rows)
-            self._futures.extend(self._begin(rows))
-
-    def results(self) -> list[list[Candidate]]:
-        """Wait for all; the best translations of each source, best first."""
-        found: list[list[Candidate]] = [[] for _ in self._sources]
-        again: list[tuple[int, int, Any]] = []
-        # The limit of a batch is that of its longest row, and a row may have gone beyond its own.
-        for row, limit, future in self._futures:
-            found[row], last = self._read(future, limit)
-            if last > (own := self._limits[row]):
-                if self._scored:
-                    again += self._begin([row])  # while other batches are still at work
-                else:  # a greedy search would have begun the same
-                    found[row] = [replace(one, ids=one.ids[:own]) for one in found[row]]
-        for row, limit, future in again:
-            found[row], _ = self._read(future, limit)
-        return found
-
-    def _begin(self, rows: list[int]) -> list[tuple[int, int, Any]]:
-        """Queue a batch: its rows, with the limit of them all."""
-        limit = max(self._limits[row] for row in rows)
-        sources = [self._sources[row] for row in rows]
-        futures = self._engine.start_batch(
-            sources, self._search, self._num_hypotheses, limit, scored=self._scored
-        )
-        return [(row, limit, future) for row, future in zip(rows, futures, strict=True)]
-
-    def _read(self, future: Any, limit: int) -> tuple[list[Candidate], int]:
-        return self._engine.candidates(future.result(), self._search, self._num_hypotheses, limit)
 
 
 def share_of_rows(num_rows: int, num_workers: int) -> int:

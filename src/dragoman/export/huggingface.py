@@ -1,7 +1,7 @@
-"""Our model as an architecture that transformers loads without any code of ours.
+"""Our model and its SentencePiece vocabulary as transformers loads them without any code of ours.
 
 Pre-norm with one shared matrix is M2M100 up to names, post-norm is FSMT: both place the first
-token at position 1 of the same sinusoids where PAD is 0. What neither can express is refused.
+token at position 1 of the same sinusoids if PAD is 0. What neither can express is refused.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.shards import BOS, EOS, PAD
-from dragoman.export.huggingface_tokenizer import SPECIAL_PIECES, make_tokenizer
+from dragoman.corpus.normalize import UNICODE_SPACES
+from dragoman.corpus.shards import BOS, EOS, PAD, UNK
 from dragoman.inference.translation import new_model
-from dragoman.model.config import ModelConfig, SearchConfig, length_limit
+from dragoman.model.config import SearchConfig, length_limit
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from dragoman.recipe.recipe import Recipe
 from dragoman.train.checkpoint import read_weights, weight_shapes
@@ -27,6 +27,15 @@ from dragoman.train.checkpoint import read_weights, weight_shapes
 _AGAIN: Final = "export it again from its run"
 _POSITIONS: Final = "embed_positions.weight"
 """FSMT writes its sinusoids as well; they are computed, here and there."""
+SPECIAL_PIECES: Final = {
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+}
+_SPACE: Final = "▁"
+_NO_PIECE: Final = "\uffff"
+"""Not a character of Unicode, so that it is in no text that pieces were learnt from."""
 
 
 def write_huggingface(
@@ -40,14 +49,24 @@ def write_huggingface(
 
     search: with the power penalty, the only one that transformers knows; see power_search.
     subword_scores: the joint vocabulary's pieces and scores in the order of their ids.
-    Raises ConfigError where transformers has no such architecture, MachineError without it.
+    Raises ConfigError if transformers has no such architecture, MachineError if it is missing.
     """
     check_expressible(recipe)
     transformers = _transformers()
     transformers.utils.logging.disable_progress_bar()
     longest = recipe.corpus.max_pieces + 1
     theirs = to_huggingface(model, longest=longest)
-    theirs.generation_config = _generation(transformers, search, longest)
+    assert search.length_penalty == "power"
+    theirs.generation_config = transformers.GenerationConfig(
+        num_beams=search.beam_size,
+        length_penalty=search.length_penalty_alpha,
+        early_stopping=search.beam_size > 1,
+        max_new_tokens=length_limit(longest, search),
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+    )
     theirs.save_pretrained(directory)
     tokenizer = make_tokenizer(
         subword_scores, kind=recipe.corpus.subword.kind, lowercase=recipe.corpus.lowercase
@@ -59,7 +78,10 @@ def write_huggingface(
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
     ).save_pretrained(directory)
-    _name_tokenizer_for_all_versions(directory / "tokenizer_config.json")
+    # Versions of transformers before 5 know the class by its older name only.
+    file = directory / "tokenizer_config.json"
+    config = json.loads(file.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    file.write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
@@ -68,20 +90,47 @@ def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
     longest: tokens of a source, its end included, that positions are kept for at first.
     """
     transformers = _transformers()
-    theirs = _make_model(
-        transformers, model.config, model.embeddings.target_matrix.shape[0], longest
-    ).eval()
+    config, vocab_size = model.config, model.embeddings.target_matrix.shape[0]
+    common: dict[str, Any] = {
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ffn,
+        "decoder_ffn_dim": config.d_ffn,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "max_position_embeddings": max(1024, longest),
+        "scale_embedding": True,
+        "tie_word_embeddings": config.tied_embeddings == "all",
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+    }
+    if config.norm == "pre":
+        theirs = transformers.M2M100ForConditionalGeneration(
+            transformers.M2M100Config(vocab_size=vocab_size, **common)
+        )
+    else:
+        sizes = {"src_vocab_size": vocab_size, "tgt_vocab_size": vocab_size}
+        theirs = transformers.FSMTForConditionalGeneration(
+            transformers.FSMTConfig(**sizes, forced_eos_token_id=None, **common)
+        )
     loaded = theirs.load_state_dict(_weights(model), strict=False)
     assert not loaded.unexpected_keys
     assert all("embed" in key or key == "lm_head.weight" for key in loaded.missing_keys)  # tied
     theirs.tie_weights()
-    return theirs
+    return theirs.eval()
 
 
 def model_from_huggingface(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
     """Our model with the weights of an export's file.
 
-    Raises CheckpointError where the file cannot be read or is of another model; a recipe that asks
+    Raises CheckpointError if the file cannot be read or is of another model; a recipe that asks
     for more than the file holds is refused before a model is built.
     """
     shapes = weight_shapes(file)
@@ -107,7 +156,7 @@ def model_from_huggingface(file: Path, recipe: Recipe, manifest: Manifest) -> Tr
 def fill_from_huggingface(file: Path, model: Transformer) -> None:
     """Put the weights of an export's file into our model: `to_huggingface` the other way round.
 
-    Raises CheckpointError where the file cannot be read or is of another model.
+    Raises CheckpointError if the file cannot be read or is of another model.
     """
     written = read_weights(file)
     theirs = {name: weight for name, weight in written.items() if not name.endswith(_POSITIONS)}
@@ -169,13 +218,6 @@ def translate_with_huggingface(
     return translations
 
 
-def _name_tokenizer_for_all_versions(file: Path) -> None:
-    """Versions of transformers before 5 know the class by its older name only."""
-    config = json.loads(file.read_bytes())
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    file.write_text(json.dumps(config, indent=1), encoding="utf-8")
-
-
 def _transformers() -> Any:
     try:
         import transformers
@@ -187,59 +229,17 @@ def _transformers() -> Any:
     return transformers
 
 
-def _make_model(transformers: Any, config: ModelConfig, vocab_size: int, longest: int) -> Any:
-    common: dict[str, Any] = {
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.num_heads,
-        "decoder_attention_heads": config.num_heads,
-        "encoder_ffn_dim": config.d_ffn,
-        "decoder_ffn_dim": config.d_ffn,
-        "activation_function": config.activation,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
-        "max_position_embeddings": max(1024, longest),
-        "scale_embedding": True,
-        "tie_word_embeddings": config.tied_embeddings == "all",
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-    }
-    if config.norm == "pre":
-        return transformers.M2M100ForConditionalGeneration(
-            transformers.M2M100Config(vocab_size=vocab_size, **common)
-        )
-    return transformers.FSMTForConditionalGeneration(
-        transformers.FSMTConfig(
-            src_vocab_size=vocab_size,
-            tgt_vocab_size=vocab_size,
-            forced_eos_token_id=None,
-            **common,
-        )
-    )
-
-
-def _generation(transformers: Any, search: SearchConfig, longest: int) -> Any:
-    assert search.length_penalty == "power"
-    beam = search.beam_size
-    return transformers.GenerationConfig(
-        num_beams=beam,
-        length_penalty=search.length_penalty_alpha,
-        early_stopping=beam > 1,
-        max_new_tokens=length_limit(longest, search),
-        pad_token_id=PAD,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-    )
-
-
 def _weights(model: Transformer) -> dict[str, Tensor]:
     """Our weights under their names."""
-    weights = _embeddings(model)
+    embeddings = model.embeddings
+    if model.config.norm == "pre":
+        weights = {"model.shared.weight": embeddings.target_matrix}
+    else:
+        weights = {
+            "model.encoder.embed_tokens.weight": embeddings.source_matrix,
+            "model.decoder.embed_tokens.weight": embeddings.target_matrix,
+            "model.decoder.output_projection.weight": embeddings.output_matrix,
+        }
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, layer in enumerate(stack.layers):
             assert isinstance(layer, EncoderLayer | DecoderLayer)
@@ -247,17 +247,6 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
         if isinstance(stack.norm, nn.LayerNorm):
             weights |= _linear(f"model.{side}.layer_norm", stack.norm)
     return {name: tensor.detach().float().cpu() for name, tensor in weights.items()}
-
-
-def _embeddings(model: Transformer) -> dict[str, Tensor]:
-    embeddings = model.embeddings
-    if model.config.norm == "pre":
-        return {"model.shared.weight": embeddings.target_matrix}
-    return {
-        "model.encoder.embed_tokens.weight": embeddings.source_matrix,
-        "model.decoder.embed_tokens.weight": embeddings.target_matrix,
-        "model.decoder.output_projection.weight": embeddings.output_matrix,
-    }
 
 
 def _layer(name: str, layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
@@ -299,3 +288,61 @@ def _bias(module: nn.Linear | nn.LayerNorm) -> Tensor:
     """Zero where a recipe has left it out, which there is no setting for."""
     bias: Tensor | None = module.bias
     return torch.zeros(module.weight.shape[0]) if bias is None else bias
+
+
+def make_tokenizer(
+    pieces: list[tuple[str, float]], *, kind: Literal["bpe", "unigram"], lowercase: bool
+) -> Any:
+    """The tokenizer that gives our ids for our normal form of a text, and its end of sentence.
+
+    pieces: with their scores, in the order of their ids.
+    """
+    from tokenizers import (
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+    )
+
+    known = {piece: number for number, (piece, _) in enumerate(pieces)}
+    special, others = pieces[: EOS + 1], pieces[EOS + 1 :]
+    unknown: set[str] = set()
+    if kind == "unigram":
+        # The names of special pieces in a text are no such pieces but characters: even the most
+        # unlikely ones together must be likelier than the name. An unknown piece becomes less
+        # likely as well, but every way to cut a text has as many of them. Characters of the names
+        # that are no pieces would be less likely than the name: they become another character.
+        longest = max(len(name) for name, _ in special)
+        unlikely = longest * min((score for _, score in others), default=0.0) - 1.0
+        scored = [*((name, unlikely) for name, _ in special), *others]
+        model: Any = models.Unigram(scored, unk_id=UNK, byte_fallback=False)
+        unknown = {letter for name, _ in special for letter in name} - set(known)
+    else:
+        # Pairs of pieces in the order in which SentencePiece joins them: the best-scored first.
+        merges: list[tuple[str, str]] = []
+        for piece, _ in sorted(others, key=lambda entry: -entry[1]):
+            splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+            found = [(left, right) for left, right in splits if left in known and right in known]
+            merges += sorted(found, key=lambda pair: (known[pair[0]], known[pair[1]]))
+        model = models.BPE(known, merges, unk_token=pieces[UNK][0], fuse_unk=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence(  # as corpus.normalize
+        [
+            *([normalizers.Lowercase()] if lowercase else []),
+            normalizers.NFC(),
+            normalizers.Replace("\ufeff", ""),
+            normalizers.Replace(Regex(f"[\t\r{UNICODE_SPACES}]"), " "),
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Replace(Regex(r"\A | \z"), ""),  # Strip would take control characters too
+            *(normalizers.Replace(letter, _NO_PIECE) for letter in sorted(unknown)),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {pieces[EOS][0]}", special_tokens=[(pieces[EOS][0], EOS)]
+    )
+    return tokenizer

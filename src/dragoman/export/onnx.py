@@ -1,4 +1,4 @@
-"""Our model as two ONNX graphs, written node by node: no tracing, the same with every PyTorch.
+"""Our model as two ONNX graphs, written node by node.
 
 encoder.onnx    source_ids (B, S) -> memory_keys, memory_values (L, B, H, S, K)
 decoder.onnx    one step with a cache:
@@ -11,18 +11,24 @@ decoder layers, H heads, K width of a head, V target vocabulary. A decoding begi
 past of no tokens; rows of a beam are rows of B.
 """
 
+# torch.onnx.export would do, and does it worse (PyTorch 2.11 and 2.13): with dynamo=True it takes a
+# minute for a model that takes a second here, needs onnxscript, and writes no opset below 18; with
+# dynamo=False it is the old tracer, and greedy translation with its graphs is a tenth slower.
+
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dragoman import __version__
 from dragoman.base.errors import MachineError
 from dragoman.corpus.shards import BOS, EOS, PAD
-from dragoman.export.onnx_graph import Graph, onnx_module
 from dragoman.model.attention import CrossAttention, SelfAttention
 from dragoman.model.config import SearchConfig, length_limit
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
@@ -31,6 +37,10 @@ ENCODER_FILE: Final = "encoder.onnx"
 DECODER_FILE: Final = "decoder.onnx"
 _LEAST: Final = float(np.finfo(np.float32).min)
 _CACHES: Final = ("past_keys", "past_values")
+_OPSET: Final = 17
+"""The first with LayerNormalization; onnxruntime has had it since 1.12."""
+_IR_VERSION: Final = 8
+"""Of the file format, that belongs to it: the newest that older runtimes read."""
 
 
 def write_onnx(model: Transformer, directory: Path, *, metadata: dict[str, str]) -> None:
@@ -38,12 +48,12 @@ def write_onnx(model: Transformer, directory: Path, *, metadata: dict[str, str])
 
     metadata: written into both files. Raises MachineError where onnx is not installed.
     """
-    onnx = onnx_module()
+    onnx = _onnx_module()
     for name, graph in (
-        (ENCODER_FILE, _Writer(model).encoder()),
-        (DECODER_FILE, _Writer(model).decoder()),
+        (ENCODER_FILE, _ModelGraph(model).encoder()),
+        (DECODER_FILE, _ModelGraph(model).decoder()),
     ):
-        made = graph.model(metadata)
+        made = graph.proto(metadata)
         onnx.checker.check_model(made)
         onnx.save(made, str(directory / name))
 
@@ -85,22 +95,108 @@ def translate_with_onnx(
     return found
 
 
-class _Writer:
-    """Puts the parts of one model into a graph."""
+def _onnx_module() -> Any:
+    """The package onnx; raises MachineError where it is not installed."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MachineError(
+            "onnx is not installed", remedy="install it: pip install 'dragoman[onnx]'"
+        ) from error
+    return onnx
+
+
+class _Graph:
+    """Values are known by their names, which every method returns."""
+
+    def __init__(self) -> None:
+        self._onnx = _onnx_module()
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+
+    def input(self, name: str, dtype: type[np.generic], shape: Sequence[str | int]) -> str:
+        """A value that is given from outside."""
+        kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, list(shape)))
+        return name
+
+    def output(self, value: str, name: str, shape: Sequence[str | int]) -> None:
+        """Give a value, in fp32, to the outside under this name."""
+        self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
+        kind = self._onnx.TensorProto.FLOAT
+        self._outputs.append(self._onnx.helper.make_tensor_value_info(name, kind, list(shape)))
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """An operator with one output."""
+        return self._add(operator, inputs, 1, attributes)[0]
+
+    def split(self, value: str, parts: int, *, axis: int) -> list[str]:
+        """Equal parts of a value."""
+        return self._add("Split", (value,), parts, {"axis": axis})
+
+    def stack(self, values: Sequence[str]) -> str:
+        """Values of one shape along a new first axis."""
+        first = self.vector([0])
+        return self.add("Concat", *(self.add("Unsqueeze", one, first) for one in values), axis=0)
+
+    def scalar(self, value: float) -> str:
+        """An int64 or an fp32, as it is given."""
+        return self.constant(np.array(value, np.int64 if isinstance(value, int) else np.float32))
+
+    def vector(self, values: Sequence[int]) -> str:
+        """Whole numbers."""
+        return self.constant(np.array(values, dtype=np.int64))
+
+    def constant(self, array: NDArray[Any]) -> str:
+        """An array that is kept in the file."""
+        name = f"constant_{len(self._constants)}"
+        self._constants.append(self._onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def proto(self, metadata: dict[str, str]) -> Any:
+        """The whole as onnx.ModelProto."""
+        helper = self._onnx.helper
+        graph = helper.make_graph(
+            self._nodes, "dragoman", self._inputs, self._outputs, self._constants
+        )
+        made = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", _OPSET)],
+            ir_version=_IR_VERSION,
+            producer_name="dragoman",
+            producer_version=__version__,
+        )
+        helper.set_model_props(made, metadata)
+        return made
+
+    def _add(
+        self, operator: str, inputs: Sequence[str], outputs: int, attributes: dict[str, Any]
+    ) -> list[str]:
+        start = len(self._nodes)
+        names = [f"{operator.lower()}_{start}_{number}" for number in range(outputs)]
+        node = self._onnx.helper.make_node(operator, list(inputs), names, **attributes)
+        self._nodes.append(node)
+        return names
+
+
+class _ModelGraph(_Graph):
+    """The parts of one model as operators."""
 
     def __init__(self, model: Transformer) -> None:
+        super().__init__()
         self.model = model
-        self.graph = Graph()
         self.heads = model.config.num_heads
         self.width = model.config.d_model // self.heads
 
-    def encoder(self) -> Graph:
+    def encoder(self) -> _ModelGraph:
         """Source ids -> keys and values of the source for every decoder layer."""
-        graph, model = self.graph, self.model
-        ids = graph.input("source_ids", np.int64, ["rows", "source"])
+        model = self.model
+        ids = self.input("source_ids", np.int64, ["rows", "source"])
         mask = self._mask(ids)
-        length = graph.add("Gather", graph.add("Shape", ids), graph.scalar(1))
-        numbers = graph.add("Range", graph.scalar(0), length, graph.scalar(1))
+        length = self.add("Gather", self.add("Shape", ids), self.scalar(1))
+        numbers = self.add("Range", self.scalar(0), length, self.scalar(1))
         x = self._embed(model.embeddings.source_matrix, ids, numbers)
         for layer in model.encoder.layers:
             assert isinstance(layer, EncoderLayer)
@@ -118,25 +214,25 @@ class _Writer:
             keys.append(key)
             values.append(value)
         shape = ["layers", "rows", "heads", "source", "width"]
-        graph.output(graph.stack(keys), "memory_keys", shape)
-        graph.output(graph.stack(values), "memory_values", shape)
-        return graph
+        self.output(self.stack(keys), "memory_keys", shape)
+        self.output(self.stack(values), "memory_values", shape)
+        return self
 
-    def decoder(self) -> Graph:
+    def decoder(self) -> _ModelGraph:
         """One token after another, with what was computed before."""
-        graph, model = self.graph, self.model
+        model = self.model
         sizes: list[str | int] = [len(model.decoder.layers), "rows", self.heads]
-        ids = graph.input("ids", np.int64, ["rows"])
-        source_ids = graph.input("source_ids", np.int64, ["rows", "source"])
+        ids = self.input("ids", np.int64, ["rows"])
+        source_ids = self.input("source_ids", np.int64, ["rows", "source"])
         memory = [
-            graph.input(name, np.float32, [*sizes, "source", self.width])
+            self.input(name, np.float32, [*sizes, "source", self.width])
             for name in ("memory_keys", "memory_values")
         ]
-        past = [graph.input(name, np.float32, [*sizes, "past", self.width]) for name in _CACHES]
+        past = [self.input(name, np.float32, [*sizes, "past", self.width]) for name in _CACHES]
         mask = self._mask(source_ids)
-        length = graph.add("Gather", graph.add("Shape", past[0]), graph.scalar(3))
-        column = graph.add("Unsqueeze", ids, graph.vector([1]))
-        number = graph.add("Unsqueeze", length, graph.vector([0]))
+        length = self.add("Gather", self.add("Shape", past[0]), self.scalar(3))
+        column = self.add("Unsqueeze", ids, self.vector([1]))
+        number = self.add("Unsqueeze", length, self.vector([0]))
         x = self._embed(model.embeddings.target_matrix, column, number)
         present: tuple[list[str], list[str]] = ([], [])
         for index, layer in enumerate(model.decoder.layers):
@@ -144,53 +240,51 @@ class _Writer:
             own, residual = layer.self_attention, layer.self_attention_residual
             query, *new = self._project(own.query_key_value, self._enter(residual, x), 3)
             for kept, old, one in zip(present, past, new, strict=True):
-                before = graph.add("Gather", old, graph.scalar(index), axis=0)
-                kept.append(graph.add("Concat", before, one, axis=2))
+                before = self.add("Gather", old, self.scalar(index), axis=0)
+                kept.append(self.add("Concat", before, one, axis=2))
             mixed = self._attend(own, query, present[0][-1], present[1][-1], None)
             x = self._leave(residual, x, mixed)
             cross, residual = layer.cross_attention, layer.cross_attention_residual
             (query,) = self._project(cross.query, self._enter(residual, x), 1)
-            key, value = (graph.add("Gather", side, graph.scalar(index), axis=0) for side in memory)
+            key, value = (self.add("Gather", side, self.scalar(index), axis=0) for side in memory)
             x = self._leave(residual, x, self._attend(cross, query, key, value, mask))
             x = self._feed_forward(layer, x)
-        last = graph.add("Squeeze", self._final(model.decoder.norm, x), graph.vector([1]))
+        last = self.add("Squeeze", self._final(model.decoder.norm, x), self.vector([1]))
         output = self._weight(model.embeddings.output_matrix)
-        logits = graph.add("Gemm", last, output, transB=1)
-        graph.output(logits, "logits", ["rows", "vocabulary"])
+        logits = self.add("Gemm", last, output, transB=1)
+        self.output(logits, "logits", ["rows", "vocabulary"])
         shape = ["layers", "rows", "heads", "past_and_present", "width"]
         for values, name in zip(present, ("present_keys", "present_values"), strict=True):
-            graph.output(graph.stack(values), name, shape)
-        return graph
+            self.output(self.stack(values), name, shape)
+        return self
 
     def _mask(self, ids: str) -> str:
         """(B, S) -> (B, 1, 1, S): 0 on tokens, the least number on padding."""
-        graph = self.graph
-        padding = graph.add("Equal", ids, graph.scalar(PAD))
-        mask = graph.add("Where", padding, graph.scalar(_LEAST), graph.scalar(0.0))
-        return graph.add("Unsqueeze", mask, graph.vector([1, 2]))
+        padding = self.add("Equal", ids, self.scalar(PAD))
+        mask = self.add("Where", padding, self.scalar(_LEAST), self.scalar(0.0))
+        return self.add("Unsqueeze", mask, self.vector([1, 2]))
 
     def _embed(self, matrix: Tensor, ids: str, numbers: str) -> str:
         """ids (B, L) at positions from 0 on (L,) -> (B, L, D); see model.positions."""
-        graph, d_model = self.graph, self.model.config.d_model
-        scale = graph.scalar(math.sqrt(d_model))
-        embedded = graph.add("Mul", graph.add("Gather", self._weight(matrix), ids), scale)
+        d_model = self.model.config.d_model
+        scale = self.scalar(math.sqrt(d_model))
+        embedded = self.add("Mul", self.add("Gather", self._weight(matrix), ids), scale)
         half = d_model // 2
         step = math.log(10_000) / max(half - 1, 1)
         rates = np.exp(np.arange(half, dtype=np.float32) * np.float32(-step))
-        place = graph.add("Add", graph.add("Cast", numbers, to=1), graph.scalar(1.0))
-        column = graph.add("Unsqueeze", place, graph.vector([1]))
-        angles = graph.add("Mul", column, graph.constant(rates))
-        table = graph.add("Concat", graph.add("Sin", angles), graph.add("Cos", angles), axis=1)
-        return graph.add("Add", embedded, table)
+        place = self.add("Add", self.add("Cast", numbers, to=1), self.scalar(1.0))
+        column = self.add("Unsqueeze", place, self.vector([1]))
+        angles = self.add("Mul", column, self.constant(rates))
+        table = self.add("Concat", self.add("Sin", angles), self.add("Cos", angles), axis=1)
+        return self.add("Add", embedded, table)
 
     def _project(self, linear: nn.Linear, x: str, parts: int) -> list[str]:
         """(B, L, D) -> parts of (B, H, L, K)."""
-        graph = self.graph
         projected = self._linear(linear, x)
-        whole = graph.split(projected, parts, axis=2) if parts > 1 else [projected]
-        shape = graph.vector([0, 0, self.heads, self.width])
+        whole = self.split(projected, parts, axis=2) if parts > 1 else [projected]
+        shape = self.vector([0, 0, self.heads, self.width])
         return [
-            graph.add("Transpose", graph.add("Reshape", one, shape), perm=[0, 2, 1, 3])
+            self.add("Transpose", self.add("Reshape", one, shape), perm=[0, 2, 1, 3])
             for one in whole
         ]
 
@@ -199,14 +293,13 @@ class _Writer:
         mask: str | None,
     ) -> str:  # fmt: skip
         """All of (B, H, L, K) -> what attention adds, (B, L, D)."""
-        graph = self.graph
-        scaled = graph.add("Mul", query, graph.scalar(self.width**-0.5))
-        weights = graph.add("MatMul", scaled, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
+        scaled = self.add("Mul", query, self.scalar(self.width**-0.5))
+        weights = self.add("MatMul", scaled, self.add("Transpose", key, perm=[0, 1, 3, 2]))
         if mask is not None:
-            weights = graph.add("Add", weights, mask)
-        mixed = graph.add("MatMul", graph.add("Softmax", weights, axis=-1), value)
-        rows = graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
-        joined = graph.add("Reshape", rows, graph.vector([0, 0, self.model.config.d_model]))
+            weights = self.add("Add", weights, mask)
+        mixed = self.add("MatMul", self.add("Softmax", weights, axis=-1), value)
+        rows = self.add("Transpose", mixed, perm=[0, 2, 1, 3])
+        joined = self.add("Reshape", rows, self.vector([0, 0, self.model.config.d_model]))
         return self._linear(attention.output, joined)
 
     def _feed_forward(self, layer: EncoderLayer | DecoderLayer, x: str) -> str:
@@ -216,24 +309,23 @@ class _Writer:
         )
 
     def _activated(self, part: FeedForward, x: str) -> str:
-        graph = self.graph
         hidden = self._linear(part.input, x)
         if part.activation == "swiglu":
-            gate, up = graph.split(hidden, 2, axis=2)
-            hidden = graph.add("Mul", graph.add("Mul", gate, graph.add("Sigmoid", gate)), up)
+            gate, up = self.split(hidden, 2, axis=2)
+            hidden = self.add("Mul", self.add("Mul", gate, self.add("Sigmoid", gate)), up)
         elif part.activation == "gelu":
-            bent = graph.add("Erf", graph.add("Mul", hidden, graph.scalar(math.sqrt(0.5))))
-            half = graph.add("Mul", hidden, graph.scalar(0.5))
-            hidden = graph.add("Mul", half, graph.add("Add", bent, graph.scalar(1.0)))
+            bent = self.add("Erf", self.add("Mul", hidden, self.scalar(math.sqrt(0.5))))
+            half = self.add("Mul", hidden, self.scalar(0.5))
+            hidden = self.add("Mul", half, self.add("Add", bent, self.scalar(1.0)))
         else:
-            hidden = graph.add("Relu", hidden)
+            hidden = self.add("Relu", hidden)
         return self._linear(part.output, hidden)
 
     def _enter(self, residual: Any, x: str) -> str:
         return self._norm(residual.norm, x) if residual.pre_norm else x
 
     def _leave(self, residual: Any, x: str, added: str) -> str:
-        after = self.graph.add("Add", x, added)
+        after = self.add("Add", x, added)
         return after if residual.pre_norm else self._norm(residual.norm, after)
 
     def _final(self, norm: nn.Module, x: str) -> str:
@@ -241,13 +333,12 @@ class _Writer:
 
     def _norm(self, norm: nn.LayerNorm, x: str) -> str:
         weights = (self._weight(norm.weight), self._weight(norm.bias))
-        return self.graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
+        return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
 
     def _linear(self, linear: nn.Linear, x: str) -> str:
-        graph = self.graph
-        product = graph.add("MatMul", x, self._weight(linear.weight.t()))
+        product = self.add("MatMul", x, self._weight(linear.weight.t()))
         bias: Tensor | None = linear.bias
-        return product if bias is None else graph.add("Add", product, self._weight(bias))
+        return product if bias is None else self.add("Add", product, self._weight(bias))
 
     def _weight(self, tensor: Tensor) -> str:
-        return self.graph.constant(tensor.detach().float().cpu().contiguous().numpy())
+        return self.constant(tensor.detach().float().cpu().contiguous().numpy())

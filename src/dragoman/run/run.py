@@ -24,7 +24,7 @@ from dragoman.telemetry.session import training_session
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
-    from dragoman.export.origin import Origin
+    from dragoman.export.load import Origin
 
 
 def run(

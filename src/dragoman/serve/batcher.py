@@ -205,7 +205,7 @@ class Batcher:
         self, rows: list[list[int]], search: SearchConfig, num_hypotheses: int
     ) -> tuple[list[list[Candidate]], float]:
         started = time.perf_counter()
-        found = self.engine.search(rows, search, num_hypotheses=num_hypotheses)
+        found = self.engine.search_batch(rows, search, num_hypotheses=num_hypotheses)
         return found, time.perf_counter() - started
 
     def _finish(self, taken: list[tuple[_Job, int]], future: asyncio.Future[Any]) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
-from dragoman.export.bundle import Bundle, Quantization, is_bundle
+from dragoman.export.bundle import Bundle, is_bundle
+from dragoman.export.ctranslate2 import Quantization
 from dragoman.export.ctranslate2_engine import CTranslate2Engine, fitting_cells
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.export.ctranslate2_engine import Candidate
+from dragoman.export.ctranslate2_engine import Candidate, Results
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
@@ -24,25 +24,11 @@ class TorchEngine:
         *,
         num_hypotheses: int = 1,
         scored: bool = True,  # the scores are there in any case
-    ) -> PendingTorchSearch:
+    ) -> Results:
         """The search is made when its results are asked for."""
-        return PendingTorchSearch(self.models, sources, search, num_hypotheses)
 
+        def results() -> list[list[Candidate]]:
+            found = translate_batch(self.models, sources, search, num_hypotheses=num_hypotheses)
+            return [[Candidate(one.ids, one.score) for one in row] for row in found]
 
-@dataclass(frozen=True, slots=True)
-class PendingTorchSearch:
-    """Rows that are to be translated."""
-
-    models: Sequence[Transformer]
-    sources: Sequence[list[int]]
-    config: SearchConfig
-    num_hypotheses: int
-
-    def results(self) -> list[list[Candidate]]:
-        """The best translations of each source, best first."""
-        found = translate_batch(
-            self.models, self.sources, self.config, num_hypotheses=self.num_hypotheses
-        )
-        return [
-            [Candidate(hypothesis.ids, hypothesis.score) for hypothesis in row] for row in found
-        ]
+        return results

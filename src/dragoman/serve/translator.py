@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import Subword
 from dragoman.evaluate.sentences import cut_into_chunks
-from dragoman.export.ctranslate2_engine import Candidate
+from dragoman.export.ctranslate2_engine import Candidate, Results
 from dragoman.model.config import SearchConfig
 from dragoman.serve.layout import Layout, Part, cut
 
@@ -29,13 +29,6 @@ class Translation:
     score: float
 
 
-class Pending(Protocol):
-    """Rows that an engine works on."""
-
-    def results(self) -> list[list[Candidate]]:
-        """Wait; the best translations of each row, best first."""
-
-
 class Engine(Protocol):
     """What searches for translations of rows of pieces."""
 
@@ -46,8 +39,8 @@ class Engine(Protocol):
         *,
         num_hypotheses: int = 1,
         scored: bool = True,
-    ) -> Pending:
-        """Begin; the results come in the order of the sources. scored: whether scores are used."""
+    ) -> Results:
+        """Begin; the results are in the order of the sources. scored: whether scores are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +120,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """The translations of each text, best first."""
         plan = self.plan(texts, layout)
-        found = self.engine.submit(plan.rows, search, num_hypotheses=num_hypotheses).results()
+        found = self.engine.submit(plan.rows, search, num_hypotheses=num_hypotheses)()
         return plan.assemble(found, num_hypotheses)
 
     def stream(
@@ -145,18 +138,18 @@ class Translator:
         from the texts and the cores; in other company a score may differ in its last digits.
         scored: False where nobody looks at the scores.
         """
-        waiting: deque[tuple[Plan, Pending]] = deque()
+        waiting: deque[tuple[Plan, Results]] = deque()
         for group in _groups(texts):
             plan = self.plan(group, layout)
-            pending = self.engine.submit(
+            results = self.engine.submit(
                 plan.rows, search, num_hypotheses=num_hypotheses, scored=scored
             )
-            waiting.append((plan, pending))
+            waiting.append((plan, results))
             if len(waiting) > 1:
-                plan, pending = waiting.popleft()
-                yield plan.assemble(pending.results(), num_hypotheses)
-        for plan, pending in waiting:
-            yield plan.assemble(pending.results(), num_hypotheses)
+                plan, results = waiting.popleft()
+                yield plan.assemble(results(), num_hypotheses)
+        for plan, results in waiting:
+            yield plan.assemble(results(), num_hypotheses)
 
     def _chunks(self, part: Part) -> list[list[int]]:
         text = normalize(part.source().replace("\n", " "), lowercase=self.lowercase)

@@ -18,9 +18,9 @@ from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.export.huggingface import (
     check_expressible,
     fill_from_huggingface,
+    make_tokenizer,
     to_huggingface,
 )
-from dragoman.export.huggingface_tokenizer import make_tokenizer
 from dragoman.export.onnx import translate_with_onnx, write_onnx
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.search import translate_batch
@@ -108,7 +108,7 @@ def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
     reached = [len(ids) == limit < max(limits) for ids, limit in zip(ours, limits, strict=True)]
     assert any(reached)
     for scored in (True, False):
-        found = engine.submit(sources[:-1], search, scored=scored).results()
+        found = engine.submit(sources[:-1], search, scored=scored)()
         assert [best.ids for best, *_ in found] == ours
         assert {best.score < 0 for best, *_ in found} == {scored}
 

@@ -21,10 +21,9 @@ from dragoman.distributed.world import World, join_world
 from dragoman.export import ctranslate2_engine
 from dragoman.export.bundle import Bundle, Kind
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
-from dragoman.export.export import Exported, Request, export
+from dragoman.export.export import Exported, Request, check_equal, check_near, compare, export
 from dragoman.export.huggingface import translate_with_huggingface
 from dragoman.export.load import load_translation_model
-from dragoman.export.verify import check_equal, check_near, compare
 from dragoman.inference.translation import TranslationModel
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis

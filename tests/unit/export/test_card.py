@@ -9,10 +9,10 @@ import yaml
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
-from dragoman.export.bundle import BundleInfo, Quantization, Verified
-from dragoman.export.card import model_card
+from dragoman.export.bundle import BundleInfo, Verified
+from dragoman.export.card import model_card, scores_of
+from dragoman.export.ctranslate2 import Quantization
 from dragoman.export.export import Request, export
-from dragoman.export.scores import scores_of
 from dragoman.inference.translation import checkpoint_path, score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter

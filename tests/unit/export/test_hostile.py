@@ -20,7 +20,7 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.files import open_regular
 from dragoman.cli import main
 from dragoman.export.bundle import Bundle
-from dragoman.export.ctranslate2_file import check_ctranslate2_file, variables
+from dragoman.export.ctranslate2 import check_ctranslate2_file, variables
 from dragoman.train.checkpoint import read_weights
 from hostile import BUNDLE, change_header, change_weights, redo_digests
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.export.verify import compare, warning_of
+from dragoman.export.export import compare, warning_of
 
 
 def test_more_than_rounding_is_a_warning() -> None:

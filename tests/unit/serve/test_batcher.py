@@ -31,13 +31,13 @@ class HeldEngine(CTranslate2Engine):
         self.begun: list[int] = []
         self.lengths: list[list[int]] = []
 
-    def search(
+    def search_batch(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
     ) -> list[list[Candidate]]:
         self.begun.append(len(sources))
         self.lengths.append(sorted(map(len, sources)))
         self.turns.acquire()
-        return super().search(sources, search, num_hypotheses=num_hypotheses)
+        return super().search_batch(sources, search, num_hypotheses=num_hypotheses)
 
 
 @pytest.fixture
