@@ -25,7 +25,7 @@ from dragoman.export.onnx import translate_with_onnx
 from dragoman.inference.translation import TranslationModel, checkpoint_path
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.engines import translator_of
+from dragoman.serve.translator import translator_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 QUANTIZATIONS: tuple[Quantization, ...] = ("float32", "float16", "int8")
@@ -87,7 +87,7 @@ def main() -> None:
             )
             path, size = written(request)
             translator = translator_of(Bundle.open(path), threads=None)
-            found = translator.translate(texts, recipe.search, layout="line")
+            found = translator.translate(texts, recipe.search, text_format="line")
             report(f"CTranslate2 {bits}", [best.text for best, *_ in found], ours, size)
         path, size = written(
             Request(to="huggingface", output=Path(name, "hf"), checkpoint=checkpoint)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from dragoman.evaluate.validate import read_lines
 from dragoman.export.bundle import Bundle
-from dragoman.serve.engines import translator_of
+from dragoman.serve.translator import translator_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -154,10 +154,10 @@ def offline(bundle: Path, texts: list[str], beam: int, seconds: float) -> tuple[
     opened = Bundle.open(bundle)
     translator = translator_of(opened, threads=None)
     search = opened.recipe.search.model_copy(update={"beam_size": beam})
-    translator.translate(texts[:100], search, layout="document")
+    translator.translate(texts[:100], search, text_format="document")
     started, used_s, done = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - started < seconds:
-        translator.translate(texts, search, layout="document")
+        translator.translate(texts, search, text_format="document")
         done += len(texts)
     used_s = time.process_time() - used_s
     return done / (time.perf_counter() - started), used_s / done

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine import Found, Task, Translate, run
 
 from dragoman.export.bundle import Bundle
-from dragoman.serve.engines import translator_of
+from dragoman.serve.translator import translator_of
 
 
 def make(task: Task) -> tuple[Translate, str]:
@@ -19,7 +19,7 @@ def make(task: Task) -> tuple[Translate, str]:
 
     def translate(numbers: Sequence[int]) -> Found:
         texts = [lines[number] for number in numbers]
-        found = translator.stream(texts, search, layout="line", scored=False)
+        found = translator.stream(texts, search, text_format="line", scored=False)
         return [best.text for group in found for best, *_ in group]
 
     return translate, ""

@@ -19,7 +19,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.distributed.world import join_world
 from dragoman.export.export import Request, export
-from dragoman.serve.engines import open_translator
+from dragoman.serve.translator import open_translator
 from processes import wait_until
 from real_text import real_lines
 from small_run import small_run

@@ -1,4 +1,4 @@
-"""The HTTP interface. Its description for programs is at /openapi.json."""
+"""The HTTP interface: its own, described at /openapi.json, and that of LibreTranslate."""
 
 from __future__ import annotations
 
@@ -8,41 +8,36 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp
 
 from dragoman import __version__
-from dragoman.serve import libretranslate
-from dragoman.serve.aside import aside
 from dragoman.serve.batcher import OverloadedError
-from dragoman.serve.ending import Ending
-from dragoman.serve.json_route import JsonRoute
-from dragoman.serve.layout import Layout, paragraphs
+from dragoman.serve.bodies import JsonRoute, fields_of, in_thread_if_long
 from dragoman.serve.limits import Guard, Limits
 from dragoman.serve.metrics import Metrics
-from dragoman.serve.models import Models, ServedModel
-from dragoman.serve.schemas import (
-    Alternative,
-    ErrorResponse,
-    Health,
-    ModelDescription,
-    StreamLine,
-    StreamRequest,
-    TranslatedText,
-    TranslateRequest,
-    TranslateResponse,
-)
+from dragoman.serve.models import ModelDescription, Models, ServedModel
+from dragoman.serve.protocol import Ending
+from dragoman.serve.text import TextFormat, paragraphs
 
-MAX_CHARACTERS: Final = 100_000
+_MAX_CHARACTERS: Final = 100_000
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
 _LONGEST_NAME: Final = 100
-_LAYOUTS: Final[dict[str, Layout]] = {"text": "document", "html": "markup"}
+_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -52,6 +47,109 @@ _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+
+def _is_text(text: str) -> str:
+    """JSON may hold half of a surrogate pair, which no encoding of text can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("not Unicode text: half of a surrogate pair") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_is_text), Field(examples=["A man is singing."])]
+Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
+
+
+class TranslateRequest(BaseModel):
+    """Text to translate: sentences, paragraphs or whole documents."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
+    source: Language | None = None
+    target: Language | None = None
+    alternatives: int = Field(default=0, ge=0, le=9)
+    """Further translations of each text."""
+    beam_size: int | None = Field(default=None, ge=1, le=10)
+    """As the model was exported where it is left out; 1 is greedy and quickest.
+
+    For alternatives it is at least one more than them."""
+    format: Literal["text", "html"] = "text"
+    """html: tags stay where they are."""
+
+
+class StreamRequest(BaseModel):
+    """A document whose translation is wanted as it comes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text
+    source: Language | None = None
+    target: Language | None = None
+    beam_size: int | None = Field(default=None, ge=1, le=10)
+    format: Literal["text", "html"] = "text"
+
+
+class Alternative(BaseModel):
+    """score: log-probability over the length penalty; nearer to 0 is likelier."""
+
+    text: str
+    score: float
+
+
+class TranslatedText(Alternative):
+    """The best translation of a text, and further ones."""
+
+    alternatives: list[Alternative]
+
+
+class TranslateResponse(BaseModel):
+    """One translation for each text, in the order of the request."""
+
+    translations: list[TranslatedText]
+    source: str
+    target: str
+    model: str
+    seconds: float
+
+
+class StreamLine(BaseModel):
+    """A paragraph of the document, in its place; put together they are the translation."""
+
+    index: int
+    source: str
+    text: str
+
+
+class ErrorResponse(BaseModel):
+    """What went wrong, in a line."""
+
+    error: str
+
+
+class Health(BaseModel):
+    """status: ok; who cannot say so does not answer."""
+
+    status: str
+
+
+class LibreRequest(BaseModel):
+    """The fields of LibreTranslate's /translate; others are passed over, as it does itself."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    q: Text | Annotated[list[Text], Field(max_length=256)]
+    source: str = "auto"
+    target: str
+    format: Annotated[Literal["text", "html"], BeforeValidator(lambda given: given or "text")] = (
+        "text"
+    )
+    """Clients that write every field they know send null or "" for the default."""
+    alternatives: int = Field(default=0, ge=0, le=9)
+
+
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": ErrorResponse, "description": "More than one Host, or none"},
     401: {"model": ErrorResponse, "description": "The token is missing or wrong"},
@@ -65,7 +163,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": ErrorResponse, "description": "Busy; see Retry-After"},
     504: {"model": ErrorResponse, "description": "Not done in time"},
 }
-_OF_FACTS: Final[dict[int | str, dict[str, Any]]] = {
+_READING_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: ERRORS[status] for status in (400, 401, 403, 408, 413, 421, 429, 503)
 }
 _STREAMED: Final = {"anyOf": [one.model_json_schema() for one in (StreamLine, ErrorResponse)]}
@@ -95,9 +193,13 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
     _add_facts(app, models, metrics)
     _add_page(app)
     _add_errors(app)
-    libretranslate.add_routes(app, models, limits, MAX_CHARACTERS)
+    _add_libretranslate(app, models, limits)
     if limits.token is not None:
-        _describe_token(app)
+        # So that programs which read the description know where the token goes.
+        described = app.openapi()
+        described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        described["security"] = [{"token": []}]
+        described["paths"]["/health"]["get"]["security"] = []
     return Guard(app, limits, metrics)
 
 
@@ -108,11 +210,11 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
         started = time.perf_counter()
         texts = [request.text] if isinstance(request.text, str) else request.text
         model = _model(models, request.source, request.target)
-        check_size(texts)
+        _check_size(texts)
         async with asyncio.timeout(limits.request_s):
             found = await model.translate(
                 texts,
-                layout=_LAYOUTS[request.format],
+                text_format=_FORMATS[request.format],
                 beam_size=request.beam_size,
                 num_hypotheses=1 + request.alternatives,
             )
@@ -139,9 +241,9 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
     async def stream(request: StreamRequest) -> StreamingResponse:
         """Translate a document; its lines come one by one, as JSON, in order."""
         model = _model(models, request.source, request.target)
-        check_size([request.text])
+        _check_size([request.text])
         lines = _streamed(model, request, limits, ending)
-        first = await anext(lines)  # what fails at once is told by its status
+        first = await anext(lines)  # an error at once is answered with its status
 
         async def all_lines() -> AsyncIterator[bytes]:
             yield first
@@ -156,9 +258,10 @@ async def _streamed(
 ) -> AsyncIterator[bytes]:
     """The lines of a document, a few of them under way at a time.
 
-    What keeps the rest from coming is the last line: an answer without one is whole.
+    If not all can come, the last line is an error: an answer without one is whole.
     """
-    sources = await aside(len(request.text), paragraphs, request.text, _LAYOUTS[request.format])
+    text, text_format = request.text, _FORMATS[request.format]
+    sources = await in_thread_if_long(len(text), paragraphs, text, text_format)
     groups = [
         sources[start : start + _STREAMED_TOGETHER]
         for start in range(0, len(sources), _STREAMED_TOGETHER)
@@ -169,7 +272,7 @@ async def _streamed(
         while groups or pending:
             while groups and len(pending) < _UNDER_WAY:
                 work = model.translate(
-                    groups.pop(0), layout=_LAYOUTS[request.format], beam_size=request.beam_size
+                    groups.pop(0), text_format=text_format, beam_size=request.beam_size
                 )
                 pending.append(asyncio.create_task(work))
                 pending[-1].add_done_callback(_take_note)
@@ -182,8 +285,7 @@ async def _streamed(
     except (OverloadedError, TimeoutError) as error:
         if not index:
             raise
-        too_long = "the server is ending" if ending.has_begun else "not done in time"
-        problem = str(error) or too_long
+        problem = str(error) or ("the server is ending" if ending.has_begun else "not done in time")
         yield ErrorResponse(error=problem).model_dump_json().encode() + b"\n"
     finally:
         for task in pending:
@@ -191,9 +293,68 @@ async def _streamed(
 
 
 def _take_note(task: asyncio.Task[Any]) -> None:
-    """An error of what nobody waits for any more is not written to the server's log."""
+    """Keep an error that nobody waits for any more out of the server's log."""
     if not task.cancelled():
         task.exception()
+
+
+def _add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
+    """The interface of LibreTranslate, under /libretranslate/, so that its clients work unchanged.
+
+    No language is detected here: a text whose source is "auto" is taken for the one source language
+    there is, with confidence 0.
+    """
+
+    @app.post("/libretranslate/translate", include_in_schema=False)
+    async def translate(request: Request) -> dict[str, Any]:
+        wanted = await _libre_request(request)
+        source = None if wanted.source == "auto" else wanted.source
+        model = models.choose(source, wanted.target)
+        if model is None:
+            raise HTTPException(400, f"no model for these languages; there is: {models.pairs()}")
+        texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
+        _check_size(texts)
+        async with asyncio.timeout(limits.request_s):
+            found = await model.translate(
+                texts,
+                text_format="markup" if wanted.format == "html" else "document",
+                num_hypotheses=1 + wanted.alternatives,
+            )
+        best = [one[0].text for one in found]
+        others = [[alternative.text for alternative in one[1:]] for one in found]
+        single = isinstance(wanted.q, str)
+        answer: dict[str, Any] = {"translatedText": best[0] if single else best}
+        if wanted.alternatives:
+            answer["alternatives"] = others[0] if single else others
+        if source is None:
+            language = {"confidence": 0, "language": model.description.source}
+            answer["detectedLanguage"] = language if single else [language] * len(texts)
+        return answer
+
+    @app.get("/libretranslate/languages", include_in_schema=False)
+    async def languages() -> list[dict[str, Any]]:
+        targets: dict[str, list[str]] = {}
+        for source, target in models.by_pair:
+            targets.setdefault(source, []).append(target)
+            targets.setdefault(target, [])
+        return [{"code": code, "name": code, "targets": to} for code, to in targets.items()]
+
+    @app.post("/libretranslate/detect", include_in_schema=False)
+    async def detect() -> list[dict[str, Any]]:
+        sources = dict.fromkeys(source for source, _ in models.by_pair)
+        return [{"confidence": 0, "language": source} for source in sources]
+
+
+async def _libre_request(request: Request) -> LibreRequest:
+    """From JSON, a form or the query, as LibreTranslate takes them; the body goes first."""
+    body, content_type = await request.body(), request.headers.get("content-type", "")
+    try:
+        fields = {**request.query_params, **await fields_of(body, content_type)}
+        return LibreRequest.model_validate(fields)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+    except ValueError as error:
+        raise HTTPException(400, "neither JSON nor a form, as its Content-Type says") from error
 
 
 def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
@@ -202,12 +363,12 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
         """Whether the process runs; asks for no token."""
         return Health(status="ok")
 
-    @app.get("/ready", responses=_OF_FACTS)
+    @app.get("/ready", responses=_READING_ERRORS)
     async def ready() -> Health:
         """Whether it can translate: models are loaded before it listens."""
         return Health(status="ok")
 
-    @app.get("/models", responses=_OF_FACTS)
+    @app.get("/models", responses=_READING_ERRORS)
     async def list_models() -> list[ModelDescription]:
         """The models with their cards."""
         return [model.description for model in models]
@@ -216,7 +377,7 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
     }
 
-    @app.get("/metrics", response_class=Response, responses=_OF_FACTS | as_text)
+    @app.get("/metrics", response_class=Response, responses=_READING_ERRORS | as_text)
     async def numbers() -> Response:
         """Counters for Prometheus."""
         for model in models:
@@ -227,14 +388,6 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
                 model.batcher.waiting_pieces,
             )
         return Response(metrics.text(), media_type=_PROMETHEUS)
-
-
-def _describe_token(app: FastAPI) -> None:
-    """So that programs which read the description know where it goes."""
-    described = app.openapi()
-    described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    described["security"] = [{"token": []}]
-    described["paths"]["/health"]["get"]["security"] = []
 
 
 def _add_page(app: FastAPI) -> None:
@@ -265,31 +418,31 @@ def _add_errors(app: FastAPI) -> None:
             f"{'.'.join(map(str, one['loc']))[:_LONGEST_NAME]}: {one['msg']}"
             for one in error.errors()[:5]
         ]
-        return error_response(422, "; ".join(problems))
+        return _error_response(422, "; ".join(problems))
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(_request: Request, error: StarletteHTTPException) -> JSONResponse:
-        return error_response(error.status_code, str(error.detail), error.headers)
+        return _error_response(error.status_code, str(error.detail), error.headers)
 
     @app.exception_handler(OverloadedError)
     async def busy(_request: Request, error: OverloadedError) -> JSONResponse:
-        return error_response(503, str(error), {"Retry-After": str(math.ceil(error.retry_s))})
+        return _error_response(503, str(error), {"Retry-After": str(math.ceil(error.retry_s))})
 
     @app.exception_handler(TimeoutError)
     async def late(_request: Request, _error: TimeoutError) -> JSONResponse:
-        return error_response(504, "not done in time; send less text at once")
+        return _error_response(504, "not done in time; send less text at once")
 
 
-def error_response(status: int, problem: str, headers: Any = None) -> JSONResponse:
-    """An error in our words; characters that are no text are replaced."""
+def _error_response(status: int, problem: str, headers: Any = None) -> JSONResponse:
+    """An error as JSON; half of a surrogate pair is replaced."""
     text = problem.encode("utf-8", "replace").decode()
     return JSONResponse({"error": text}, status_code=status, headers=headers)
 
 
-def check_size(texts: Sequence[str]) -> None:
-    """Raises the answer 413 where that is more than one request may bring."""
-    if sum(map(len, texts)) > MAX_CHARACTERS:
-        raise HTTPException(413, f"more than {MAX_CHARACTERS} characters; send it in parts")
+def _check_size(texts: Sequence[str]) -> None:
+    """Raises the answer 413 if one request may not bring so much."""
+    if sum(map(len, texts)) > _MAX_CHARACTERS:
+        raise HTTPException(413, f"more than {_MAX_CHARACTERS} characters; send it in parts")
 
 
 def _model(models: Models, source: str | None, target: str | None) -> ServedModel:

@@ -1,11 +1,11 @@
 """Requests of many clients -> batches, as soon as a worker is free.
 
-While workers are busy, what comes in waits; a free worker takes its share of it: the row that has
-waited longest and those nearest to it in length, for a batch runs as long as its longest row. Of
-each request a few rows are looked at in turn, so that a long document does not hold up a sentence.
-Few rows make a dear batch, and leave little choice: clients that were answered tend to ask again at
-once, so a worker whose neighbour is still busy waits for as many rows as it has just answered,
-though no longer than a tenth of the time that batch took.
+Rows wait while all workers are busy. A free worker takes its share: the row that has waited longest
+and those nearest to it in length, because a batch runs as long as its longest row. Requests take
+turns with a few rows each, so that a long document does not hold up a sentence. A batch of few rows
+is expensive, and clients that were answered tend to ask again at once: so a worker whose neighbour
+is still busy waits for as many rows as it has just answered, but at most a tenth of the time that
+batch took.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dragoman.model.config import SearchConfig
 
 _ROWS_IN_TURN: Final = 16
 _CHOICE_ROWS: Final = 512
-"""Of which a batch is chosen, at most; each look at the queue costs as much."""
+"""Rows from which a batch is chosen, at most; the time of a look at the queue grows with it."""
 _ENOUGH_CHOICE: Final = 2
-"""Times the last batch: so many rows need not wait for more."""
+"""Rows waiting, as a multiple of the last batch, from which no more are waited for."""
 _MEMORY: Final = 0.8
 """Share of the past in the measured speed."""
 _PAUSE_SHARE: Final = 0.1
@@ -37,7 +37,7 @@ _LONGEST_PAUSE_S: Final = 0.02
 
 
 class OverloadedError(DragomanError):
-    """More waits than can be done in time. retry_s: when to try again."""
+    """More is waiting than can be done in time. retry_s: when to try again."""
 
     def __init__(self, retry_s: float) -> None:
         after = units.DURATION.text(math.ceil(retry_s))
@@ -53,7 +53,7 @@ class _Job:
     search: SearchConfig
     num_hypotheses: int
     done: asyncio.Future[None]
-    waiting: deque[int]
+    waiting: dict[int, None]
     found: dict[int, list[Candidate]] = field(default_factory=dict)
 
 
@@ -88,14 +88,17 @@ class Batcher:
     ) -> list[list[Candidate]]:
         """The best translations of each row, best first.
 
-        Raises OverloadedError at once where too much is waiting. Cancelled, it leaves the queue.
+        Raises OverloadedError at once if too much is waiting. If it is cancelled, its rows leave
+        the queue.
         """
         if not rows:
             return []
         pieces = sum(len(row) + 1 for row in rows)
         self.admit(pieces)
         loop = asyncio.get_running_loop()
-        job = _Job(rows, search, num_hypotheses, loop.create_future(), deque(range(len(rows))))
+        job = _Job(
+            rows, search, num_hypotheses, loop.create_future(), dict.fromkeys(range(len(rows)))
+        )
         self.waiting_pieces += pieces
         self._waiting_rows += len(rows)
         self._jobs.append(job)
@@ -103,8 +106,10 @@ class Batcher:
             loop.call_soon(self._pump)
         try:
             await job.done
-        finally:
-            self._forget(job)
+        finally:  # rows that were not begun wait no longer
+            self.waiting_pieces -= sum(len(rows[row]) + 1 for row in job.waiting)
+            self._waiting_rows -= len(job.waiting)
+            job.waiting.clear()
         return [job.found[row] for row in range(len(rows))]
 
     def close(self) -> None:
@@ -112,7 +117,7 @@ class Batcher:
         self._pool.shutdown(wait=True)
 
     def admit(self, pieces: int = 1) -> None:
-        """Raises OverloadedError where so many more pieces would wait too long.
+        """Raises OverloadedError if so many more pieces would wait too long.
 
         Asked with 1 before a text is cut into pieces, so that a refusal costs next to nothing.
         """
@@ -121,12 +126,6 @@ class Batcher:
             self.waiting_pieces + pieces > self.max_waiting_pieces or wait_s > self.max_wait_s
         ):
             raise OverloadedError(max(1.0, wait_s / 2))
-
-    def _forget(self, job: _Job) -> None:
-        """Rows that were not begun wait no longer."""
-        self.waiting_pieces -= sum(len(job.rows[row]) + 1 for row in job.waiting)
-        self._waiting_rows -= len(job.waiting)
-        job.waiting.clear()
 
     def _pump(self) -> None:
         """Give every free worker a batch, the longer rows together."""
@@ -162,7 +161,14 @@ class Batcher:
 
         start, end = _window([lengths[number] for number in order], order.index(0), fits)
         taken = [choice[number] for number in order[start:end]]
-        self._leave(taken)
+        for job, row in taken:
+            del job.waiting[row]
+            self.waiting_pieces -= len(job.rows[row]) + 1
+            self._waiting_rows -= 1
+        # A job that has more rows goes behind the others.
+        touched = {id(job) for job, _ in taken}
+        jobs = sorted(self._jobs, key=lambda job: id(job) in touched)
+        self._jobs = deque(job for job in jobs if job.waiting)
         return taken
 
     def _choice(self, search: SearchConfig, num_hypotheses: int) -> list[tuple[_Job, int]]:
@@ -178,19 +184,6 @@ class Batcher:
             jobs = [job for job in jobs if len(job.waiting) > turn]
         return found[:_CHOICE_ROWS]
 
-    def _leave(self, taken: Sequence[tuple[_Job, int]]) -> None:
-        """Off the queue; a job that has more rows goes behind the others."""
-        rows: dict[int, set[int]] = {}
-        for job, row in taken:
-            rows.setdefault(id(job), set()).add(row)
-            self.waiting_pieces -= len(job.rows[row]) + 1
-            self._waiting_rows -= 1
-        untouched = [job for job in self._jobs if id(job) not in rows]
-        touched = [job for job in self._jobs if id(job) in rows]
-        for job in touched:
-            job.waiting = deque(row for row in job.waiting if row not in rows[id(job)])
-        self._jobs = deque(job for job in [*untouched, *touched] if job.waiting)
-
     def _start(
         self, taken: list[tuple[_Job, int]], search: SearchConfig, num_hypotheses: int
     ) -> None:
@@ -198,15 +191,14 @@ class Batcher:
         self._running_rows += len(taken)
         rows = [job.rows[row] for job, row in taken]
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._pool, self._run, rows, search, num_hypotheses)
-        running.add_done_callback(lambda future: self._finish(taken, future))
 
-    def _run(
-        self, rows: list[list[int]], search: SearchConfig, num_hypotheses: int
-    ) -> tuple[list[list[Candidate]], float]:
-        started = time.perf_counter()
-        found = self.engine.search_batch(rows, search, num_hypotheses=num_hypotheses)
-        return found, time.perf_counter() - started
+        def run() -> tuple[list[list[Candidate]], float]:
+            started = time.perf_counter()
+            found = self.engine.search_batch(rows, search, num_hypotheses=num_hypotheses)
+            return found, time.perf_counter() - started
+
+        running = loop.run_in_executor(self._pool, run)
+        running.add_done_callback(lambda future: self._finish(taken, future))
 
     def _finish(self, taken: list[tuple[_Job, int]], future: asyncio.Future[Any]) -> None:
         """Hand out what a batch has found, and begin the next."""
@@ -216,7 +208,9 @@ class Batcher:
         spent_s = 0.0
         if error is None:
             found, spent_s = future.result()
-            self._measure(sum(len(job.rows[row]) + 1 for job, row in taken), spent_s)
+            pieces = sum(len(job.rows[row]) + 1 for job, row in taken)
+            speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers
+            self.pieces_per_s = _MEMORY * (self.pieces_per_s or speed) + (1 - _MEMORY) * speed
             self.num_batches += 1
             self.num_rows += len(taken)
             for (job, row), candidates in zip(taken, found, strict=True):
@@ -228,21 +222,12 @@ class Batcher:
                 job.done.set_exception(error)
             elif len(job.found) == len(job.rows):
                 job.done.set_result(None)
-        self._pump_after(len(taken), spent_s)
-
-    def _pump_after(self, answered_rows: int, spent_s: float) -> None:
-        """Begin the next batch at once, unless waiting a little promises a better one."""
-        if not self._running or self._waiting_rows >= _ENOUGH_CHOICE * answered_rows:
+        if not self._running or self._waiting_rows >= _ENOUGH_CHOICE * len(taken):
             self._pump()
-        elif self._pause is None:
-            self._expected_rows = self._waiting_rows + answered_rows
+        elif self._pause is None:  # a little later the batch may be a better one
+            self._expected_rows = self._waiting_rows + len(taken)
             pause_s = min(_LONGEST_PAUSE_S, _PAUSE_SHARE * spent_s)
             self._pause = asyncio.get_running_loop().call_later(pause_s, self._pump)
-
-    def _measure(self, pieces: int, spent_s: float) -> None:
-        speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers
-        before = self.pieces_per_s or speed
-        self.pieces_per_s = _MEMORY * before + (1 - _MEMORY) * speed
 
 
 def _window(

@@ -1,12 +1,12 @@
 """What a request may take, checked before anything else sees it.
 
-400   a request with more than one Host, Origin or Authorization: which of them was checked would be
-      anybody's guess; one of HTTP/1.1 without a Host (RFC 9112, section 3.2)
-401   without the token nothing answers but /health
+400   more than one Host, Origin or Authorization: another program may check another one than we do;
+      no Host with HTTP/1.1 (RFC 9112, section 3.2)
+401   no token; only /health needs none
 403   sent by another site's page: its reader did not ask for it
 408   a body that does not arrive in time
 413   a body that is too large
-421   a name this machine was not asked for by: another page's way into a local server
+421   another name than this machine's (DNS rebinding: another site's name that leads here)
 429   one client has too many requests under way, or too long bodies
 503   the bodies of all clients together are too long
 """
@@ -29,7 +29,7 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serve.form import fields_of
+from dragoman.serve.bodies import fields_of
 from dragoman.serve.metrics import Metrics, Status
 from dragoman.serve.protocol import client_of
 
@@ -38,14 +38,14 @@ _ONCE: Final = (b"host", b"origin", b"authorization")
 _READ_ONLY: Final = ("GET", "HEAD", "OPTIONS")
 _LOOPBACK_NAMES: Final = ("", "localhost", "[::1]")
 _FORGIVEN: Final = 20
-"""Times the limit that a body may have for its sender to be told in good order."""
+"""A body of up to so many times the limit is read to its end: its sender sees the answer then."""
 _KEY_IN_BODY: Final = "/libretranslate/"
 _TOKEN_NEEDED: Final = "a token is needed: Authorization: Bearer TOKEN"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """token: None where none is asked for, which only loopback may do."""
+    """token: None if none is needed, which is allowed on loopback alone."""
 
     token: str | None = None
     max_body_bytes: int = 1_000_000
@@ -110,7 +110,7 @@ class Guard:
                     del self._under_way[client], self._body_bytes[client]
 
     def _check(self, scope: Scope, client: str) -> bool:
-        """Refuse what needs no body to be refused; whether no token is missing so far."""
+        """Refuse by the head alone. Returns False if the token may still be in the body."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in headers and name in _ONCE:
@@ -135,7 +135,7 @@ class Guard:
     async def _read_body(
         self, scope: Scope, receive: Receive, client: str, body: bytearray
     ) -> None:
-        """The whole body; small ones only, so that reading ahead costs little memory."""
+        """The whole body, in time; small ones only, so that reading ahead costs little memory."""
         headers = dict(scope["headers"])
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
             return
@@ -147,8 +147,8 @@ class Guard:
             raise _RefusedError(408, "the body did not arrive in time") from None
 
     async def _read(self, receive: Receive, declared: int, client: str, body: bytearray) -> None:
-        """A body in one piece. One that is too large is read on for a while, and forgotten: a
-        client that is still sending would not see the answer."""
+        """A body in one piece. The rest of one that is too large is read for a while and dropped:
+        a client that is still sending would not see the answer."""
         limit = self.limits.max_body_bytes
         size = 0
         while True:
@@ -176,7 +176,7 @@ class Guard:
 
 @asynccontextmanager
 async def _while_connected(receive: Receive, status: Status) -> AsyncIterator[None]:
-    """Leave the block where the client goes away before it was answered: so do its rows."""
+    """Leave the block, and so the queue, if the client goes away before it was answered."""
     task = asyncio.current_task()
     assert task is not None
     gone = False
@@ -226,7 +226,7 @@ def _knows(token: str, headers: dict[bytes, bytes]) -> bool:
 
 
 async def _key_in(body: bytes, scope: Scope, token: str) -> bool:
-    """Whether a client of LibreTranslate has put the token where its own key goes."""
+    """Whether the token is in api_key, as clients of LibreTranslate send it."""
     query = scope.get("query_string", b"").decode("latin-1")
     given = [parse_qs(query).get("api_key", [""])[0]]
     try:
@@ -241,9 +241,9 @@ async def _key_in(body: bytes, scope: Scope, token: str) -> bool:
 def _is_of_another_site(method: str, headers: dict[bytes, bytes]) -> bool:
     """Whether a page that is not ours made a browser send this.
 
-    Browsers name the site of the page themselves, which no page can change: in Sec-Fetch-Site, old
-    ones in Origin alone. Other programs send neither. A link from elsewhere to our page is none of
-    it: that is a GET without an Origin.
+    A browser itself names the site of the page, and no page can change it: in Sec-Fetch-Site, an
+    old browser in Origin alone. Other programs send neither. A link from elsewhere to our page is
+    allowed: that is a GET without an Origin.
     """
     origin = headers.get(b"origin")
     if method in _READ_ONLY and origin is None:

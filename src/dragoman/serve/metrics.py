@@ -29,10 +29,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 @dataclass(slots=True)
 class Status:
-    """The status a request was answered with; 499 where it got no answer.
-
-    answered: the whole answer was given.
-    """
+    """The status of an answer, 499 if there was none. answered: the whole answer was given."""
 
     code: int = 499
     answered: bool = False
@@ -78,7 +75,7 @@ class Metrics:
             self._seconds.labels(known).observe(time.perf_counter() - started)
 
     def see(self, model: tuple[str, str, str], num_rows: int, waiting_pieces: int) -> None:
-        """Where a model's queue stands; model: its name, source and target language."""
+        """Count a model's rows and queue; model: its name, source and target language."""
         self._rows.labels(*model).inc(num_rows - self._seen_rows.get(model, 0))
         self._seen_rows[model] = num_rows
         self._waiting.labels(*model).set(waiting_pieces)

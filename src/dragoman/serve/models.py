@@ -1,4 +1,4 @@
-"""The models of a server, and the way of a text through one of them."""
+"""The models of a server, and how a text goes through one of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from pydantic import BaseModel
+
 from dragoman.base.errors import ConfigError
 from dragoman.export.bundle import Bundle
 from dragoman.export.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig
-from dragoman.serve.aside import aside
 from dragoman.serve.batcher import Batcher
-from dragoman.serve.layout import Layout
+from dragoman.serve.bodies import in_thread_if_long
 from dragoman.serve.limits import Limits
-from dragoman.serve.schemas import ModelDescription
+from dragoman.serve.text import TextFormat
 from dragoman.serve.translator import Translation, Translator
+
+
+class ModelDescription(BaseModel):
+    """A model that this server has."""
+
+    name: str
+    source: str
+    target: str
+    parameters: int
+    quantization: str
+    licence: str
+    beam_size: int
+    card: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,7 @@ class ServedModel:
         self,
         texts: Sequence[str],
         *,
-        layout: Layout,
+        text_format: TextFormat,
         beam_size: int | None = None,
         num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
@@ -57,9 +71,9 @@ class ServedModel:
         self.batcher.admit()
         search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
         size = sum(map(len, texts))
-        plan = await aside(size, self.translator.plan, texts, layout)
+        plan = await in_thread_if_long(size, self.translator.plan, texts, text_format)
         found = await self.batcher.translate(plan.rows, search, num_hypotheses=num_hypotheses)
-        return await aside(size, plan.assemble, found, num_hypotheses)
+        return await in_thread_if_long(size, plan.assemble, found, num_hypotheses)
 
 
 @cache
@@ -72,7 +86,7 @@ class Models:
     """All models of a server, by their languages."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        """Raises ConfigError where two translate between the same languages."""
+        """Raises ConfigError if two translate between the same languages."""
         self.by_pair: dict[tuple[str, str], ServedModel] = {}
         for model in models:
             pair = (model.description.source, model.description.target)
@@ -85,7 +99,7 @@ class Models:
             self.by_pair[pair] = model
 
     def choose(self, source: str | None, target: str | None) -> ServedModel | None:
-        """The model for a pair; what is None may be anything as long as one model fits."""
+        """The model for a pair of languages, of which either may be None if only one model fits."""
         fitting = [
             model
             for pair, model in self.by_pair.items()

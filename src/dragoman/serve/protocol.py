@@ -1,33 +1,39 @@
-"""HTTP/1.1 as uvicorn and httptools speak it, with the bounds that they do not have.
+"""HTTP/1.1 by uvicorn and httptools, with the bounds that they lack, and the end of the server.
 
 uvicorn bounds the body of a request that waits and the answer that waits. Its `limit_concurrency`
 counts idle connections and refuses everybody, and h11 in place of httptools takes a second for a
-megabyte sent in chunks of one byte. So these attacks, none of which needs a token, are met here:
+megabyte sent in chunks of one byte. So this module bounds these attacks, none of which needs a
+token:
 
-- a head or trailer that never ends: httptools joins its parts anew with each that comes
-- a head that never arrives
-- connections in any number, from one address or many, that ask for nothing
-- requests sent one behind the other without waiting, which uvicorn parses and keeps, all of them
-- an answer that is not read, or a few bytes at a time
-- an upgrade with a body, which httptools takes for the next request
-- trailers that name what a proxy has checked in the head, such as Host
+endless head        a head or trailer without end: httptools joins its parts anew with each new one
+slow head           a head that never arrives
+idle connections    in any number, from one address or many
+pipelining          requests sent without waiting for answers, which uvicorn parses and keeps
+slow reader         an answer that is not read, or a few bytes at a time
+upgrade smuggling   an upgrade with a body, which httptools takes for the next request
+trailer smuggling   trailers that change what a proxy has checked in the head, such as Host
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import resource
+import socket
+import time
 from collections import Counter
 from functools import lru_cache
+from types import FrameType
 from typing import ClassVar, Final
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES: Final = 65_536
 HEAD_S: Final = 10.0
 UNREAD_S: Final = 10.0
-"""So long an answer may wait for its client to read LEAST_READ_BYTES of it."""
+"""Time in which a client must read LEAST_READ_BYTES of its answer."""
 LEAST_READ_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 4096
 SHARE_OF_ONE_ADDRESS: Final = 4
@@ -36,6 +42,11 @@ SOCKET_BYTES: Final = 65_536
 """The kernel keeps about twice as much for each connection, each way."""
 _OTHER_FILES: Final = 100
 """Files that the process has open beside its connections, at most."""
+_CHECK_EVERY_S: Final = 0.5
+_LAST_WORDS_S: Final = 2.0
+"""After the limit, for answers to be read."""
+GRACE_S: Final = 5
+"""After the limit, for connections to end; then uvicorn cancels, with a traceback for each."""
 
 
 def allow_connections() -> None:
@@ -70,11 +81,11 @@ class _UnwelcomeError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection with bounds; `look` must be called every second or so.
+    """A connection with bounds; `check` must be called every second or so.
 
     It is closed if a head is too long (431) or does not arrive (408), and aborted if its answers
-    are not read. If there are too many, of one address or of all, the connection that has asked
-    for nothing for longest makes room for a new one; if all are busy, the new one is refused (503).
+    are not read. If there are too many, of one address or in all, the longest idle one makes room
+    for a new one; if all are busy, the new one is refused (503).
     """
 
     max_connections: ClassVar[int] = MAX_CONNECTIONS
@@ -96,11 +107,11 @@ class BoundedProtocol(HttpToolsProtocol):
     """Whether nothing more is read: what follows a request that is being answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first head, if there is room."""
+        """Wait for the first head, if there is room (idle connections)."""
         super().connection_made(transport)
         self._who = client_of(self.client[0] if self.client else "")
         self._open[self._who] += 1
-        self._rest()
+        self._become_idle()
         if self._open[self._who] > max(1, self.max_connections // SHARE_OF_ONE_ADDRESS):
             longest = next(iter(self._idle[self._who]))
         elif len(self.connections) > self.max_connections:
@@ -112,14 +123,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
-        self._work()
+        self._become_busy()
         self._open[self._who] -= 1
         if not self._open[self._who]:
             del self._open[self._who]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, and refuse what only grows."""
+        """Parse, unless it only grows (endless head)."""
         if self._last_request or self.transport.is_closing():
             return
         self._advanced = False
@@ -129,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(b"431 Request Header Fields Too Large")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request; behind a request that waits for its answer, pass it over."""
+        """Refuse what is no request; ignore it behind a request without answer (pipelining)."""
         if self._answers() and not self.cycle.more_body:
             self._last_request = True
             self.cycle.keep_alive = False
@@ -137,7 +148,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
-        """A further request begins; it must wait until the one before has its answer."""
+        """A request begins; its predecessor must have had its answer (pipelining)."""
         if self._answers():
             raise _UnwelcomeError
         super().on_message_begin()
@@ -145,37 +156,37 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_since = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; a trailer is none, though httptools hands it over like one."""
+        """A header; httptools reports trailers here too (trailer smuggling)."""
         if self._begun:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """The head is complete (upgrade smuggling)."""
         self._advanced = True
         framing = (b"content-length", b"transfer-encoding")
         if any(name in framing for name, _ in self.headers) and self.parser.should_upgrade():
             raise _UnwelcomeError
-        self._work()
+        self._become_busy()
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """The answer was given; a further request may come."""
+        """The answer was given; another request may come."""
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._rest()
+            self._become_idle()
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body is there."""
+        """A part of the body has come."""
         self._advanced = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is there."""
+        """The request is complete."""
         self._advanced = True
         super().on_message_complete()
 
-    def look(self, now: float) -> None:
-        """Close what waits for a head too long, and abort what nobody reads."""
+    def check(self, now: float) -> None:
+        """Close it if no head arrives, and abort it if nobody reads (slow head, slow reader)."""
         unread = self.transport.get_write_buffer_size()
         if not unread or (self._answers() and not self.flow.write_paused):
             self._unread = None  # or the answer is still being written, and has room
@@ -190,13 +201,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answers(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         """No request is under way."""
         self._begun = False
         self._head_since = self.loop.time()
         self._idle.setdefault(self._who, {})[self] = None
 
-    def _work(self) -> None:
+    def _become_busy(self) -> None:
         """A request is under way, or none will come."""
         self._begun = False
         self._head_since = None
@@ -208,10 +219,69 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, status: bytes, *, told: bool = False) -> None:
         """told: though it has not begun to ask for anything."""
         told = told or self._begun or self._stray_bytes > 0
-        self._work()
+        self._become_busy()
         if self.transport.is_closing():
             return
         if told and not self._answers():
             empty = b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(b"HTTP/1.1 " + status + empty)
         self.transport.close()
+
+
+class Ending:
+    """The time that answers have left: from a signal on limit_s, until then without end."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._deadline = math.inf
+
+    def begin(self) -> None:
+        """A signal has come; a second one changes nothing."""
+        self._deadline = min(self._deadline, time.monotonic() + self._limit_s)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a signal has come."""
+        return self._deadline < math.inf
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; infinite before the signal."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether connections are cut off now, read or not."""
+        return time.monotonic() > self._deadline + _LAST_WORDS_S
+
+
+class EndingServer(uvicorn.Server):
+    """uvicorn that tells the application before it ends, and checks connections until then."""
+
+    def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
+        super().__init__(config)
+        self._ending = ending
+        self._checking: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; from then on connections are checked, also while it ends."""
+        await super().startup(sockets)
+        self._checking = asyncio.create_task(self._check_connections())
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """As uvicorn's, which then waits for the answers under way."""
+        self._ending.begin()
+        super().handle_exit(sig, frame)
+
+    async def _check_connections(self) -> None:
+        """Keep the deadlines of all connections; so they need no timers of their own."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_CHECK_EVERY_S)
+            now = loop.time()
+            for connection in list(self.server_state.connections):
+                assert isinstance(connection, BoundedProtocol)
+                if self._ending.is_over:
+                    connection.transport.abort()
+                else:
+                    connection.check(now)

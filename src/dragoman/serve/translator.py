@@ -1,18 +1,38 @@
-"""Texts -> rows of pieces -> texts, over any engine. Free of torch."""
+"""Texts -> rows of pieces -> texts: with CTranslate2 if that is possible, else with PyTorch.
+
+Free of torch until PyTorch is the engine.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from dragoman.base.errors import ConfigError
+from dragoman.base.files import file_sha256
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import Subword
 from dragoman.evaluate.sentences import cut_into_chunks
-from dragoman.export.ctranslate2_engine import Candidate, Results
+from dragoman.export.bundle import Bundle, is_bundle
+from dragoman.export.ctranslate2 import Quantization, write_ctranslate2
+from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine, Results, fitting_cells
 from dragoman.model.config import SearchConfig
-from dragoman.serve.layout import Layout, Part, cut
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.serve.text import Part, TextFormat, cut
+from dragoman.train.durable import DIGESTS_FILE
+
+if TYPE_CHECKING:
+    from dragoman.inference.translation import TranslationModel
+    from dragoman.model.transformer import Transformer
+
+EngineName = Literal["auto", "ctranslate2", "torch"]
 
 LINES_AT_A_TIME: Final = 2048
 CHARACTERS_AT_A_TIME: Final = 400_000
@@ -44,11 +64,35 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TorchEngine:
+    """Search with PyTorch by one model, or by several as an ensemble."""
+
+    models: Sequence[Transformer]
+
+    def submit(
+        self,
+        sources: Sequence[list[int]],
+        search: SearchConfig,
+        *,
+        num_hypotheses: int = 1,
+        scored: bool = True,  # the scores are there in any case
+    ) -> Results:
+        """The search is made when its results are asked for."""
+        from dragoman.model.search import translate_batch
+
+        def results() -> list[list[Candidate]]:
+            found = translate_batch(self.models, sources, search, num_hypotheses=num_hypotheses)
+            return [[Candidate(one.ids, one.score) for one in row] for row in found]
+
+        return results
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Texts cut into rows for an engine, and the way back.
+    """Texts cut into rows for an engine, and how they are put together again.
 
     rows: pieces without end of sentence, of all texts.
-    texts: of each text its parts, each with the number of rows that it became.
+    texts: for each text its parts, each with the number of rows that it became.
     """
 
     rows: list[list[int]]
@@ -62,32 +106,26 @@ class Plan:
         flat = [candidate.ids for candidates in found for candidate in candidates]
         decoded = iter(self.target.decode(flat))
         rows = iter([[(next(decoded), one.score) for one in candidates] for candidates in found])
-        return [self._text(parts, rows, num_hypotheses) for parts in self.texts]
+        translations = []
+        for parts in self.texts:
+            own = [(part, [next(rows) for _ in range(count)]) for part, count in parts]
+            available = [len(row) for _, part_rows in own for row in part_rows]
+            alternatives = min(num_hypotheses, max(available, default=1))
+            translations.append([_alternative(own, rank) for rank in range(alternatives)])
+        return translations
 
-    def _text(
-        self,
-        parts: list[tuple[Part, int]],
-        rows: Iterator[list[tuple[str, float]]],
-        num_hypotheses: int,
-    ) -> list[Translation]:
-        own = [(part, [next(rows) for _ in range(count)]) for part, count in parts]
-        available = [len(row) for _, part_rows in own for row in part_rows]
-        alternatives = min(num_hypotheses, max(available, default=1))
-        return [self._alternative(own, rank) for rank in range(alternatives)]
 
-    def _alternative(
-        self, own: list[tuple[Part, list[list[tuple[str, float]]]]], rank: int
-    ) -> Translation:
-        """The text made of the rank-th translation of each row, the last where there are fewer."""
-        written, scores = [], []
-        for part, part_rows in own:
-            if not part_rows:
-                written.append(part.text if not part.translated else "")
-                continue
-            chosen = [row[min(rank, len(row) - 1)] for row in part_rows]
-            written.append(part.written(" ".join(text for text, _ in chosen)))
-            scores += [score for _, score in chosen]
-        return Translation("".join(written), sum(scores) / len(scores) if scores else 0.0)
+def _alternative(parts: list[tuple[Part, list[list[tuple[str, float]]]]], rank: int) -> Translation:
+    """The text made of the rank-th translation of each row, the last if there are fewer."""
+    written, scores = [], []
+    for part, part_rows in parts:
+        if not part_rows:
+            written.append(part.text if not part.translated else "")
+            continue
+        chosen = [row[min(rank, len(row) - 1)] for row in part_rows]
+        written.append(part.written(" ".join(text for text, _ in chosen)))
+        scores += [score for _, score in chosen]
+    return Translation("".join(written), sum(scores) / len(scores) if scores else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +140,34 @@ class Translator:
     lowercase: bool
     max_source_pieces: int
 
-    def plan(self, texts: Iterable[str], layout: Layout) -> Plan:
-        """Cut texts into rows; nothing of them is lost."""
+    def plan(self, texts: Iterable[str], text_format: TextFormat) -> Plan:
+        """Cut texts into rows; nothing is lost."""
         rows: list[list[int]] = []
         planned = []
         for text in texts:
             parts = []
-            for part in cut(text, layout):
-                chunks = self._chunks(part) if part.translated else []
-                rows += chunks
-                parts.append((part, len(chunks)))
+            for part in cut(text, text_format):
+                before = len(rows)
+                if part.translated:
+                    source = part.source().replace("\n", " ")
+                    for window in _windows(normalize(source, lowercase=self.lowercase)):
+                        rows += cut_into_chunks(
+                            window, self.subwords[0], max_pieces=self.max_source_pieces
+                        )
+                parts.append((part, len(rows) - before))
             planned.append(parts)
         return Plan(rows, planned, self.subwords[1])
 
     def translate(
-        self, texts: Sequence[str], search: SearchConfig, *, layout: Layout, num_hypotheses: int = 1
+        self,
+        texts: Sequence[str],
+        search: SearchConfig,
+        *,
+        text_format: TextFormat,
+        num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
         """The translations of each text, best first."""
-        plan = self.plan(texts, layout)
+        plan = self.plan(texts, text_format)
         found = self.engine.submit(plan.rows, search, num_hypotheses=num_hypotheses)()
         return plan.assemble(found, num_hypotheses)
 
@@ -128,19 +176,19 @@ class Translator:
         texts: Iterable[str],
         search: SearchConfig,
         *,
-        layout: Layout,
+        text_format: TextFormat,
         num_hypotheses: int = 1,
         scored: bool = True,
     ) -> Iterator[list[list[Translation]]]:
         """The same for any number of texts, of which a bounded number is held at a time.
 
-        Yields the translations of as many texts as were searched together. Which those are follows
-        from the texts and the cores; in other company a score may differ in its last digits.
-        scored: False where nobody looks at the scores.
+        Yields the translations of as many texts as were searched together, which follows from the
+        texts alone: in another group a score may differ in its last digits.
+        scored: False if nobody looks at the scores.
         """
         waiting: deque[tuple[Plan, Results]] = deque()
         for group in _groups(texts):
-            plan = self.plan(group, layout)
+            plan = self.plan(group, text_format)
             results = self.engine.submit(
                 plan.rows, search, num_hypotheses=num_hypotheses, scored=scored
             )
@@ -150,15 +198,6 @@ class Translator:
                 yield plan.assemble(results(), num_hypotheses)
         for plan, results in waiting:
             yield plan.assemble(results(), num_hypotheses)
-
-    def _chunks(self, part: Part) -> list[list[int]]:
-        text = normalize(part.source().replace("\n", " "), lowercase=self.lowercase)
-        source = self.subwords[0]
-        return [
-            chunk
-            for window in _windows(text)
-            for chunk in cut_into_chunks(window, source, max_pieces=self.max_source_pieces)
-        ]
 
 
 def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -184,3 +223,139 @@ def _windows(text: str) -> Iterator[str]:
         yield text[start:end]
         start = end + (space > 0)
     yield text[start:]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A translator, the recipe with its search settings, and what its translations depend on."""
+
+    translator: Translator
+    recipe: Recipe
+    identity: dict[str, Any]
+
+
+@contextmanager
+def open_translator(
+    path: Path,
+    *,
+    checkpoints: Sequence[str],
+    overrides: Sequence[str],
+    engine: EngineName,
+    threads: int | None,
+    batch_cells: int | None = None,
+    quantization: Quantization | None = None,
+) -> Iterator[Opened]:
+    """The translator of a run or a bundle.
+
+    batch_cells: rows x longest source x beam that CTranslate2 searches together; None: as many as
+    suit the model.
+    quantization: of the weights, for CTranslate2; None: as they are.
+    Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it or a bundle is
+    asked for one of its run's checkpoints.
+    """
+    if is_bundle(path) and [*checkpoints] != ["best"]:
+        raise ConfigError(
+            "an export holds the weights of one checkpoint alone",
+            place=f"--checkpoint {','.join(checkpoints)}",
+            remedy="leave it out, or name the run",
+        )
+    if is_bundle(path) and (bundle := Bundle.open(path)).info.kind == "ctranslate2":
+        if engine == "torch":
+            raise ConfigError(
+                "this export holds no weights for PyTorch",
+                place="--engine",
+                remedy="leave it out, or name the run",
+            )
+        if quantization not in (None, bundle.info.quantization):
+            raise ConfigError(
+                f"this export was written in {bundle.info.quantization}",
+                place=f"--quantization {quantization}",
+                remedy="leave it out, or name the run",
+            )
+        yield Opened(
+            translator_of(bundle, threads=threads, batch_cells=batch_cells),
+            load_recipe(path / "recipe.toml", overrides),
+            _identity(path, [path], overrides, bundle.info.quantization),
+        )
+        return
+    from dragoman.distributed.world import join_world
+    from dragoman.export.load import load_translation_model
+    from dragoman.inference.translation import checkpoint_path
+
+    with join_world() as world:
+        model = load_translation_model(path, checkpoints, world)
+        arithmetic = _arithmetic(model, engine, quantization)
+        searching: Engine = TorchEngine(model.models)
+        if arithmetic != "torch":
+            cells = batch_cells or fitting_cells(model.models[0].config)
+            with tempfile.TemporaryDirectory(prefix="dragoman-") as name:
+                directory = Path(name)
+                write_ctranslate2(
+                    model.models[0], model.subwords, directory, quantization=arithmetic
+                )
+                searching = CTranslate2Engine(
+                    directory, model.subwords, threads=threads, batch_cells=cells
+                )
+        weights = [path]
+        if not is_bundle(path):  # which checkpoint is the best changes while a run trains
+            run = RunDirectory.open(path)
+            recipe = run.recipe()
+            weights = [checkpoint_path(run, which, recipe) for which in checkpoints]
+        yield Opened(
+            Translator(
+                searching,
+                model.subwords,
+                lowercase=model.lowercase,
+                max_source_pieces=model.max_source_pieces,
+            ),
+            load_recipe(path / "recipe.toml", overrides),
+            _identity(path, weights, overrides, arithmetic),
+        )
+
+
+def _arithmetic(
+    model: TranslationModel, engine: EngineName, quantization: Quantization | None
+) -> Quantization | Literal["torch"]:
+    """CTranslate2 with weights of this kind, or PyTorch; raises ConfigError."""
+    several = len(model.models) > 1
+    if engine == "ctranslate2" and several:
+        raise ConfigError(
+            "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
+        )
+    on_cpu = model.world.device.type == "cpu"
+    possible = not several and on_cpu and find_spec("ctranslate2") is not None
+    if engine == "ctranslate2" or (engine == "auto" and possible):
+        return quantization or "float32"
+    if quantization not in (None, "float32"):
+        raise ConfigError(
+            f"only CTranslate2 translates in {quantization}: one model, on a CPU",
+            place=f"--quantization {quantization}",
+            remedy="leave it out",
+        )
+    return "torch"
+
+
+def translator_of(
+    bundle: Bundle, *, threads: int | None, batch_cells: int | None = None
+) -> Translator:
+    """The translator of a CTranslate2 bundle; PyTorch is not imported."""
+    subwords = bundle.subwords()
+    cells = batch_cells or fitting_cells(bundle.recipe.model)
+    return Translator(
+        CTranslate2Engine(bundle.path, subwords, threads=threads, batch_cells=cells),
+        subwords,
+        lowercase=bundle.recipe.corpus.lowercase,
+        max_source_pieces=bundle.recipe.corpus.max_pieces,
+    )
+
+
+def _identity(
+    path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str
+) -> dict[str, Any]:
+    digests = [file_sha256(one / DIGESTS_FILE) for one in weights]
+    return {
+        "path": str(path.resolve()),
+        "weights": digests,
+        "set": [*overrides],
+        "arithmetic": arithmetic,
+    }

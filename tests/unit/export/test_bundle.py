@@ -28,7 +28,7 @@ from dragoman.inference.translation import TranslationModel
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.engines import translator_of
+from dragoman.serve.translator import translator_of
 from dragoman.train.durable import verify
 from real_text import real_lines
 from small_run import small_run
@@ -83,10 +83,10 @@ def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Pa
         assert done.verified.sentences == 100
         assert done.verified.identical >= 97
         translator = translator_of(Bundle.open(done.path), threads=1)
-        found = translator.translate(LINES, run.recipe().search, layout="line")
+        found = translator.translate(LINES, run.recipe().search, text_format="line")
         assert [best.text for best, *_ in found] == expected
         one_by_one = translator_of(Bundle.open(done.path), threads=1, batch_cells=1)
-        again = one_by_one.translate(LINES, run.recipe().search, layout="line")
+        again = one_by_one.translate(LINES, run.recipe().search, text_format="line")
         assert [best.text for best, *_ in again] == expected
 
 
@@ -97,7 +97,7 @@ def test_a_search_whose_scores_nobody_reads_finds_the_same(for_ctranslate2: Path
         with_scores, without = (
             [best for (group,) in [list(found)] for best, *_ in group]
             for found in (
-                translator.stream(LINES, search, layout="line", scored=scored)
+                translator.stream(LINES, search, text_format="line", scored=scored)
                 for scored in (True, False)
             )
         )

@@ -13,9 +13,9 @@ from dragoman.export.bundle import Bundle
 from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError
-from dragoman.serve.engines import translator_of
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import ServedModel
+from dragoman.serve.translator import translator_of
 from real_text import real_lines
 from served import served_bundle
 
@@ -230,5 +230,5 @@ def test_a_refusal_costs_no_look_at_the_text(bundle: Bundle) -> None:
     model = ServedModel.of(bundle, translator_of(bundle, threads=1), Limits(max_waiting_pieces=9))
     model.batcher.waiting_pieces = 9
     with pytest.raises(OverloadedError):
-        asyncio.run(model.translate(Untouched(["A man."]), layout="document"))
+        asyncio.run(model.translate(Untouched(["A man."]), text_format="document"))
     model.batcher.close()

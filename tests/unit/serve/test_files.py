@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.serve.files import translate_file
+from dragoman.serve.translate import translate_file
 
 
 def shouted(lines: Iterable[str], _first: int) -> Iterator[list[str]]:

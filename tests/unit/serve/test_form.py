@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.serve.form import fields_of
+from dragoman.serve.bodies import fields_of
 
 CURL = (
     b'--------d7\r\nContent-Disposition: form-data; name="q"\r\n\r\nZwei\r\n\r\nM\xc3\xa4nner\n\r\n'

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dragoman.serve.garbage import collect_rarely
+from dragoman.serve.server import collect_rarely
 
 
 class Node:

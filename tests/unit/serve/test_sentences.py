@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.evaluate.sentences import split_sentences
-from dragoman.serve.layout import Layout, cut
+from dragoman.serve.text import TextFormat, cut
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_the_parts_put_together_are_the_text(text: str) -> None:
 
 
 @given(st.text(alphabet="ab<>/&;. !-\n", max_size=60), st.sampled_from(["document", "markup"]))
-def test_no_layout_loses_anything(text: str, layout: Layout) -> None:
-    assert "".join(part.text for part in cut(text, layout)) == text
+def test_no_format_loses_anything(text: str, text_format: TextFormat) -> None:
+    assert "".join(part.text for part in cut(text, text_format)) == text
 
 
 def test_tags_are_kept_and_text_between_them_is_translated() -> None:

@@ -1,4 +1,4 @@
-"""What of a text is translated, and what is kept as it is."""
+"""A line, a document or markup: which parts of a text are translated, and which are kept."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Literal
 
 from dragoman.evaluate.sentences import split_sentences
 
-Layout = Literal["line", "document", "markup"]
+TextFormat = Literal["line", "document", "markup"]
 """line: a text is one sentence. document: it is split into sentences; the space between them and
-what has no letters are kept. markup: as a document, and the tags of HTML or XML stay as well."""
+parts without letters are kept. markup: as a document; the tags of HTML or XML are kept as well."""
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _TAG_WITH_VALUES = re.compile(
     r"""<[A-Za-z](?:[^<>"'=]|=\s*+(?:"[^"]*+"|'[^']*+'|))*+>"""  # < and > may stand in quotes
 )
 _LONGEST_QUOTED = 1000
-"""Characters of a tag whose quotes are heeded: each < of hostile text costs no more than that."""
+"""Quotes count in the first so many characters of a tag: each < of hostile text costs no more."""
 _RAW = re.compile(r"<(script|style)\b", re.IGNORECASE | re.ASCII)
 _RAW_END = {
     name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in ("script", "style")
@@ -31,29 +31,29 @@ _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of text; escaped: it is markup, in which < and & are written &lt; and &amp;."""
+    """A part of a text; escaped: it is markup, in which < and & are written &lt; and &amp;."""
 
     text: str
     translated: bool
     escaped: bool = False
 
     def source(self) -> str:
-        """What is to be translated."""
+        """The text to translate."""
         if not self.escaped:
             return self.text
         # Python refuses numbers of thousands of digits; with eight it is no character already.
         return html.unescape(_NUMBER.sub(r"&#\1", self.text))
 
     def written(self, translation: str) -> str:
-        """A translation as it stands in the text."""
+        """A translation as it is written in place of the part."""
         return html.escape(translation, quote=False) if self.escaped else translation
 
 
-def cut(text: str, layout: Layout) -> list[Part]:
+def cut(text: str, text_format: TextFormat) -> list[Part]:
     """The parts of a text, in order."""
-    if layout == "line":
+    if text_format == "line":
         return [Part(text, translated=True)]
-    if layout == "document":
+    if text_format == "document":
         return list(_sentences(text, escaped=False))
     parts: list[Part] = []
     start = 0
@@ -64,9 +64,9 @@ def cut(text: str, layout: Layout) -> list[Part]:
     return [*parts, *_sentences(text[start:], escaped=True)]
 
 
-def paragraphs(text: str, layout: Layout) -> list[str]:
+def paragraphs(text: str, text_format: TextFormat) -> list[str]:
     """The lines of a text; in markup, one does not end within a tag, a comment or a script."""
-    if layout != "markup":
+    if text_format != "markup":
         return text.split("\n")
     ends = []
     start = 0
@@ -80,8 +80,8 @@ def paragraphs(text: str, layout: Layout) -> list[str]:
 def _tags(text: str) -> Iterator[tuple[int, int]]:
     """(Start, end) of tags, comments, and scripts and styles with what is in them.
 
-    An end that is not there is looked for once and not again from each place that wants it:
-    hostile text stays linear.
+    An end that is missing is looked for once, not again from each beginning: hostile text stays
+    linear.
     """
     missing: set[str] = set()
     position = text.find("<")
@@ -93,7 +93,7 @@ def _tags(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
-    """Where what begins with this < ends; None where it is no tag."""
+    """The end of the tag, comment or section that begins with this <; None if there is none."""
     for opening, closing in _DELIMITED:
         if text.startswith(opening, start) and closing not in missing:
             found = text.find(closing, start + len(opening))
@@ -112,7 +112,14 @@ def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
 
 
 def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:
-    start, end = _without_space(text, escaped=escaped)
+    start, end = len(text) - len(text.lstrip()), len(text)
+    if escaped:  # &nbsp; is space too
+        start = 0
+        for found in _SPACES.finditer(text):
+            if found.start() == 0:
+                start = found.end()
+            elif found.end() == len(text):
+                end = found.start()
     if start:
         yield Part(text[:start], translated=False)
     for sentence, space in split_sentences(text[start:end]):
@@ -125,16 +132,3 @@ def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:
             yield Part(space, translated=False)
     if end < len(text):
         yield Part(text[end:], translated=False)
-
-
-def _without_space(text: str, *, escaped: bool) -> tuple[int, int]:
-    """Where a text begins and ends without the space around it; in markup &nbsp; is space too."""
-    if not escaped:
-        return len(text) - len(text.lstrip()), len(text)
-    start, end = 0, len(text)
-    for found in _SPACES.finditer(text):
-        if found.start() == 0:
-            start = found.end()
-        elif found.end() == len(text):
-            end = found.start()
-    return start, end
