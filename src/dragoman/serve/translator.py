@@ -182,8 +182,8 @@ class Translator:
     ) -> Iterator[list[list[Translation]]]:
         """The same for any number of texts, of which a bounded number is held at a time.
 
-        Yields the translations of as many texts as were searched together, which follows from the
-        texts alone: in another group a score may differ in its last digits.
+        Yields the translations of as many texts as were searched together. Which those are follows
+        from the texts and the cores; in another group a score may differ in its last digits.
         scored: False if nobody looks at the scores.
         """
         waiting: deque[tuple[Plan, Results]] = deque()
