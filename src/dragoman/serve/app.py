@@ -22,6 +22,7 @@ from pydantic import (
     ValidationError,
 )
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dragoman import __version__
@@ -194,6 +195,7 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
     _add_page(app)
     _add_errors(app)
     _add_libretranslate(app, models, limits)
+    metrics.known_paths |= {route.path for route in app.routes if isinstance(route, Route)}
     if limits.token is not None:
         # So that programs which read the description know where the token goes.
         described = app.openapi()

@@ -9,21 +9,6 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-_KNOWN_PATHS = frozenset(
-    [
-        "/",
-        "/health",
-        "/ready",
-        "/metrics",
-        "/models",
-        "/openapi.json",
-        "/translate",
-        "/translate/stream",
-        "/libretranslate/translate",
-        "/libretranslate/languages",
-        "/libretranslate/detect",
-    ]
-)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -36,9 +21,13 @@ class Status:
 
 
 class Metrics:
-    """Counters of one server."""
+    """Counters of one server.
+
+    known_paths: the paths that are counted by name; all others are counted as "other".
+    """
 
     def __init__(self) -> None:
+        self.known_paths: set[str] = set()
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "dragoman_requests", "Requests", ["path", "status"], registry=self.registry
@@ -64,7 +53,7 @@ class Metrics:
     @contextmanager
     def request(self, path: str) -> Iterator[Status]:
         """Count a request, its status and its time."""
-        known = path if path in _KNOWN_PATHS else "other"
+        known = path if path in self.known_paths else "other"
         status, started = Status(), time.perf_counter()
         self._under_way.inc()
         try:
