@@ -30,7 +30,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serve.bodies import fields_of
-from dragoman.serve.metrics import Metrics, Status
+from dragoman.serve.metrics import AnswerStatus, Metrics
 from dragoman.serve.protocol import client_of
 
 _OPEN_PATHS: Final = ("/health",)
@@ -175,7 +175,7 @@ class Guard:
 
 
 @asynccontextmanager
-async def _while_connected(receive: Receive, status: Status) -> AsyncIterator[None]:
+async def _while_connected(receive: Receive, status: AnswerStatus) -> AsyncIterator[None]:
     """Leave the block, and so the queue, if the client goes away before it was answered."""
     task = asyncio.current_task()
     assert task is not None

@@ -13,7 +13,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 @dataclass(slots=True)
-class Status:
+class AnswerStatus:
     """The status of an answer, 499 if there was none. answered: the whole answer was given."""
 
     code: int = 499
@@ -51,10 +51,10 @@ class Metrics:
         self._seen_rows: dict[tuple[str, str, str], int] = {}
 
     @contextmanager
-    def request(self, path: str) -> Iterator[Status]:
+    def request(self, path: str) -> Iterator[AnswerStatus]:
         """Count a request, its status and its time."""
         known = path if path in self.known_paths else "other"
-        status, started = Status(), time.perf_counter()
+        status, started = AnswerStatus(), time.perf_counter()
         self._under_way.inc()
         try:
             yield status

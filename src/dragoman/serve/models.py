@@ -71,9 +71,9 @@ class ServedModel:
         self.batcher.admit()
         search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
         size = sum(map(len, texts))
-        plan = await in_thread_if_long(size, self.translator.plan, texts, text_format)
-        found = await self.batcher.translate(plan.rows, search, num_hypotheses=num_hypotheses)
-        return await in_thread_if_long(size, plan.assemble, found, num_hypotheses)
+        encoded = await in_thread_if_long(size, self.translator.encode, texts, text_format)
+        found = await self.batcher.translate(encoded.rows, search, num_hypotheses=num_hypotheses)
+        return await in_thread_if_long(size, encoded.assemble, found, num_hypotheses)
 
 
 @cache

@@ -30,7 +30,7 @@ _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """A part of a text; escaped: it is markup, in which < and & are written &lt; and &amp;."""
 
     text: str
@@ -49,17 +49,17 @@ class Part:
         return html.escape(translation, quote=False) if self.escaped else translation
 
 
-def cut(text: str, text_format: TextFormat) -> list[Part]:
+def cut(text: str, text_format: TextFormat) -> list[TextPart]:
     """The parts of a text, in order."""
     if text_format == "line":
-        return [Part(text, translated=True)]
+        return [TextPart(text, translated=True)]
     if text_format == "document":
         return list(_sentences(text, escaped=False))
-    parts: list[Part] = []
+    parts: list[TextPart] = []
     start = 0
     for tag_start, tag_end in _tags(text):
         parts += _sentences(text[start:tag_start], escaped=True)
-        parts.append(Part(text[tag_start:tag_end], translated=False))
+        parts.append(TextPart(text[tag_start:tag_end], translated=False))
         start = tag_end
     return [*parts, *_sentences(text[start:], escaped=True)]
 
@@ -111,7 +111,7 @@ def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
     return tag.end() if tag is not None else None
 
 
-def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:
+def _sentences(text: str, *, escaped: bool) -> Iterator[TextPart]:
     start, end = len(text) - len(text.lstrip()), len(text)
     if escaped:  # &nbsp; is space too
         start = 0
@@ -121,14 +121,14 @@ def _sentences(text: str, *, escaped: bool) -> Iterator[Part]:
             elif found.end() == len(text):
                 end = found.start()
     if start:
-        yield Part(text[:start], translated=False)
+        yield TextPart(text[:start], translated=False)
     for sentence, space in split_sentences(text[start:end]):
         if sentence:
-            part = Part(sentence, translated=True, escaped=escaped)
+            part = TextPart(sentence, translated=True, escaped=escaped)
             # As it reads: &nbsp; and &copy; are spelt with letters and are none.
             has_words = any(character.isalpha() for character in part.source())
-            yield part if has_words else Part(sentence, translated=False)
+            yield part if has_words else TextPart(sentence, translated=False)
         if space:
-            yield Part(space, translated=False)
+            yield TextPart(space, translated=False)
     if end < len(text):
-        yield Part(text[end:], translated=False)
+        yield TextPart(text[end:], translated=False)

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
@@ -44,7 +43,7 @@ TranslateLines = Callable[[Iterable[str], int], Iterator[list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class FileProgress:
     """Lines that are done, and the bytes of input behind them of all its bytes."""
 
     lines: int
@@ -192,7 +191,7 @@ def _show_attention(translator: Translator, text: str, search: SearchConfig) -> 
         print("  (attention needs the engine ctranslate2)", file=sys.stderr)
         return
     console = Console(highlight=False, markup=False, emoji=False)
-    for source in translator.plan([text], "line").rows:
+    for source in translator.encode([text], "line").rows:
         alignment = engine.align(source, engine.search([source], search)[0][0].ids)
         console.print(f"  source: {' '.join(alignment.source)}")
         for piece, weights in zip(alignment.target, alignment.weights, strict=True):
@@ -202,7 +201,7 @@ def _show_attention(translator: Translator, text: str, search: SearchConfig) -> 
 
 
 @contextmanager
-def _progress_bar() -> Iterator[Callable[[Progress], None]]:
+def _progress_bar() -> Iterator[Callable[[FileProgress], None]]:
     """A bar on the standard error, where that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -213,10 +212,10 @@ def _progress_bar() -> Iterator[Callable[[Progress], None]]:
         TextColumn("{task.fields[lines]:,} lines"),
         TimeRemainingColumn(),
     ]
-    with ProgressBar(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", lines=0)
 
-        def show(progress: Progress) -> None:
+        def show(progress: FileProgress) -> None:
             bar.update(
                 task,
                 completed=progress.done_bytes,
@@ -273,7 +272,7 @@ def translate_file(
     translate: TranslateLines,
     *,
     identity: dict[str, Any],
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[FileProgress], None] = lambda _: None,
 ) -> int:
     """Translate every line of a file; returns how many an earlier attempt had done already.
 
@@ -302,14 +301,14 @@ def translate_file(
                 known = {"fingerprint": fingerprint, "lines": lines, "size_bytes": out.tell()}
                 fresh.write_text(json.dumps(known), encoding="utf-8")
                 fresh.replace(record)
-                progress(Progress(lines, reader.bytes_read, status.st_size))
+                progress(FileProgress(lines, reader.bytes_read, status.st_size))
             draft.replace(output)
             for left in (record, fresh):
                 left.unlink(missing_ok=True)
     return done
 
 
-class LineReader:
+class InputReader:
     """Lines of a binary stream, ended by newlines alone, and how far it was read."""
 
     def __init__(self, stream: IO[bytes], *, name: str) -> None:
@@ -378,7 +377,7 @@ def _resume(draft: IO[bytes], record: Path, fingerprint: str) -> int:
 
 
 @contextmanager
-def input_lines(path: Path | None) -> Iterator[LineReader]:
+def input_lines(path: Path | None) -> Iterator[InputReader]:
     """Lines of a file, or of the standard input; raises CorpusError where it cannot be opened."""
     name = _STANDARD_INPUT if path is None else str(path)
     with ExitStack() as stack:
@@ -388,7 +387,7 @@ def input_lines(path: Path | None) -> Iterator[LineReader]:
             )
         except OSError as error:
             raise _unreadable(name, error) from error
-        yield LineReader(stream, name=name)
+        yield InputReader(stream, name=name)
 
 
 def _unreadable(name: str, error: OSError) -> CorpusError:

@@ -25,7 +25,7 @@ from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine, Res
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.text import Part, TextFormat, cut
+from dragoman.serve.text import TextFormat, TextPart, cut
 from dragoman.train.durable import DIGESTS_FILE
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class TorchEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EncodedTexts:
     """Texts cut into rows for an engine, and how they are put together again.
 
     rows: pieces without end of sentence, of all texts.
@@ -96,7 +96,7 @@ class Plan:
     """
 
     rows: list[list[int]]
-    texts: list[list[tuple[Part, int]]]
+    texts: list[list[tuple[TextPart, int]]]
     target: Subword
 
     def assemble(
@@ -115,7 +115,9 @@ class Plan:
         return translations
 
 
-def _alternative(parts: list[tuple[Part, list[list[tuple[str, float]]]]], rank: int) -> Translation:
+def _alternative(
+    parts: list[tuple[TextPart, list[list[tuple[str, float]]]]], rank: int
+) -> Translation:
     """The text made of the rank-th translation of each row, the last if there are fewer."""
     written, scores = [], []
     for part, part_rows in parts:
@@ -140,10 +142,10 @@ class Translator:
     lowercase: bool
     max_source_pieces: int
 
-    def plan(self, texts: Iterable[str], text_format: TextFormat) -> Plan:
+    def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
         """Cut texts into rows; nothing is lost."""
         rows: list[list[int]] = []
-        planned = []
+        parts_of_texts = []
         for text in texts:
             parts = []
             for part in cut(text, text_format):
@@ -155,8 +157,8 @@ class Translator:
                             window, self.subwords[0], max_pieces=self.max_source_pieces
                         )
                 parts.append((part, len(rows) - before))
-            planned.append(parts)
-        return Plan(rows, planned, self.subwords[1])
+            parts_of_texts.append(parts)
+        return EncodedTexts(rows, parts_of_texts, self.subwords[1])
 
     def translate(
         self,
@@ -167,9 +169,9 @@ class Translator:
         num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
         """The translations of each text, best first."""
-        plan = self.plan(texts, text_format)
-        found = self.engine.submit(plan.rows, search, num_hypotheses=num_hypotheses)()
-        return plan.assemble(found, num_hypotheses)
+        encoded = self.encode(texts, text_format)
+        found = self.engine.submit(encoded.rows, search, num_hypotheses=num_hypotheses)()
+        return encoded.assemble(found, num_hypotheses)
 
     def stream(
         self,
@@ -186,18 +188,18 @@ class Translator:
         from the texts and the cores; in another group a score may differ in its last digits.
         scored: False if nobody looks at the scores.
         """
-        waiting: deque[tuple[Plan, Results]] = deque()
+        waiting: deque[tuple[EncodedTexts, Results]] = deque()
         for group in _groups(texts):
-            plan = self.plan(group, text_format)
+            encoded = self.encode(group, text_format)
             results = self.engine.submit(
-                plan.rows, search, num_hypotheses=num_hypotheses, scored=scored
+                encoded.rows, search, num_hypotheses=num_hypotheses, scored=scored
             )
-            waiting.append((plan, results))
+            waiting.append((encoded, results))
             if len(waiting) > 1:
-                plan, results = waiting.popleft()
-                yield plan.assemble(results(), num_hypotheses)
-        for plan, results in waiting:
-            yield plan.assemble(results(), num_hypotheses)
+                encoded, results = waiting.popleft()
+                yield encoded.assemble(results(), num_hypotheses)
+        for encoded, results in waiting:
+            yield encoded.assemble(results(), num_hypotheses)
 
 
 def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
