@@ -84,7 +84,8 @@ def test_the_rows_of_a_client_that_has_gone_leave_the_queue(server: Server, path
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(server.connect()).sendall(post(path, json.dumps(body).encode()))
-        wait_until(lambda: waiting() > 600)
+        # Both have come, and the question for the numbers; one alone fills the queue.
+        wait_until(lambda: numbers()["dragoman_requests_under_way"] == 3 and waiting() > 600)
     wait_until(lambda: waiting() == 0)
     if path != "/translate/stream":  # of which some lines may have been answered
         assert numbers()[left] == before + 2
