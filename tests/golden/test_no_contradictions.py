@@ -267,7 +267,7 @@ def _ranks(log: Log, answers: Answers) -> Iterator[str]:
             yield f"{straggler.says} yet ranks are late {log.late}"
         elif f"rank {log.world_size - 1} on" not in straggler.says:
             yield f"{straggler.says} yet it is the last"
-        elif "since" in straggler.says or "until" in straggler.says:
+        elif log.torn is None and re.search("since|until", straggler.says) and not log.cut:
             yield f"{straggler.says} yet it was late all the time"
     damaged = log.cut_short or log.truly_missing or log.torn is not None or bool(log.dropped)
     unknown = damaged or log.lost_first_line  # which holds the number of ranks
