@@ -37,11 +37,10 @@ from dragoman.cluster.strategies import Cluster, Machine, Prediction
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco_work import measure_weight_s
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_link
-from dragoman.distributed.strategy import GradientSync
-from dragoman.distributed.topology import find_topology
-from dragoman.distributed.traffic import interface_bytes
+from dragoman.distributed.strategies import gradient_sync
+from dragoman.distributed.topology import find_topology, interface_bytes
 from dragoman.distributed.world import World
 from dragoman.run.auto import resolved
 from lab.laboratory import INTERFACE, open_lab

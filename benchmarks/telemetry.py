@@ -36,7 +36,7 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, Update
 from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import join_world
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import load_recipe

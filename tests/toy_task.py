@@ -15,7 +15,7 @@ from dragoman.corpus.shards import EOS
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream
 from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer

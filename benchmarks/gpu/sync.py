@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 from train import SIZES, Side, our_step, training_updates
 
 from dragoman.distributed.all_reduce import AllReduceSync
+from dragoman.distributed.gradient_sync import GradientSync, NoSync
 from dragoman.distributed.host_sum import HostSum
-from dragoman.distributed.strategy import GradientSync, NoSync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 

@@ -27,11 +27,10 @@ from torch import nn
 
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream, Update
-from dragoman.distributed.strategy import GradientSync, NoSync
+from dragoman.distributed.gradient_sync import GradientSync, NoSync
 from dragoman.distributed.world import World, join_world
-from dragoman.model.compiling import compile_stacks
 from dragoman.model.config import ModelConfig
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, compile_stacks
 from dragoman.recipe.estimate import training_flop
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.config import OptimizerConfig, TrainConfig

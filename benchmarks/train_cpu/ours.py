@@ -21,7 +21,7 @@ from dragoman.base.malloc import keep_freed_memory
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream
 from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import join_world
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dragoman.distributed import diloco
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from ranks import run_ranks
 

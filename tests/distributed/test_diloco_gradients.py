@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from dragoman.train.config import OptimizerConfig, TrainConfig
 from ranks import run_ranks

@@ -8,7 +8,7 @@ import torch
 
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco_work import measure_weight_s
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from ranks import run_ranks
 

@@ -11,8 +11,8 @@ from torch import nn
 from dragoman.cluster import step_time
 from dragoman.distributed import all_reduce
 from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
-from dragoman.distributed.traffic import ring_all_reduce_bytes
+from dragoman.distributed.strategies import gradient_sync
+from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World
 from ranks import run_ranks
 

@@ -9,8 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.distributed.packed_sum import PIECE, packed_all_reduce, packed_bytes
-from dragoman.distributed.packing import BLOCK, FP4, INT8, Packing
+from dragoman.distributed.packing import (
+    BLOCK,
+    FP4,
+    INT8,
+    PIECE,
+    Packing,
+    packed_all_reduce,
+    packed_bytes,
+)
 from dragoman.distributed.world import World
 from ranks import run_ranks
 

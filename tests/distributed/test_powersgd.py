@@ -10,8 +10,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 
 from dragoman.cluster import step_time
 from dragoman.distributed.config import DistributedConfig, PowersgdConfig
-from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.powersgd import PowersgdSync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from ranks import run_ranks
 

@@ -75,10 +75,9 @@ def half_speed_from_the_start(world: World, slow: int) -> Any:
     """What the ranks find when one takes four times as long as the other from the first step."""
     from torch import nn
 
-    from dragoman.distributed.strategy import NoSync
+    from dragoman.distributed.gradient_sync import NoSync
     from dragoman.telemetry.events import Alert
-    from dragoman.train.guard import StepGuard
-    from dragoman.train.slowness import Examination
+    from dragoman.train.guard import Examination, StepGuard
 
     class Waiting(NoSync):
         exposed_s = 0.0
@@ -151,9 +150,8 @@ def changed_link(
     import torch.distributed as dist
     from torch import nn
 
-    from dragoman.distributed.strategy import NoSync
-    from dragoman.train.guard import Slowness, StepGuard, Window
-    from dragoman.train.slowness import Examination
+    from dragoman.distributed.gradient_sync import NoSync
+    from dragoman.train.guard import Examination, Slowness, StepGuard, Window
 
     host = ("alpha", "beta")[world.rank]
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=100, rank=world.rank, alone=False)
@@ -217,10 +215,10 @@ def test_a_link_that_carries_more_again_is_told_with_the_steps() -> None:
 
 def unchanged_link(world: World) -> Any:
     """The same where the network carries about what it did: any two measurements are alike."""
-    from dragoman.train import slowness
+    from dragoman.train import guard
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slowness, "_CHANGED", 1e9)
+        patch.setattr(guard, "_CHANGED", 1e9)
         return changed_link(world, 1e8, True, None)
 
 

@@ -17,8 +17,8 @@ from dragoman.report.facts import Facts, Price
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report, as_json, as_markdown
 from dragoman.watch.live import open_run
-from dragoman.watch.page import live
 from dragoman.watch.screen import screen
+from dragoman.watch.server import live
 from dragoman.watch.status import print_status, read_status
 
 RECORDED = Path(__file__).with_name("recorded")

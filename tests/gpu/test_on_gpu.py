@@ -12,13 +12,12 @@ import torch.nn.functional as F
 
 from dragoman.data.batch import Batch
 from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
-from dragoman.model.compiling import compile_stacks
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.model.search import translate_batch
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, compile_stacks
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.train.config import OptimizerConfig, TrainConfig
 from dragoman.train.optimizer import make_optimizer

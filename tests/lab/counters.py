@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.distributed.traffic import interface_bytes
+from dragoman.distributed.topology import interface_bytes
 from lab.laboratory import INTERFACE
 
 HEADER_BYTES = 66

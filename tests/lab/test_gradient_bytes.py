@@ -10,7 +10,7 @@ from torch import nn
 
 from dragoman.cluster import step_time
 from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from lab.conftest import OpenLab
 from lab.counters import payload_sent

@@ -72,9 +72,9 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
     from dragoman.base.malloc import keep_freed_memory
     from dragoman.distributed.config import DistributedConfig
     from dragoman.distributed.diloco_work import measure_weight_s
-    from dragoman.distributed.gradient_sync import gradient_sync
-    from dragoman.distributed.strategy import GradientSync, NoSync
-    from dragoman.distributed.traffic import interface_bytes
+    from dragoman.distributed.gradient_sync import GradientSync, NoSync
+    from dragoman.distributed.strategies import gradient_sync
+    from dragoman.distributed.topology import interface_bytes
 
     keep_freed_memory()  # as a training does
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(num_layers)]

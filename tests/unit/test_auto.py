@@ -11,8 +11,7 @@ from dragoman.cluster.rates import Link
 from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
-from dragoman.distributed.packed_sum import packed_bytes
-from dragoman.distributed.packing import FP4
+from dragoman.distributed.packing import FP4, packed_bytes
 from dragoman.run.auto import resolved
 
 NUM_WEIGHTS = 4_000_000

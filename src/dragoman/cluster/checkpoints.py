@@ -31,8 +31,15 @@ from dragoman.cluster.copying import directory_parcel
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.team import agent_command
 from dragoman.cluster.unpack import unpack
-from dragoman.train.durable import DIGESTS_FILE, discard, read_digests, remove_drafts, verify
-from dragoman.train.steps import step_directories, step_number
+from dragoman.train.durable import (
+    DIGESTS_FILE,
+    discard,
+    read_digests,
+    remove_drafts,
+    step_directories,
+    step_number,
+    verify,
+)
 
 CHECKPOINTS: Final = "checkpoints"
 _LOGS: Final = "logs"

@@ -10,8 +10,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from dragoman.distributed.gradient_sync import GradientSync, Stopwatch
 from dragoman.distributed.host_sum import HostSum, Wait
-from dragoman.distributed.strategy import GradientSync, Stopwatch
 
 FIRST_BUCKET_BYTES: Final = 2**20
 """Of fp32 gradients; the first part is small, so that it leaves early."""

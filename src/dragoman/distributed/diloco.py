@@ -12,7 +12,7 @@ The last line keeps what a replica has learned in those tau steps and nothing of
 before: the delay-corrected merge of Maziane et al. 2026 (arXiv 2605.20866). Streaming DiLoCo takes
 a mean of w and the global weights instead, by which replicas stay half apart.
 
-What travels and what becomes of it is `outer_adam`'s or `outer`'s. Nothing is on its way at a
+`outer` says what travels and what becomes of it. Nothing is on its way at a
 settled step: what a checkpoint holds there goes on exactly. With tau = H/F the link is always in
 use; the next fragment leaves when the step after that one begins.
 """
@@ -28,11 +28,17 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.distributed.config import DilocoConfig
-from dragoman.distributed.fragments import Fragment, WeightRow, cut
+from dragoman.distributed.gradient_sync import GradientSync, Stopwatch, Tensors
 from dragoman.distributed.host_sum import HostSum, Wait
-from dragoman.distributed.outer import Interval, Outer, OuterSgd
-from dragoman.distributed.outer_adam import OuterAdam
-from dragoman.distributed.strategy import GradientSync, Stopwatch, Tensors
+from dragoman.distributed.outer import (
+    Fragment,
+    Interval,
+    Outer,
+    OuterAdam,
+    OuterSgd,
+    WeightRow,
+    cut,
+)
 
 CPU_PART: Final = 2**18
 """Numbers of which all that is read and written stays in a processor's last cache; of far fewer,

@@ -17,9 +17,9 @@ from torch import nn
 
 from dragoman.distributed.config import DilocoConfig
 from dragoman.distributed.diloco import DilocoSync
+from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.host_sum import HostSum
 from dragoman.distributed.packing import FP4
-from dragoman.distributed.strategy import NoSync
 from dragoman.distributed.topology import Topology
 from dragoman.distributed.world import World
 

@@ -1,86 +1,146 @@
-"""From the distributed section of a recipe to the strategy that trains by it.
-
-A new strategy is one class beside this file and its entry in STRATEGIES; tests/distributed runs one
-suite over all of them.
-"""
+"""What a strategy that makes one model out of many ranks is to the trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from dragoman.distributed.all_reduce import AllReduceSync
-from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.diloco import DilocoSync
-from dragoman.distributed.host_sum import HostSum
-from dragoman.distributed.packing import FP4, INT8, Packing
-from dragoman.distributed.powersgd import PowersgdSync
-from dragoman.distributed.strategy import GradientSync, NoSync
-from dragoman.distributed.topology import find_topology
-from dragoman.distributed.world import World
-
-_WIRES: Final[dict[str, torch.dtype | Packing]] = {
-    "fp4": FP4,
-    "int8": INT8,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-}
+Tensors = Mapping[str, Tensor]
 
 
-@contextmanager
-def gradient_sync(
-    config: DistributedConfig, model: nn.Module, world: World
-) -> Iterator[GradientSync]:
-    """The strategy over a model whose weights are then those of rank 0 everywhere.
+class GradientSync(ABC):
+    """A strategy over one model.
 
-    config: with a strategy that is not "auto": who measures link and compute resolves that first.
+        with sync.micro_step(last=True):        # forward and backward of one micro-batch
+            sync.module(batch).loss.backward()
+        optimizer.step()                        # of the learning rate times `rate_factor`
+        sync.after_update(step, learning_rate=learning_rate)
+
+    module: what forward goes through.
+    bytes_sent: what this rank has sent to other hosts so far, or, where there is one host, to
+        other ranks; counted from the tensors that were handed over.
+    loss_factor: what the loss is multiplied by before backward.
+    rate_factor: what the learning rate is multiplied by for the optimizer of this rank, and the
+        norm of its gradient to be that of a whole one.
+    period: updates from one exchange with all ranks to the next.
+    own_optimizer: whether each rank's optimizer remembers other things than rank 0's.
     """
-    if world.world_size > 1:
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), 0)
-        sync = STRATEGIES[config.strategy](config, model, world)
-    else:
-        sync = NoSync(model)
-    try:
-        yield sync
-    finally:
-        sync.close()
+
+    loss_factor = 1.0
+    rate_factor = 1.0
+    period = 1
+    own_optimizer = False
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.bytes_sent = 0
+
+    @property
+    @abstractmethod
+    def exposed_s(self) -> float:
+        """Seconds so far in which a rank had nothing to do but to wait for the network."""
+
+    @abstractmethod
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        """Forward and backward of one micro-batch happen inside; the last one communicates."""
+
+    def attach(self, optimizer: torch.optim.Adam) -> None:  # noqa: B027
+        """Told once, before the first update, which optimizer changes the weights."""
+
+    def after_update(self, step: int, *, learning_rate: float) -> None:  # noqa: B027
+        """Called when the optimizer has changed the weights and `step` steps are complete.
+
+        learning_rate: that of the schedule for this update.
+        """
+
+    def finish(self) -> None:  # noqa: B027
+        """Called at the end of training: from here on all ranks have the same weights."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all ranks have just met, so that they may agree, measure and save."""
+        return True
+
+    def weights(self) -> list[Tensor]:
+        """The weights that all ranks share, by parameter: to measure, to average and to save."""
+        return [weight.detach() for weight in self.module.parameters()]
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beside weights and optimizer, the same on every rank."""
+        return {}
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of this very rank."""
+        return {}
+
+    def wrote(self, own: Tensors) -> bool:
+        """Whether what a checkpoint holds of this very rank is of a rank in the same place."""
+        return own.keys() == self.own_state().keys()
+
+    def load_state(  # noqa: B027
+        self, shared: Tensors, own: Tensors | None, *, step: int
+    ) -> None:
+        """Go on from a checkpoint of `step`, whose weights and optimizer are in place by now.
+
+        own: None where the ranks are not those that wrote it; each goes on as well as it can.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of the model."""
 
 
-def _all_reduce(config: DistributedConfig, model: nn.Module, world: World) -> GradientSync:
-    return AllReduceSync(model, HostSum(find_topology(world), _WIRES[config.wire]))
+class NoSync(GradientSync):
+    """A rank by itself: its gradient is the whole one."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Nothing is ever sent."""
+        return 0.0
+
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        """Nothing to do before or after."""
+        return nullcontext()
 
 
-def _diloco(config: DistributedConfig, model: nn.Module, world: World) -> GradientSync:
-    """A replica a host; where there is one host, a replica a rank."""
-    topology = find_topology(world)
-    if topology.num_hosts == 1:
-        topology = find_topology(world, every_rank_apart=True)
-    # Groups of its own: what is on its way between hosts must not mix with what goes on inside.
-    inside = HostSum(find_topology(world).this_host(), torch.float32)
-    alone = len(topology.neighbours) == 1
-    return DilocoSync(
-        model,
-        config.diloco,
-        inner=NoSync(model) if alone else AllReduceSync(model, inside),
-        host_sum=HostSum(topology, _WIRES[config.diloco.wire]),
-        ranks=[len(ranks) for ranks in topology.hosts],
-        own=topology.own,
-    )
+class Stopwatch:
+    """Adds up the time between start and stop, on the device's own clock where it has one.
+
+    Reading the sum waits for the device; starting and stopping do not.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._total_s = 0.0
+        self._started_s = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def start(self) -> None:
+        """Begin an interval."""
+        self._started_s = time.perf_counter()
+        if self._on_gpu:
+            self._events.append((_event(), _event()))
+            self._events[-1][0].record()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._on_gpu:
+            self._events[-1][1].record()
+        else:
+            self._total_s += time.perf_counter() - self._started_s
+
+    def total_s(self) -> float:
+        """The sum of all intervals that have ended."""
+        for started, stopped in self._events:
+            stopped.synchronize()
+            self._total_s += started.elapsed_time(stopped) / 1000
+        self._events.clear()
+        return self._total_s
 
 
-def _powersgd(config: DistributedConfig, model: nn.Module, world: World) -> GradientSync:
-    return PowersgdSync(model, world, rank=config.powersgd.rank)
-
-
-STRATEGIES: Final[dict[str, Callable[[DistributedConfig, nn.Module, World], GradientSync]]] = {
-    "sync": _all_reduce,
-    "accum": _all_reduce,
-    "diloco": _diloco,
-    "powersgd": _powersgd,
-}
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -9,10 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.distributed.packed_sum import packed_all_reduce, packed_bytes
-from dragoman.distributed.packing import Packing
-from dragoman.distributed.topology import Topology
-from dragoman.distributed.traffic import ring_all_reduce_bytes
+from dragoman.distributed.packing import Packing, packed_all_reduce, packed_bytes
+from dragoman.distributed.topology import Topology, ring_all_reduce_bytes
 
 Wait = Callable[[], object]
 

@@ -1,8 +1,16 @@
-"""What the sums that training makes get out of the network, measured with such sums."""
+"""What the sums that training makes get out of the network, measured with such sums.
+
+As a program, `python -m dragoman.distributed.link_rate`, it measures between the ranks of one host,
+each a process that torchrun has started. Rank 0 prints {"inside_bytes_per_s"}: bytes that a rank
+sends, and receives, in a second of an all-reduce. On GPUs they are NCCL's, over whatever is between
+them, else Gloo's.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import time
 from typing import Final, NamedTuple
 
@@ -10,9 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dragoman.base.malloc import keep_freed_memory
 from dragoman.distributed.host_sum import HostSum
-from dragoman.distributed.topology import Topology
-from dragoman.distributed.world import World
+from dragoman.distributed.launch import end_with_parent
+from dragoman.distributed.topology import Topology, find_topology
+from dragoman.distributed.world import World, join_world
 
 _LEAST_FLOATS: Final = 1 << 16
 _MOST_FLOATS: Final = 1 << 26
@@ -94,3 +104,18 @@ def measure_link(world: World, topology: Topology) -> LinkRate:
             num_floats *= 2 if taken_s > _LONG_ENOUGH_S / 4 else 4
     host_sum.close()
     return LinkRate(statistics.median(rates), latency_s / (2 * (num_in_ring - 1)))
+
+
+def main() -> int:
+    """Measure as one rank."""
+    end_with_parent()
+    keep_freed_memory()  # as a training does
+    with join_world() as world:
+        rate = measure_link(world, find_topology(world))
+        if world.is_main:
+            print(json.dumps({"inside_bytes_per_s": rate.bytes_per_s}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

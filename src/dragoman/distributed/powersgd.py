@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dragoman.distributed.strategy import GradientSync, Stopwatch, Tensors
-from dragoman.distributed.traffic import ring_all_reduce_bytes
+from dragoman.distributed.gradient_sync import GradientSync, Stopwatch, Tensors
+from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World
 
 LEAST_GAIN: Final = 2

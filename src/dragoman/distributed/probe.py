@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from dragoman.base.malloc import keep_freed_memory
 from dragoman.distributed.diloco_work import measure_weight_s
-from dragoman.distributed.traffic import ring_all_reduce_bytes
+from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
 
 _LEAST_BYTES: Final = 1 << 18

@@ -1,13 +1,14 @@
-"""Which ranks share a host, and the groups through which they talk."""
+"""Which ranks share a host, the groups through which they talk, and the bytes they send."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch.distributed as dist
 
 from dragoman.distributed.world import World
+from dragoman.telemetry.host import interface_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,30 @@ def _group(ranks: tuple[int, ...], world: World) -> dist.ProcessGroup | None:
     # A group does not take over the timeout of the world: NCCL's own is ten minutes.
     group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=world.timeout)
     return group
+
+
+class InterfaceBytes(NamedTuple):
+    """What an interface has received and sent since it came up."""
+
+    received: int
+    sent: int
+
+
+def ring_all_reduce_bytes(payload_bytes: int, world_size: int) -> int:
+    """What each of `world_size` ranks sends to sum a payload: 2 (N - 1) / N of it.
+
+    Patarasuk and Yuan 2009: N - 1 parts of one N-th are passed round twice, first to add, then to
+    tell the result. Headers are not counted.
+    """
+    return round(payload_bytes * 2 * (world_size - 1) / world_size)
+
+
+def interface_bytes(interface: str) -> InterfaceBytes:
+    """The kernel's counters of one interface, headers included.
+
+    Raises FileNotFoundError where there is no such interface.
+    """
+    return InterfaceBytes(
+        received=interface_number(interface, "statistics/rx_bytes"),
+        sent=interface_number(interface, "statistics/tx_bytes"),
+    )

@@ -31,12 +31,12 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.train.checkpoint import (
     CheckpointStore,
+    TrainState,
     copy_named,
     load_weights,
     read_weights,
     weights_file,
 )
-from dragoman.train.state import TrainState
 
 ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: what its weights were before its first step."""

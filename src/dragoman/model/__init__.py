@@ -3,9 +3,7 @@
 config        the model and search sections of a recipe; the parameter count as arithmetic
 layout        padded rows <-> the flat list of their real tokens
 attention     multi-head attention
-positions     the sinusoids that tell the decoder and encoder where a token is
-transformer   the encoder-decoder
-compiling     torch.compile of its stacks
+transformer   the encoder-decoder with its positions, and torch.compile of its stacks
 loss          label-smoothed cross-entropy that keeps no logits
 incremental   the decoder a token at a time, with its caches
 search        greedy and beam search with key/value cache, ensembles

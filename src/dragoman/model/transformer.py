@@ -7,19 +7,37 @@ the source side), D model width, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.base.errors import MachineError
 from dragoman.data.batch import Batch
 from dragoman.model.attention import CrossAttention, SelfAttention, projection
 from dragoman.model.config import ModelConfig
 from dragoman.model.dropout import add_dropped, dropout
 from dragoman.model.layout import Layout, make_layout
 from dragoman.model.loss import LossSum, smoothed_cross_entropy
-from dragoman.model.positions import sinusoids
 from dragoman.model.varlen_attention import are_short, has_varlen_attention
+
+
+def sinusoids(num_positions: int, d_model: int) -> Tensor:
+    """Sinusoidal positions: the table (P, D) of a sentence's first P tokens, in fp32.
+
+    Vaswani et al. 2017, section 3.5, in the form of tensor2tensor. The first half of the width
+    holds sines, the second half cosines, of D/2 wavelengths in geometric progression from 2 pi to
+    10000 * 2 pi. The first token has position 1. So do Hugging Face's M2M100 (where PAD is 0, as
+    here), OpenNMT-tf and CTranslate2, which therefore run our weights unchanged.
+    """
+    num_wavelengths = d_model // 2
+    step = math.log(10_000) / max(num_wavelengths - 1, 1)
+    rates = torch.exp(torch.arange(num_wavelengths, dtype=torch.float32) * -step)
+    angles = torch.arange(1, num_positions + 1, dtype=torch.float32)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 class FeedForward(nn.Module):
@@ -287,3 +305,35 @@ class Transformer(nn.Module):
             batch.decoder_input_BT, self.embeddings.target_matrix, target_layout
         )
         return self.decoder(embedded_ND, target_layout, memory_MD, source_layout), target_layout
+
+
+_COMPILERS: Final = ("torch._dynamo", "torch._inductor", "triton")
+"""Where the classes of their errors come from; Triton says a plain one of a missing compiler."""
+_NO_COMPILER: Final = "Failed to find C compiler"
+
+
+def compile_stacks(model: Transformer) -> None:
+    """Let encoder, decoder and loss be compiled when they are first called.
+
+    They are compiled for shapes of any size at once: batches have so many that to compile for the
+    first of them would be time lost.
+    """
+    model.encoder.compile(dynamic=True)
+    model.decoder.compile(dynamic=True)
+    model.compiled = True
+
+
+@contextmanager
+def compiler_errors_named() -> Iterator[None]:
+    """Turn what torch.compile says where it cannot compile into a MachineError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(_COMPILERS) and _NO_COMPILER not in str(error):
+            raise
+        raise MachineError(
+            f"torch.compile failed: {str(error).splitlines()[0]}",
+            place="train.compile",
+            remedy="install a C++ compiler and Python's headers (g++ and python3-dev of Debian), "
+            "or set train.compile = false",
+        ) from error

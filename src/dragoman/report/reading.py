@@ -23,8 +23,8 @@ from dragoman.report.payloads import from_payload
 from dragoman.report.preparation import prepare_s
 from dragoman.report.rank_file import RankFile
 from dragoman.telemetry.session import read_session
+from dragoman.train.durable import step_directories
 from dragoman.train.inventory import take_inventory
-from dragoman.train.steps import step_directories
 
 _CLOCKS_DIFFER_S = 5.0
 _MOST_RANKS = 10_000

@@ -19,8 +19,8 @@ from dragoman.cluster.workload import Workload
 from dragoman.data.loader import Update
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco_work import measure_weight_s
+from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.link_rate import LinkRate, measure_link
-from dragoman.distributed.strategy import NoSync
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
 from dragoman.recipe.recipe import Recipe

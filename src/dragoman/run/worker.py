@@ -26,7 +26,6 @@ from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import VOCABULARIES
 from dragoman.data.loader import BatchStream, merged
 from dragoman.distributed.config import DistributedConfig
-from dragoman.distributed.gradient_sync import gradient_sync
 from dragoman.distributed.launch import (
     InterruptedRunError,
     WorkerError,
@@ -34,12 +33,12 @@ from dragoman.distributed.launch import (
     report_failure,
 )
 from dragoman.distributed.link_rate import measure_link
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.evaluate.validate import Validation, ValidationData, validate
 from dragoman.inference.translation import new_model, score_text, trained_with
-from dragoman.model.compiling import compile_stacks, compiler_errors_named
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, compile_stacks, compiler_errors_named
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.auto import Chosen, choose_strategy
@@ -51,12 +50,11 @@ from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.checkpoint import Checkpoint, CheckpointStore, load_weights
+from dragoman.train.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
 from dragoman.train.matrix_rate import measure_device, slow_precision
 from dragoman.train.optimizer import make_optimizer
 from dragoman.train.schedule import learning_rate
 from dragoman.train.snapshot import agreed_checkpoint, resume
-from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 from dragoman.train.trainer import fit
 

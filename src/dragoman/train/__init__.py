@@ -9,9 +9,7 @@ guard        steps that take longer than they should
 interval     what happened since the last event, summed without waiting for the device
 divergence   when the loss has left the range in which training makes sense
 stopping     signals, and how ranks agree at which update to heed them
-state        what training knows beside its tensors
 durable      directories that appear on disk whole or not at all, with digests
-steps        names of checkpoints, in order
 checkpoint   what to keep, and which one to resume from
 snapshot     everything an update changes, into a checkpoint and back
 trainer      the loop and nothing else

@@ -38,7 +38,7 @@ from typing import Final, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict
 
 from dragoman.base.errors import DivergenceError
-from dragoman.train.steps import step_number
+from dragoman.train.durable import step_number
 
 WINDOW: Final = 40
 """Updates whose median is judged."""

@@ -1,4 +1,8 @@
-"""Directories that appear on disk whole or not at all, with a digest of every file."""
+"""Directories that appear on disk whole or not at all, with a digest of every file.
+
+Those of checkpoints are named by their step: step-0004000. They are in order by number, since one
+may have eight digits.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,26 @@ from safetensors import SafetensorError
 
 from dragoman.base.errors import CheckpointError, MachineError
 from dragoman.base.files import open_regular, read_regular
+
+_PREFIX: Final = "step-"
+
+
+def step_name(step: int) -> str:
+    """The name of the checkpoint of this step."""
+    return f"{_PREFIX}{step:07d}"
+
+
+def step_number(name: str) -> int:
+    """The step of the checkpoint of this name; -1 where no checkpoint is named so."""
+    digits = name.removeprefix(_PREFIX)
+    return int(digits) if digits != name and digits.isdecimal() else -1
+
+
+def step_directories(directory: Path) -> list[Path]:
+    """The checkpoints in a directory, the newest last; none of them is checked."""
+    found = (path for path in directory.glob(f"{_PREFIX}*") if step_number(path.name) >= 0)
+    return sorted(found, key=lambda path: step_number(path.name))
+
 
 DIGESTS_FILE: Final = "digests.json"
 _LONGEST_LIST: Final = 1 << 20

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.loader import Update
-from dragoman.distributed.strategy import GradientSync
+from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.world import World
 from dragoman.telemetry.events import TrainInterval
 from dragoman.telemetry.host import peak_memory_bytes

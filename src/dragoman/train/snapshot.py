@@ -15,11 +15,11 @@ from dragoman.train.checkpoint import (
     Checkpoint,
     CheckpointStore,
     TensorGroups,
+    TrainState,
     check_trained_with,
     copy_named,
 )
 from dragoman.train.durable import DIGESTS_FILE
-from dragoman.train.state import TrainState
 from dragoman.train.step import TrainStep
 
 

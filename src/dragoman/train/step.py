@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update
-from dragoman.distributed.strategy import GradientSync
+from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.world import World
 from dragoman.model.loss import LossSum
 from dragoman.telemetry.timers import PhaseTimer

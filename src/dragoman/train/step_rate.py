@@ -14,7 +14,7 @@ import numpy as np
 
 from dragoman.data.batch import make_batch
 from dragoman.data.loader import Update
-from dragoman.distributed.strategy import NoSync
+from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.world import World, join_world
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer

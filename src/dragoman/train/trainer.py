@@ -28,16 +28,14 @@ from dragoman.telemetry.events import (
     Validated,
 )
 from dragoman.telemetry.host import hourly_price
-from dragoman.train.checkpoint import CheckpointStore
+from dragoman.train.checkpoint import CheckpointStore, TrainState
 from dragoman.train.config import TrainConfig
 from dragoman.train.divergence import Problem, diverged, not_finite
-from dragoman.train.guard import StepGuard
+from dragoman.train.guard import Examination, StepGuard
 from dragoman.train.interval import IntervalSums
 from dragoman.train.optimizer import LossScaler, lent
 from dragoman.train.pauses import PauseWatch
-from dragoman.train.slowness import Examination
 from dragoman.train.snapshot import own_snapshot, snapshot
-from dragoman.train.state import TrainState
 from dragoman.train.step import StepResult, TrainStep
 from dragoman.train.stopping import Agreement, GivenUpError, StopSignals, Votes
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dragoman.model.linear import Linear
+from dragoman.model.attention import Linear
 
 
 @pytest.mark.parametrize(("d_in", "d_out"), [(5, 12), (12, 5), (6, 6)])

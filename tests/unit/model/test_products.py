@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from dragoman.model import products
-from dragoman.model.linear import Linear
+from dragoman.model.attention import Linear
 from dragoman.model.loss import smoothed_cross_entropy
 
 

@@ -17,7 +17,7 @@ from dragoman.report.comparison_page import ComparisonReport
 from dragoman.report.reading import read_facts
 from dragoman.report.render import Report
 from dragoman.watch.live import open_run
-from dragoman.watch.page import shell
+from dragoman.watch.server import shell
 
 RECORDED = Path(__file__).resolve().parents[2] / "golden" / "recorded"
 HOSTILE = (

@@ -11,10 +11,9 @@ from torch import nn
 
 from dragoman.base.errors import CheckpointError
 from dragoman.train.average import average_checkpoints
-from dragoman.train.checkpoint import CheckpointStore, load_weights
+from dragoman.train.checkpoint import CheckpointStore, TrainState, load_weights
 from dragoman.train.config import CheckpointConfig
 from dragoman.train.durable import verify
-from dragoman.train.state import TrainState
 
 
 def save(store: CheckpointStore, step: int, weight: torch.Tensor) -> Path:

@@ -15,10 +15,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dragoman.base.errors import CheckpointError
-from dragoman.train.checkpoint import Checkpoint, CheckpointStore, copy_named, load_weights
+from dragoman.train.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    TrainState,
+    copy_named,
+    load_weights,
+)
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.train.snapshot import restore, snapshot
-from dragoman.train.state import TrainState
 from toy_task import TOY_MODEL, ToyPairs, ToyTraining, toy_training
 
 PAIRS = ToyPairs(100)
@@ -236,7 +241,7 @@ import torch
 from dragoman.base.errors import MachineError
 from dragoman.train.checkpoint import CheckpointStore
 from dragoman.train.config import CheckpointConfig
-from dragoman.train.state import TrainState
+from dragoman.train.checkpoint import TrainState
 
 store = CheckpointStore(Path(sys.argv[1]), CheckpointConfig(keep_last=1))
 state = TrainState(seed=1, world_size=1, recipe_digest="r", corpus_digest="c")

@@ -17,9 +17,9 @@ from dragoman.corpus.shards import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update
 from dragoman.model.transformer import Transformer
+from dragoman.train.checkpoint import TrainState
 from dragoman.train.config import CheckpointConfig, TrainConfig
 from dragoman.train.divergence import LossTrend, Problem, diverged
-from dragoman.train.state import TrainState
 from toy_fit import ToyRun
 from toy_task import ToyPairs
 

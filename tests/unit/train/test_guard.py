@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from dragoman.distributed.strategy import NoSync
+from dragoman.distributed.gradient_sync import NoSync
 from dragoman.telemetry import host
 from dragoman.telemetry.events import Alert
 from dragoman.telemetry.host import PRICE_VARIABLE, hourly_price

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import Update
-from dragoman.distributed.strategy import NoSync
+from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer

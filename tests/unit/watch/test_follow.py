@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.watch.follow import Follower
+from dragoman.watch.live import Follower
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from dragoman.telemetry.events import (
     LinkMeasured,
     NetworkSampled,
 )
-from dragoman.watch.charts import Curve, bar, chart, spark
 from dragoman.watch.live import Now, newest_run, open_run
-from dragoman.watch.page import live
-from dragoman.watch.screen import host_cells, screen
+from dragoman.watch.screen import Curve, bar, chart, host_cells, screen, spark
+from dragoman.watch.server import live
 from example_events import HOST_SAMPLED as HOST
 from recorded_runs import Recorded
 

@@ -147,7 +147,7 @@ def _inside(request: FactsRequest) -> dict[str, float]:
         try:
             done = subprocess.run(
                 torchrun_command(
-                    ["dragoman.distributed.inside_rate"], ranks=request.ranks, meeting=meeting
+                    ["dragoman.distributed.link_rate"], ranks=request.ranks, meeting=meeting
                 ),
                 capture_output=True,
                 timeout=_INSIDE_S,
