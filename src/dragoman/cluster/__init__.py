@@ -1,5 +1,7 @@
 """The machines around a run, and what their network does to it (never imports torch).
 
+The controller is the command that the user has started; an agent of it runs on every host.
+
 hosts         which machines: hosts.toml or the inline form
 rates         how fast devices, links inside hosts and networks are, and who says so
 workload      what a recipe asks of them
@@ -17,12 +19,12 @@ copying       directories on their way to a host, by their digests
 unpack        what receives them there
 setup         a Python with what is needed on every host
 agent         what runs on each host
-team          the desk's end of the agents
+team          the controller's end of the agents
 job           what all hosts do together: meet, begin
 examine       the facts, from all hosts at once
 measured      the last of them, for plans
 checkpoints   a run's checkpoints between its hosts and here
-crew          which hosts are there; lost ones are taken in again
+members       which hosts are there; lost ones are taken in again
 watch         who failed first, and when the others must end
 training      a run over several hosts, seen from where the user sits
 scheduled     the same where a scheduler starts the machines

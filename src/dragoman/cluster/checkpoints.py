@@ -44,7 +44,7 @@ from dragoman.train.durable import (
 CHECKPOINTS: Final = "checkpoints"
 _LOGS: Final = "logs"
 _NAME: Final = re.compile(r"(?:(rank-[0-9]{4,6})/)?step-[0-9]{7,12}")
-"""Of a checkpoint: what all ranks share, or what one rank has of its own."""
+"""Name of a checkpoint: what all ranks share, or what one rank has of its own."""
 _NAMES: Final = TypeAdapter(list[str])
 _HUNG_UP_S: Final = 0.1
 """How long after it was hung up on, who brings something may begin with the next."""
@@ -79,7 +79,7 @@ class RunOnHosts:
     def on_host(self, host: Host) -> list[str]:
         """Names of the checkpoints on a host that it has written itself; others are passed over.
 
-        Raises MachineError where the host fails or its answer is no list of names.
+        Raises MachineError if the host fails or its answer is no list of names.
         """
         command = agent_command(host, code=self.code, verb="list", more=[self.place])
         try:
@@ -178,7 +178,7 @@ class RunOnHosts:
         return names
 
     def _forget_what_lacks_in(self, names: Sequence[str]) -> None:
-        """Of what all ranks share; what is newer was trained while the first host was away."""
+        """Remove shared checkpoints that it lacks; newer ones were trained while it was away."""
         newest = max(map(step_number, names), default=-1)
         for path in step_directories(self.path / CHECKPOINTS):
             if path.name not in names and step_number(path.name) < newest:
@@ -209,7 +209,7 @@ class RunOnHosts:
 
 
 @dataclass(slots=True)
-class Courier:
+class CheckpointTransfer:
     """Brings checkpoints of the first host here while training goes on, the newest first.
 
     One that is pruned there before it got its turn is passed over; what is missing in the end,
@@ -234,7 +234,7 @@ class Courier:
             self._changed.notify()
 
     def finish(self) -> None:
-        """Return when all checkpoints and logs are here; raises DragomanError where some are not.
+        """Return when all checkpoints and logs are here; raises DragomanError if some are not.
 
         An exception of a signal's handler ends the waiting, but not what is under way.
         """
@@ -282,7 +282,7 @@ class Courier:
 
 
 def _check_names(host: Host, place: str, draft: Path) -> None:
-    """Raises MachineError where the host sent what the directory does not have by our own rules:
+    """Raises MachineError if the host sent what the directory does not have by our own rules:
     folders, names that would steer a terminal, or files that the digests do not name.
     """
     names = {path.name for path in draft.iterdir()}

@@ -32,11 +32,11 @@ HALF_DUPLEX: Final = 0.65
 MOST_HALF_DUPLEX_BYTES_PER_S: Final = 1e9 / 8
 """Ethernet above 1 Gbit/s knows full duplex alone (IEEE 802.3ae); sums cost a processor more."""
 LEAST_OF_CLAIM: Final = 0.5
-"""Of what both cards say; virtual ones may say anything, so this is a warning only."""
+"""Part of what both cards say; virtual ones may say anything, so this is a warning only."""
 SLOW_PAIR: Final = 0.7
-"""Of the median pair: below it there is something wrong with that pair."""
+"""Part of the median pair's rate; below it there is something wrong with that pair."""
 ONE_WAY: Final = 0.6
-"""Of the way back: a direction that carries less has a limit of its own."""
+"""Part of the way back; a direction that carries less has a limit of its own."""
 MOST_LATENCY_S: Final = 5e-3
 LEAST_DISK_BYTES_PER_S: Final = 50e6
 OTHERS: Final = "the others"
@@ -95,7 +95,7 @@ def is_fit(findings: list[Finding]) -> bool:
 
 
 def measured_link(facts: ClusterFacts) -> Link | None:
-    """What `plan` can count on; None where nothing was measured.
+    """What `plan` can count on; None if nothing was measured.
 
     It is the all-reduce, else the slowest pair, but no more than the slower direction lets through:
     every host sends and receives all that an all-reduce moves.
@@ -180,7 +180,9 @@ def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
     """Code, recipe, data and vocabulary are equal everywhere, and what they are here."""
-    for host in filter(lambda one: one.holds_desk, facts.hosts):  # its events would come to itself
+    for host in filter(
+        lambda one: one.shares_run_directory, facts.hosts
+    ):  # its events would come to itself
         found = f"its folder, {wanted.host(host.host).folder}, is where the run is kept here"
         remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere with --runs"
         yield _fail("same files", host.host, found, remedy)
@@ -460,14 +462,14 @@ def _unknown(check: str, host: str = "") -> Finding:
 
 
 def _nothing_wrong(check: str, well: str, facts: ClusterFacts) -> Finding:
-    """Of hosts that do not answer nothing is known, and so nothing is said to be right."""
+    """Nothing is wrong as far as known: there are no data from hosts that do not answer."""
     if not facts.unreachable:
         return Finding(check, "ok", "", well)
     return Finding(check, "ok", OTHERS, well) if facts.hosts else _unknown(check)
 
 
 def _claimed(facts: ClusterFacts, pair: PairFacts) -> float:
-    """Bytes a second that the slower card of a pair claims; 0 where one claims nothing."""
+    """Bytes a second that the slower card of a pair claims; 0 if one claims nothing."""
     cards = [host.interface for host in facts.hosts if host.host in pair.hosts]
     speeds = [(card.speed_bits_per_s or 0.0) if card else 0.0 for card in cards]
     return min(speeds, default=0.0) / 8

@@ -38,7 +38,7 @@ class Parcel:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """Bytes of all files together."""
         return sum(
             len(content) if isinstance(content, bytes) else content.stat().st_size
             for content in self.files.values()
@@ -49,7 +49,7 @@ class Parcel:
         return receive_command(host, self.place, str(len(self.files)))
 
     def send(self, host: Host) -> bool:
-        """Bring it to the host; False where it was there. Raises MachineError."""
+        """Bring it to the host; False if it was there. Raises MachineError."""
         with (
             tempfile.TemporaryFile() as errors,
             ssh.start(host, self.command(host), stderr=errors.fileno()) as process,

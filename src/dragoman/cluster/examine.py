@@ -107,7 +107,7 @@ def marked(directory: Path) -> Iterator[str]:
     Whoever sees it elsewhere sees the same directory: paths and numbers of files do not tell that
     where machines share a disk.
     """
-    path = directory / f".desk-{secrets.token_hex(8)}"
+    path = directory / f".controller-{secrets.token_hex(8)}"
     try:
         with disk_errors_named(directory):
             path.touch()
@@ -151,13 +151,13 @@ def _ask(
             for host, values in zip(asked, in_order(asked, said), strict=True)
         ]
         ahead = {host.name: _ahead_s(team, host) for host in asked}
-    # Of two hosts that disagree this machine's own clock tells which is wrong; it may itself be.
+    # If two hosts disagree, this machine's own clock decides; it may itself be wrong.
     usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
     return [one.model_copy(update={"clock_offset_s": ahead[one.host] - usual}) for one in found]
 
 
 def _ahead_s(team: Team, host: Host) -> float:
-    """Of this machine's clock, by the answer that took the least time."""
+    """Seconds that a host's clock is ahead of ours, by the answer that took the least time."""
     answers = []
     for _ in range(_CLOCK_QUESTIONS):
         asked = time.time()
@@ -242,7 +242,7 @@ def _broke_off(team: Team, message: Message) -> str:
 
 
 def _network(found: ProbeResult, hosts: Hosts) -> dict[str, Any]:
-    """What the probe found, in the names of the hosts; nothing where it came to no end."""
+    """What the probe found, in the names of the hosts; nothing if it came to no end."""
     names = dict(enumerate(host.name for host in hosts.host))
     pairs = tuple(
         PairFacts(

@@ -40,15 +40,15 @@ class HostFacts(Section):
     """Those of them on which a matrix product came out right."""
     cpu_cores: int
     versions: dict[str, str | None]
-    """Of python, torch, dragoman, ...; None where it is not installed."""
+    """Versions of python, torch, dragoman, ...; None if it is not installed."""
     digests: dict[str, str | None]
-    """sha256 of code, recipe, data and vocabulary; None where it is not there."""
-    holds_desk: bool = False
-    """Whether its directory of the run is the very one in which the desk keeps it."""
+    """sha256 of code, recipe, data and vocabulary; None if it is not there."""
+    shares_run_directory: bool = False
+    """Whether its directory of the run is the very one in which the controller keeps it."""
     clock_offset_s: float | None = None
     """Ahead of what most hosts, and the machine that asks them, say."""
     interface: InterfaceFacts | None = None
-    """None where no interface routes to the peers."""
+    """None if no interface routes to the peers."""
     name_resolves_to: tuple[str, ...] = ()
     """Addresses that its own hostname stands for there."""
     shared_memory_bytes: int
@@ -97,8 +97,8 @@ class ClusterFacts(Section):
     all_reduce_bytes_per_s: float | None = None
     """Payload a second through each interface in an all-reduce over all hosts."""
     diloco_weight_s: float | None = None
-    """Of the slowest host: what DiLoCo does with a weight from one synchronisation to the next;
-    with one rank a host, whose neighbours rest."""
+    """Seconds that DiLoCo takes for a weight from one synchronisation to the next, on the slowest
+    host, measured with one rank a host."""
 
     @property
     def ways(self) -> list[Way]:

@@ -48,7 +48,7 @@ HOSTS_FILE: Final = "hosts.json"
 _SUFFIXES: Final = (".toml", ".tml", ".json", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".txt")
 """No host's name ends in these: one that does is a file's, and may be mistyped."""
 MOST_PRICE: Final = 1e9
-"""Of a host for an hour; what is beyond it is a slip."""
+"""Most that a host may cost an hour; more is a typing mistake."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
 _PATH: Final = r"^[\w./][\w./+@ -]*$"
 _INLINE: Final = re.compile(
@@ -84,7 +84,7 @@ class HostDefaults(Section):
     """What is between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
     peer to peer), or a measured rate such as 200GB/s; what is usual for the kind if not set."""
     price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
-    """Of the whole machine, in the file's currency."""
+    """Price of the whole machine, in the file's currency."""
     python: str = Field(default=".dragoman/venv/bin/python", pattern=_PATH, max_length=1000)
     """A Python there that has torch; relative to the home of `user`. `dragoman setup` makes it."""
     folder: str = Field(default=".dragoman", pattern=_PATH, max_length=1000)
@@ -123,7 +123,7 @@ class Hosts(Section):
 
     @property
     def price_per_hour(self) -> float | None:
-        """Of all of them together; None where the price of one is not known."""
+        """Price of all hosts together; None if the price of one is not known."""
         prices = [host.price_per_hour for host in self.host if host.price_per_hour is not None]
         return sum(prices) if len(prices) == len(self.host) else None
 
@@ -149,16 +149,16 @@ def _is_file(text: str) -> bool:
 def record_hosts(run: Path, hosts: Hosts) -> None:
     """Write down what a run is trained on, for `recorded_hosts`.
 
-    Raises MachineError where the run's directory cannot be written to; what was there stays.
+    Raises MachineError if the run's directory cannot be written to; what was there stays.
     """
     with disk_errors_named(run):
         write_whole(run / HOSTS_FILE, hosts.model_dump_json(indent=1))
 
 
 def recorded_hosts(run: Path) -> Hosts | None:
-    """The hosts that a run was last trained on; None where it was trained here.
+    """The hosts that a run was last trained on; None if it was trained here.
 
-    Raises CheckpointError where the record is there and cannot be read.
+    Raises CheckpointError if the record is there and cannot be read.
     """
     file = run / HOSTS_FILE
     try:

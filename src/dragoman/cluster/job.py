@@ -52,21 +52,21 @@ class Job:
 
     @classmethod
     def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
-        """Send every host its share and let it knock at the others' doors.
+        """Send every host its share and let it try to reach the others.
 
-        Raises MachineError where a host is not there, or slower than two minutes, or where the
+        Raises MachineError if a host is not there, or slower than two minutes, or where the
         store is not on the first host as this machine knows it.
         """
         for name, request in requests.items():
             team.agents[name].tell("work", request=request.model_dump(mode="json"))
         ready = team.each("ready", timeout_s=_MEET_S)
         for name in requests:
-            doors = [
-                (requests[other].address, values["door"])
+            peers = [
+                (requests[other].address, values["test_port"])
                 for other, values in ready.items()
                 if other != name
             ]
-            team.agents[name].tell("reach", doors=doors)
+            team.agents[name].tell("reach", peers=peers)
         reached = team.each("reached", timeout_s=_MEET_S)
         first, request = next(iter(requests.items()))
         store = ready[first]["store"]

@@ -38,7 +38,7 @@ def remember(hosts: Hosts, facts: ClusterFacts) -> None:
 
 
 def recall(hosts: Hosts) -> Measured | None:
-    """The last measurement of these hosts; None where there is none that can be read."""
+    """The last measurement of these hosts; None if there is none that can be read."""
     try:
         return Measured.model_validate_json(_path(hosts).read_bytes())
     except (OSError, ValidationError):

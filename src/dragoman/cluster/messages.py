@@ -29,16 +29,16 @@ class Time(Section):
 
 
 class Ready(Section):
-    """The host has its share. store: `address:port/token`, of the first host alone. door: a port at
-    which the others may knock."""
+    """The host has its share. store: `address:port/token`, of the first host alone. test_port: a
+    port to which the others connect once, to learn whether they reach this host."""
 
     say: Literal["ready"]
     store: str
-    door: Port
+    test_port: Port
 
 
 class Reached(Section):
-    """It has knocked at the others' doors. closed: address:port of those that it cannot reach."""
+    """It has tried the others' ports. closed: address:port of those that it cannot reach."""
 
     say: Literal["reached"]
     closed: tuple[str, ...]

@@ -54,7 +54,7 @@ class Place:
     ) -> Self:
         """From an ADDRESS:PORT and, where the rest is None, from what the scheduler says.
 
-        Raises ConfigError where that is not enough.
+        Raises ConfigError if that is not enough.
         """
         match = _ENDPOINT.fullmatch(at)
         if match is None or not 0 < int(match["port"]) < 1 << 16:
@@ -84,7 +84,7 @@ def met(place: Place, *, wait_s: float) -> Iterator[Share]:
     """This machine's share; inside the block the store is there.
 
     wait_s: how long the first machine may take to get here, with a corpus to prepare before.
-    Raises MachineError where the address is not the first machine's own, or nobody answers.
+    Raises MachineError if the address is not the first machine's own, or nobody answers.
     """
     address = _resolved(place.host)
     if place.nodes > 1 and ipaddress.ip_address(address).is_loopback:
@@ -121,7 +121,7 @@ def met(place: Place, *, wait_s: float) -> Iterator[Share]:
 def opened_store(address: str, *, port: int = 0) -> Iterator[int]:
     """A store that listens on this address alone while the block runs; yields its port.
 
-    port: a free one is chosen where it is 0. Raises MachineError where it cannot listen there.
+    port: a free one is chosen where it is 0. Raises MachineError if it cannot listen there.
     """
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store", address, str(port)]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as store:

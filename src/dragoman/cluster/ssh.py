@@ -41,7 +41,7 @@ SET_UP: Final = "run dragoman setup --hosts, or name its python in hosts.toml"
 BEGIN: Final = "dragoman-begins-here"
 _MOST_GREETING_BYTES: Final = 1 << 20
 _MOST_OUTPUT_BYTES: Final = 4 << 20
-"""Of one command. The longest output of ours is a list of some thousand checkpoints."""
+"""Most output of one command. Our longest is a list of some thousand checkpoints."""
 _MOST_ERROR_BYTES: Final = 1 << 16
 """What is read of a host's standard error: an error of ours is a traceback at most."""
 _LONGEST_REASON: Final = 1000
@@ -93,7 +93,7 @@ def how_to_log_in(host: Host) -> str:
 def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
     """Start a program on the host; its standard input and output are pipes.
 
-    Raises MachineError where there is no ssh here.
+    Raises MachineError if there is no ssh here.
     """
     try:
         process = subprocess.Popen(

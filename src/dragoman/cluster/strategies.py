@@ -233,7 +233,7 @@ class Prediction:
     strategy: none, plain, sync, accum, diloco or powersgd; `label` says it with its numbers.
     step_s: seconds of a step; compute_s: of it without any network. wire_bytes: through each
     host's interface, each direction, averaged over steps. every: micro-batches or local steps
-    from one synchronisation to the next. num_fragments: 0 where nothing is streamed. delay: local
+    from one synchronisation to the next. num_fragments: 0 if nothing is streamed. delay: local
     steps that go on while a fragment is on its way.
     """
 

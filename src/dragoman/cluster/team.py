@@ -1,4 +1,4 @@
-"""The desk's end of the agents: one ssh connection a host, and what is said over them."""
+"""The controller's end of the agents: one ssh connection a host, and what is said over them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from dragoman.cluster.messages import MESSAGES
 
 _STAY_EVERY_S: Final = 1.0
 _LONGEST_LINE_BYTES: Final = 8 << 20
-"""Of what an agent says. The longest are 1 MiB of events, which JSON escapes once more."""
+"""Longest line of an agent. The longest are 1 MiB of events, which JSON escapes once more."""
 _MOST_WAITING_BYTES: Final = 32 << 20
-"""Of what one agent said and nobody has taken: hours of events, while a terminal stands still."""
+"""Most that an agent said and nobody has taken: hours of events, if a terminal stands still."""
 _MESSAGE_BYTES: Final = 1 << 10
 """What even the shortest message takes in memory, about."""
 _END_S: Final = 10.0
@@ -53,8 +53,8 @@ DONE: Final = "done"
 def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
     """What runs on a host as an agent, of the code with this digest."""
     place = f"PYTHONPATH={host.folder}/{code_place(code)}"
-    # Without -P a folder named like a package in the user's home could take its place. Of bytecode
-    # for which a full disk has no room Python 3.11 keeps a part, and no later start succeeds.
+    # Without -P a folder named like a package in the user's home could take its place. If a full
+    # disk has no room for bytecode, Python 3.11 keeps a part of it, and no later start succeeds.
     settings = [place, "PYTHONDONTWRITEBYTECODE=1"]
     return [
         *("env", *settings, host.python, "-P", "-m", "dragoman.cluster.agent"),
@@ -205,7 +205,7 @@ class Team:
             agent.tell(do, **values)
 
     def next(self, timeout_s: float) -> Message | None:
-        """What is said next, by any of them; None where nothing is for so long."""
+        """What is said next, by any of them; None if nothing is for so long."""
         with contextlib.suppress(queue.Empty):
             message = self.inbox.get(timeout=max(0.0, timeout_s))
             self.agents[message.host].taken(message)
@@ -220,7 +220,7 @@ class Team:
             self._over.wait(_STAY_EVERY_S)
 
     def each(self, what: str, *, timeout_s: float) -> dict[str, Mapping[str, Any]]:
-        """What every agent says of this kind, by host; raises MachineError where one does not."""
+        """What every agent says of this kind, by host; raises MachineError if one does not."""
         heard: dict[str, Mapping[str, Any]] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
@@ -241,7 +241,7 @@ class Team:
         return heard
 
     def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
-        """All that is said until every agent is done or gone; None where a tick passed in silence.
+        """All that is said until every agent is done or gone; None if a tick passed in silence.
 
         An agent that is gone after it was done is not told of.
         """

@@ -21,15 +21,20 @@ from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.cluster.agent.facts import vocabulary_digest
 from dragoman.cluster.agent.spool import prefix_digest
-from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
+from dragoman.cluster.checkpoints import (
+    CHECKPOINTS,
+    CheckpointTransfer,
+    RunOnHosts,
+    newest_checkpoint,
+)
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
-from dragoman.cluster.crew import Crew
 from dragoman.cluster.examine import compare_files, examine_hosts, marked, on_each
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.job import Job, shares
 from dragoman.cluster.measured import remember
+from dragoman.cluster.members import Members
 from dragoman.cluster.team import Team
 from dragoman.cluster.watch import (
     BrokenOffError,
@@ -91,26 +96,26 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     save, and all go on together.
 
     listeners: they see the events of rank 0. tell: what is being done, for people.
-    Raises NotFitError, BrokenOffError where it breaks off again and again without a checkpoint in
-    between, InterruptedRunError where the user stopped it, and what the workers raise.
+    Raises NotFitError, BrokenOffError if it breaks off again and again without a checkpoint in
+    between, InterruptedRunError if the user stopped it, and what the workers raise.
     """
     with stop_requests() as requests:
         if not (run.path / HOSTS_FILE).exists():
             record_hosts(run.path, run.hosts)  # `resume` goes there once they are put right
         code = _examined(run, tell=tell)
         record_hosts(run.path, run.hosts)  # in place of those it was on, now that these are fit
-        crew, tries, reached, begun = Crew(run.hosts), 0, -1, False
+        members, tries, reached, begun = Members(run.hosts), 0, -1, False
         while True:
-            remote = RunOnHosts(run.path, crew.present, code)
-            there = replace(run, hosts=crew.present)
+            remote = RunOnHosts(run.path, members.present, code)
+            there = replace(run, hosts=members.present)
             severity: str = "error"
             try:
-                _train_once(there, remote, crew, requests, listeners, tell=tell)
+                _train_once(there, remote, members, requests, listeners, tell=tell)
                 return
             except HostsReturnedError as error:
                 cause, severity = str(error), "info"
             except NotFitError as error:
-                if not begun or not crew.dismiss(error.hosts):
+                if not begun or not members.exclude(error.hosts):
                     raise
                 cause = f"{error}; left out from now on"
             except MachineError as error:
@@ -128,7 +133,7 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
             _write_alert(run.path, listeners, severity=severity, cause=cause, remedy=goes_on)
             if severity == "error":
                 time.sleep(_BREATH_S)
-            crew.muster(tell=tell)
+            members.find_present(tell=tell)
 
 
 def _examined(run: HostRun, *, tell: Tell) -> str:
@@ -149,7 +154,7 @@ def _require_fit(facts: ClusterFacts, wanted: Wanted) -> None:
 def _train_once(
     run: HostRun,
     remote: RunOnHosts,
-    crew: Crew,
+    members: Members,
     requests: StopRequests,
     listeners: Sequence[EventListener],
     *,
@@ -160,11 +165,11 @@ def _train_once(
         facts = compare_files(run.hosts, code=remote.code, run=remote.place, mark=mark)
     digests = digests_here(run.path, run.prepared) | {"code": remote.code}
     _require_fit(facts, Wanted(run.hosts, needed_bytes=0, digests=digests))
-    with Courier(remote) as courier:
+    with CheckpointTransfer(remote) as transfer:
         try:
-            _work(run, courier, facts, crew, listeners, requests)
+            _work(run, transfer, facts, members, listeners, requests)
         finally:
-            bring_back(courier, requests, tell=tell)
+            bring_back(transfer, requests, tell=tell)
 
 
 def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
@@ -185,7 +190,7 @@ def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
 
 
 def digests_here(run: Path, prepared: Path) -> dict[str, str]:
-    """Of what a run's hosts must have, as it is on this machine."""
+    """Digests of what a run's hosts must have, as it is on this machine."""
     return {
         "recipe": file_sha256(run / "recipe.toml"),
         "vocabulary": vocabulary_digest(run),
@@ -207,13 +212,13 @@ def parcels_of(run: HostRun, remote: RunOnHosts) -> list[Parcel]:
 
 def _work(
     run: HostRun,
-    courier: Courier,
+    transfer: CheckpointTransfer,
     facts: ClusterFacts,
-    crew: Crew,
+    members: Members,
     listeners: Sequence[EventListener],
     requests: StopRequests,
 ) -> None:
-    remote = courier.run
+    remote = transfer.run
     work = {
         name: request.model_copy(
             update={
@@ -229,10 +234,10 @@ def _work(
     }
     with ExitStack() as stack:
         stack.enter_context(requests.deferred())
-        record = Record(run.path / "events", listeners, courier)
+        record = Record(run.path / "events", listeners, transfer)
         team = stack.enter_context(Team(run.hosts.host, code=remote.code, verb="work"))
         Job.gather(team, work).begin()
-        returned = stack.enter_context(crew.looked_for())
+        returned = stack.enter_context(members.looked_for())
         Watch(team, requests, record, returned).until_over(run.path)
 
 
@@ -251,19 +256,19 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
     return had
 
 
-def bring_back(courier: Courier, requests: StopRequests, *, tell: Tell) -> None:
+def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Tell) -> None:
     """Checkpoints and logs of every host that still answers; a signal of the user ends it.
 
     Raises InterruptedRunError then, which says where the rest is.
     """
-    run = courier.run
+    run = transfer.run
     try:
         tell("bringing checkpoints and logs here; Ctrl-C leaves them on the hosts")
-        courier.finish()
+        transfer.finish()
     except InterruptedRunError as error:
         with requests.deferred():
-            courier.give_up()
-        what, where = courier.newest, run.hosts.host[:1]
+            transfer.give_up()
+        what, where = transfer.newest, run.hosts.host[:1]
         if not what or (run.path / CHECKPOINTS / what).is_dir():
             what, where = "what has not come", run.hosts.host
         names = ", ".join(host.name for host in where)

@@ -3,7 +3,7 @@
     python -c 'exec(...)' DIRECTORY NUM_FILES < archive
 
 It says `have` where the directory exists, else `want`, and reads a tar archive of so many files.
-The desk reads archives of hosts with the same function. Only the standard library is used.
+The controller reads archives of hosts with the same function. Only the standard library is used.
 """
 
 import os

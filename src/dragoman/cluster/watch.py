@@ -15,7 +15,7 @@ from typing import Final
 
 from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import disk_errors_named, open_to_append, write_whole
-from dragoman.cluster.checkpoints import Courier
+from dragoman.cluster.checkpoints import CheckpointTransfer
 from dragoman.cluster.team import DONE, GONE, Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError
 from dragoman.telemetry.events import (
@@ -30,7 +30,7 @@ from dragoman.telemetry.events import (
 
 _SAVE_S: Final = 60.0
 """How long workers may save and end after they were asked to, before they are killed."""
-_MOURN_S: Final = 5.0
+_OTHER_FAILURES_S: Final = 5.0
 """How long after one host's failure those of the others are waited for, to name the cause."""
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED: Final = InterruptedRunError.exit_code
@@ -53,13 +53,13 @@ class Record:
     """
 
     def __init__(
-        self, directory: Path, listeners: Sequence[EventListener], courier: Courier
+        self, directory: Path, listeners: Sequence[EventListener], transfer: CheckpointTransfer
     ) -> None:
         directory.mkdir(exist_ok=True)
         self._directory = directory
         self._listeners = listeners
-        self._courier = courier
-        run = courier.run
+        self._transfer = transfer
+        run = transfer.run
         self._ranks = {
             (host.name, f"rank-{rank:04d}.jsonl"): rank
             for host in run.hosts.host
@@ -69,7 +69,7 @@ class Record:
     def append(self, host: str, name: str, text: str) -> None:
         """Take over whole lines of one file.
 
-        Raises MachineError where the host has no rank of this file, and where the disk is full.
+        Raises MachineError if the host has no rank of this file, and where the disk is full.
         """
         rank = self._ranks.get((host, name))
         if rank is None:
@@ -100,7 +100,7 @@ class Record:
             with disk_errors_named(self._directory):
                 write_whole(self._directory.parent / "environment.json", text)
         if event.kind == CheckpointWritten.kind:
-            self._courier.want(Path(event.payload["path"]).name)
+            self._transfer.want(Path(event.payload["path"]).name)
 
 
 @dataclass(slots=True)
@@ -125,8 +125,8 @@ class Watch:
         for message in self.team.until_done(tick_s=0.2):
             if message is not None:
                 self._see(message)
-            self._heed_user()
-            self._heed_returned()
+            self._obey_user()
+            self._make_room()
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
                 self.team.tell_all("kill")
@@ -166,16 +166,16 @@ class Watch:
         if not self.failures:
             # Those that wait for the failed one in a collective will not heed a request to stop.
             self.team.tell_all("stop")
-            self._kill_at = time.monotonic() + _MOURN_S
+            self._kill_at = time.monotonic() + _OTHER_FAILURES_S
         self.failures.append((_WEIGHTS[weight], len(self.failures), error))
 
-    def _heed_user(self) -> None:
+    def _obey_user(self) -> None:
         if self.requests.count > self._told:
             self.team.tell_all("kill" if self.requests.count > 1 else "stop")
             self._told = self.requests.count
             self._kill_at = min(self._kill_at, time.monotonic() + _SAVE_S)
 
-    def _heed_returned(self) -> None:
+    def _make_room(self) -> None:
         if not self._making_room and not self.failures and not self._told and self.returned():
             self._making_room = True
             self.team.tell_all("stop")

@@ -52,7 +52,7 @@ def distinct_keys(keys: Keys, *, first_ordinal: int) -> Keys:
 
 
 def repeated(keys: Keys) -> NDArray[np.bool_]:
-    """True where an earlier key is equal."""
+    """True if an earlier key is equal."""
     order = np.argsort(keys, kind="stable")
     is_repeated = np.zeros(len(keys), dtype=np.bool_)
     is_repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]

@@ -14,7 +14,7 @@ from dragoman.distributed.gradient_sync import GradientSync, Stopwatch
 from dragoman.distributed.host_sum import HostSum, Wait
 
 FIRST_BUCKET_BYTES: Final = 2**20
-"""Of fp32 gradients; the first part is small, so that it leaves early."""
+"""Bytes of fp32 gradients in the first part; it is small, so that it leaves early."""
 BUCKET_BYTES: Final = 25 * 2**20
 """Gradients leave in parts of about this size while backward goes on, as PyTorch's do."""
 

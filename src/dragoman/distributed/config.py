@@ -32,9 +32,9 @@ class DilocoConfig(Section):
     outer: Literal["adam", "sgd"] = "adam"
     """`adam` takes gradients of all hosts together; `sgd` by how much each has moved (DiLoCo)."""
     outer_learning_rate: float = Field(default=1.0, gt=0.0)
-    """Of `sgd`; 1.0 without momentum is the plain mean of the hosts' weights."""
+    """Learning rate of `sgd`; 1.0 without momentum is the plain mean of the hosts' weights."""
     outer_momentum: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Of `sgd`: Nesterov's."""
+    """Nesterov momentum of `sgd`."""
 
     @model_validator(mode="after")
     def _fragments_fit(self) -> Self:

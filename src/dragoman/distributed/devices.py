@@ -22,7 +22,7 @@ def usable(index: int) -> bool:
 
 
 def nccl_version() -> str | None:
-    """Of the library that torch has loaded, which need not be that of its package; None if none."""
+    """Version of the library that torch has loaded, not of its package; None if there is none."""
     if not dist.is_nccl_available():
         return None
     version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]

@@ -87,7 +87,7 @@ class GradientSync(ABC):
     ) -> None:
         """Go on from a checkpoint of `step`, whose weights and optimizer are in place by now.
 
-        own: None where the ranks are not those that wrote it; each goes on as well as it can.
+        own: None if the ranks are not those that wrote it; each goes on as well as it can.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -47,7 +47,7 @@ _SECONDS_TO_SAVE: Final = 60.0
 """How long workers may go on when torchrun itself was killed."""
 _SECONDS_TO_MEET: Final = 300
 """How long torchrun waits for those of the other hosts."""
-_SECONDS_TO_MOURN: Final = 5.0
+_OTHER_FAILURES_S: Final = 5.0
 """Torchrun may wait for a store that is out of reach, for minutes after its workers were killed."""
 _HUNG_AFTER_S: Final = 60.0
 """A worker of which no thread has run for so long is stopped, or its machine thrashes."""
@@ -114,11 +114,11 @@ def launch_workers(
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
-    share: where these are only a part of the run's ranks; None where they are all.
+    share: where these are only a part of the run's ranks; None if they are all.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
-    Raises WorkerError with the error of the first worker that failed, HungWorkerError where one
-    gave no sign of life for `hung_after_s` and was killed, InterruptedRunError where a signal came
-    before a worker could do anything about it, TrainingError where a worker died without a word.
+    Raises WorkerError with the error of the first worker that failed, HungWorkerError if one
+    gave no sign of life for `hung_after_s` and was killed, InterruptedRunError if a signal came
+    before a worker could do anything about it, TrainingError if a worker died without a word.
     """
     log_path = launch_log(run_directory, share.number if share else None)
     log_path.parent.mkdir(exist_ok=True)
@@ -263,7 +263,7 @@ def _wait(
     torchrun: subprocess.Popen[bytes], meeting: Path, relay: _SignalRelay, hung_after_s: float
 ) -> int | None:
     """Until torchrun has ended; returns the rank that was killed because it hung, if any."""
-    pulses, hung, left_s = Pulses(meeting), None, _SECONDS_TO_MOURN
+    pulses, hung, left_s = Pulses(meeting), None, _OTHER_FAILURES_S
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             torchrun.wait(PULSE_EVERY_S)

@@ -33,7 +33,7 @@ class Packing(ABC):
 
     @property
     def block_bytes(self) -> int:
-        """Of a block with its scale."""
+        """Bytes of a block with its scale."""
         return self.codes_bytes + _SCALE_BYTES
 
     def packed(self, parts: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def packed_all_reduce(
 
 
 def packed_bytes(num_elements: int, num_ranks: int, packing: Packing) -> int:
-    """Of so many numbers with their scales, a whole number of blocks for each rank."""
+    """Bytes of so many numbers with their scales, a whole number of blocks for each rank."""
     whole, rest = divmod(num_elements, _piece_size(num_ranks))
     size = whole * _piece_size(num_ranks) + num_ranks * _part_size(rest, num_ranks)
     return size // BLOCK * packing.block_bytes

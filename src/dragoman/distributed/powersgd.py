@@ -96,7 +96,7 @@ class PowersgdSync(GradientSync):
             one.weight.grad = gradient.view_as(one.weight)
 
     def _sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Of each over all ranks, in one collective."""
+        """The sum of each over all ranks, in one collective."""
         if not tensors:
             return []
         flat = torch.cat([tensor.flatten() for tensor in tensors])

@@ -84,7 +84,7 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
             dist.send(note, other)
 
     def both_ways(payload: torch.Tensor) -> None:
-        # Of two ranks each sends as many bytes as there are. Two plain sends would take turns:
+        # Each of the two ranks sends as many bytes as there are. Two plain sends would take turns:
         # Gloo announces what it wants to receive behind what it is sending.
         dist.all_reduce(payload, group=group)
 

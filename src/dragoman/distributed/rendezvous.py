@@ -39,7 +39,7 @@ class StoreAddress:
 
     @classmethod
     def of_this_process(cls) -> Self | None:
-        """None where all processes of the run are on this machine."""
+        """None if all processes of the run are on this machine."""
         text = os.environ.get(STORE_VARIABLE)
         return None if text is None else cls.parse(text)
 

@@ -40,7 +40,7 @@ class Standing:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None where it is no standing of this version."""
+        """None if it is no standing of this version."""
         try:
             values = json.loads(text)
             return cls(
@@ -51,7 +51,7 @@ class Standing:
 
 
 class Board(Protocol):
-    """Where ranks write and read. OSError or RuntimeError where it is out of reach."""
+    """Where ranks write and read. OSError or RuntimeError if it is out of reach."""
 
     def write(self, rank: int, standing: Standing) -> None:
         """Replace what this rank wrote before."""

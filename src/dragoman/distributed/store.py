@@ -21,7 +21,7 @@ _TIMEOUT: Final = timedelta(minutes=5)
 def serve(address: str, *, port: int = 0) -> TCPStore:
     """A store that listens on this address alone, as long as it is referred to.
 
-    port: a free one where it is 0. Raises OSError where it cannot listen there.
+    port: a free one where it is 0. Raises OSError if it cannot listen there.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, port), family=family)

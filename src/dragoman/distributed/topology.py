@@ -91,7 +91,7 @@ def ring_all_reduce_bytes(payload_bytes: int, world_size: int) -> int:
 def interface_bytes(interface: str) -> InterfaceBytes:
     """The kernel's counters of one interface, headers included.
 
-    Raises FileNotFoundError where there is no such interface.
+    Raises FileNotFoundError if there is no such interface.
     """
     return InterfaceBytes(
         received=interface_number(interface, "statistics/rx_bytes"),

@@ -88,7 +88,7 @@ def join_world() -> Iterator[World]:
     The device is the GPU of the local rank where the machine has GPUs, else the CPU. No rank leaves
     before all have come to the end of the block: torchrun kills those that are left behind.
 
-    Raises MachineError where there are more ranks than GPUs.
+    Raises MachineError if there are more ranks than GPUs.
     """
     rank = int(os.environ.get("RANK", 0))
     world_size = int(os.environ.get("WORLD_SIZE", 1))

@@ -21,7 +21,7 @@ class Score:
 
     value: 0 to 100, more is better.
     low, high: 95% confidence interval of sacreBLEU's bootstrap (Koehn 2004): the mean over the
-        resamples less and plus half the width of their middle 95%; None where none was made.
+        resamples less and plus half the width of their middle 95%; None if none was made.
     signature: the metric's name and sacreBLEU's signature, version included.
     """
 
@@ -45,7 +45,7 @@ def bleu(
     """Corpus BLEU (Papineni et al. 2002; Post 2018) of detokenised text, tokenised by 13a.
 
     bootstrap_samples: resamples behind the interval; below 2 there is none.
-    Raises CorpusError where the two differ in length or are empty.
+    Raises CorpusError if the two differ in length or are empty.
     """
     return _score(BLEU(lowercase=lowercase), hypotheses, references, bootstrap_samples)
 

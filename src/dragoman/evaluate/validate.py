@@ -71,8 +71,8 @@ class ValidationData:
 class Validation:
     """The result of one validation, the same on every rank.
 
-    Losses are nats per target token without smoothing, dropout off; None where not measured.
-    scores: by the names of METRICS; empty where nothing was decoded.
+    Losses are nats per target token without smoothing, dropout off; None if not measured.
+    scores: by the names of METRICS; empty if nothing was decoded.
     """
 
     dev_loss: float
@@ -172,7 +172,7 @@ def mean_loss(
     """Nats per target token over these pairs, dropout off, without smoothing; on every rank.
 
     batch_tokens: rows times the longest side of a batch. Raises CorpusError without pairs, and
-    GivenUpError where a signal asks to stop.
+    GivenUpError if a signal asks to stop.
     """
     if not len(indices):
         raise CorpusError("no pairs to measure the loss on", remedy="give the split some text")
@@ -203,7 +203,7 @@ def translate_corpus(
 
     subwords: of the source and of the target. sources: text normalised as the training text was.
     A line of more than max_source_pieces is translated in parts; an empty one stays empty.
-    Raises GivenUpError where a signal asks to stop training.
+    Raises GivenUpError if a signal asks to stop training.
     """
     source_subword, target_subword = subwords
     chunks_of_lines = [
@@ -239,7 +239,7 @@ def _gather_whole(world: World, own: Any) -> list[Any]:
 def read_lines(path: Path) -> list[str]:
     """Lines of a text file, ended by newlines alone; a carriage return before one belongs to it.
 
-    Raises CorpusError where the file cannot be read, is not UTF-8 or holds nothing.
+    Raises CorpusError if the file cannot be read, is not UTF-8 or holds nothing.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")  # passes over a byte order mark

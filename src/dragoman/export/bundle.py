@@ -149,7 +149,7 @@ class Bundle:
             ) from error
 
     def subwords(self) -> tuple[Subword, Subword]:
-        """Of the source and of the target."""
+        """The subword models of the source and of the target."""
         source, target = (Subword.load(self.path / name) for name in VOCABULARIES)
         return source, target
 
@@ -194,7 +194,7 @@ class Bundle:
 
 
 def _check_kinds_of_files(path: Path) -> None:
-    """Raises CheckpointError where anything but regular files and folders lies in a bundle.
+    """Raises CheckpointError if anything but regular files and folders lies in a bundle.
 
     Libraries open files by names of their own, and would wait for a pipe or read a device.
     """

@@ -26,7 +26,7 @@ from dragoman.model.config import (
 )
 
 _BATCH_BYTES: Final = 50_400_000
-"""Of the decoder's own keys and values for the cells of one batch: 2,048 of Transformer-base."""
+"""Bytes of the decoder's keys and values for the cells of one batch: 2,048 of Transformer-base."""
 _KEY_AND_VALUE_BYTES: Final = 2 * 4
 BATCH_SCORES: Final = 1_250_000
 """Rows x beam x vocabulary of one batch, at most: each step makes so many floats, several times
@@ -115,7 +115,7 @@ class CTranslate2Engine:
         """threads: cores to use, one batch on each; all of this process where it is None.
         batch_cells: rows x longest source x beam of one batch, at most.
 
-        Raises MachineError where CTranslate2 is not installed, CheckpointError where it cannot
+        Raises MachineError if CTranslate2 is not installed, CheckpointError if it cannot
         read the model.
         """
         try:
@@ -188,7 +188,7 @@ class CTranslate2Engine:
     def log_probabilities(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[list[float]]:
-        """Of each piece of given translations and of their end, in nats."""
+        """Log probabilities of each piece of given translations and of their end, in nats."""
         results = self._translator.score_batch(
             [[self._source_pieces[piece] for piece in source] for source in sources],
             [[self._target_pieces[piece] for piece in target] for target in targets],

@@ -226,7 +226,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
 
 
 def _sentences(job: _Job) -> list[str]:
-    """Up to NUM_SENTENCES that the model takes in one go; CorpusError where there are none."""
+    """Up to NUM_SENTENCES that the model takes in one go; CorpusError if there are none."""
     file = job.request.sentences
     if file is None:
         try:

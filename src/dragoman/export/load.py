@@ -52,7 +52,7 @@ def load_translation_model(
 ) -> TranslationModel:
     """The model of a bundle, or the models of some checkpoints of a run.
 
-    Raises CheckpointError where it is neither, damaged, or a bundle for CTranslate2.
+    Raises CheckpointError if it is neither, damaged, or a bundle for CTranslate2.
     """
     if not is_bundle(path):
         return TranslationModel.load(RunDirectory.open(path), checkpoints, world)
@@ -75,7 +75,7 @@ def load_translation_model(
 
 
 def fill_from(file: Path, model: nn.Module) -> None:
-    """Put the weights of a file into a model; raises CheckpointError where they are of another."""
+    """Put the weights of a file into a model; raises CheckpointError if they are of another."""
     copy_named(read_weights(file), dict(model.named_parameters()), place=file)
 
 
@@ -96,7 +96,7 @@ class Origin:
     def open(cls, path: Path) -> Origin:
         """The model of a bundle, a Hugging Face export of ours, or a run's best checkpoint.
 
-        Raises CheckpointError where it is none of these, damaged, or has no weights to train on.
+        Raises CheckpointError if it is none of these, damaged, or has no weights to train on.
         """
         if not is_bundle(path):
             run = RunDirectory(path)
@@ -160,7 +160,7 @@ class Origin:
         return source, target
 
     def check_prepared(self, prepared: Path) -> None:
-        """Raises ConfigError where shards were made with another vocabulary."""
+        """Raises ConfigError if shards were made with another vocabulary."""
         if vocabulary_digests(prepared) != self.vocabularies:
             raise ConfigError(
                 f"was prepared with another vocabulary than that of {self.path}",

@@ -40,13 +40,13 @@ _CACHES: Final = ("past_keys", "past_values")
 _OPSET: Final = 17
 """The first with LayerNormalization; onnxruntime has had it since 1.12."""
 _IR_VERSION: Final = 8
-"""Of the file format, that belongs to it: the newest that older runtimes read."""
+"""Version of the file format that belongs to it: the newest that older runtimes read."""
 
 
 def write_onnx(model: Transformer, directory: Path, *, metadata: dict[str, str]) -> None:
     """Write both graphs into an existing directory.
 
-    metadata: written into both files. Raises MachineError where onnx is not installed.
+    metadata: written into both files. Raises MachineError if onnx is not installed.
     """
     onnx = _onnx_module()
     for name, graph in (
@@ -63,7 +63,7 @@ def translate_with_onnx(
 ) -> list[list[int]]:
     """Greedy translations by onnxruntime, all sources as one padded batch; ids without end.
 
-    Raises MachineError where onnxruntime is not installed.
+    Raises MachineError if onnxruntime is not installed.
     """
     try:
         import onnxruntime
@@ -96,7 +96,7 @@ def translate_with_onnx(
 
 
 def _onnx_module() -> Any:
-    """The package onnx; raises MachineError where it is not installed."""
+    """The package onnx; raises MachineError if it is not installed."""
     try:
         import onnx
     except ImportError as error:

@@ -46,7 +46,7 @@ class ModelConfig(Section):
     def num_parameters(self, *, source_vocab_size: int, target_vocab_size: int) -> int:
         """Trainable parameters of the model with these vocabularies.
 
-        Raises ValueError where `tied_embeddings` is "all" and the vocabularies differ in size.
+        Raises ValueError if `tied_embeddings` is "all" and the vocabularies differ in size.
         """
         if self.tied_embeddings == "all" and source_vocab_size != target_vocab_size:
             raise ValueError("tied_embeddings = 'all' needs one joint vocabulary")
@@ -135,7 +135,7 @@ class SearchConfig(Section):
 
 
 def check_beam_holds(num_hypotheses: int, config: SearchConfig) -> None:
-    """Raises ConfigError where more translations of a sentence are asked for than the beam has."""
+    """Raises ConfigError if more translations of a sentence are asked for than the beam has."""
     if num_hypotheses > config.beam_size:
         raise ConfigError(
             f"{num_hypotheses} translations of a sentence from a beam of {config.beam_size}",

@@ -70,7 +70,7 @@ class DecoderState:
     logits_NV: memory for the logits, used again in each step.
     num_tokens: tokens seen in each hypothesis.
     num_columns: columns written to the caches.
-    memory_mask_B11S: 0 on source tokens, -inf on padding; None where there is no padding.
+    memory_mask_B11S: 0 on source tokens, -inf on padding; None if there is no padding.
     past_mask_BWP: 0 on the columns that are the past of a hypothesis, -inf on all others.
     """
 

@@ -23,9 +23,9 @@ class Layout:
 
     num_tokens: real ones, in all rows.
     positions_N: the cell of each token inside its row, from 0.
-    cells_N: the cell of each token in the whole B x L rectangle; None where the list holds every
+    cells_N: the cell of each token in the whole B x L rectangle; None if the list holds every
         cell, so that both forms are views of the same memory.
-    real_BL: which cells hold a token; None where all do.
+    real_BL: which cells hold a token; None if all do.
     ends_R: 0, then where each row ends in a list of tokens only, (B + 1) in int32; on a GPU only,
         whose attention over such a list asks for it.
     short: whether no row of the batch, on neither side, is too long for short_attention.

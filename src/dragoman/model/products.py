@@ -69,7 +69,7 @@ def mkl_is_slow() -> bool:
 
 
 def _vendor() -> str | None:
-    """The maker of the processor as Linux names it; None where it does not."""
+    """The maker of the processor as Linux names it; None if it does not."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

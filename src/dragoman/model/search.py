@@ -68,7 +68,7 @@ def translate_batch(
         token (the mean of probabilities, as in fairseq; not of their logarithms).
     source_ids: pieces without end of sentence.
 
-    Raises ConfigError where more hypotheses are asked for than the beam holds.
+    Raises ConfigError if more hypotheses are asked for than the beam holds.
     """
     check_beam_holds(num_hypotheses, config)
     results: list[list[Hypothesis]] = [[] for _ in source_ids]
@@ -146,7 +146,7 @@ class _Search:
         length = self.open_ids_BWT.shape[2]
         ends_BC = (tokens_BC == EOS) | (self.limits_B == length)[:, None]
         self._finish(ends_BC[:, :beam_size], scores_BC, parents_BC, tokens_BC)
-        # Of the candidates at most `width` end a sentence, so that enough are left at all times.
+        # At most `width` of the candidates end a sentence, so enough are left at all times.
         next_width = min(beam_size, num_candidates - width)
         order_BW = np.argsort(ends_BC, axis=1, kind="stable")[:, :next_width]
         self._go_on(

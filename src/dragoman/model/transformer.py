@@ -235,7 +235,7 @@ class Transformer(nn.Module):
         half precision (see varlen_attention).
     compiled: whether the loss may use what torch.compile writes for it, too (see compiling).
 
-    Raises ValueError where all embeddings are tied and the vocabularies differ in size.
+    Raises ValueError if all embeddings are tied and the vocabularies differ in size.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ _LEAST_CAPABILITY: Final = (8, 0)
 _HEAD_WIDTHS: Final = (16, 32, 64, 128)
 _LONGEST_ROW: Final = 128
 _MOST_NUMBERS: Final = 128 * 64
-"""Of one head of a row: a program of short_attention has registers and memory for so many."""
+"""Most numbers of one head in a row that a program of short_attention has registers for."""
 _EVERYTHING: Final = (-1, -1)
 _THE_PAST: Final = (-1, 0)
 

@@ -36,7 +36,7 @@ class ComparisonReport:
     comparison: Comparison
 
     def write(self, directory: Path) -> list[Path]:
-        """Write comparison.html, .md and .json; raises MachineError where that cannot be."""
+        """Write comparison.html, .md and .json; raises MachineError if that cannot be."""
         texts = {
             "comparison.html": _html(self.comparison),
             "comparison.md": "\n".join(_markdown(self.comparison)) + "\n",

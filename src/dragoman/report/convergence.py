@@ -60,7 +60,7 @@ text of another kind; nothing in a record can tell these apart.
 NO_TRANSLATION = 1.0
 """BLEU below which next to no words are right, in their order: noise of scoring alone."""
 MOST_BLEU_LOST = 0.2
-"""Of the best BLEU: a last one that is lower by more is worse, whatever the dev loss."""
+"""Part of the best BLEU: if the last BLEU is lower by more, it is worse, whatever the dev loss."""
 SMOOTHED = 9
 """Training losses whose median is compared: one batch that was easy by chance is no lowest loss."""
 _SPIKE = 1.2

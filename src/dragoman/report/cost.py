@@ -48,6 +48,6 @@ def machines_now(facts: Facts) -> int | None:
 
 
 def parse_price(text: str) -> Price:
-    """The price of a machine for an hour, such as "3 USD"; ConfigError where it is none."""
+    """The price of a machine for an hour, such as "3 USD"; ConfigError if it is none."""
     amount, currency = units.parse_money(text)
     return Price(amount=amount, currency=currency)

@@ -32,7 +32,7 @@ class Segment:
     first_step: int
     last_step: int
     reason: str | None
-    """Why it ended; None where it does not say (it runs, crashed or was killed)."""
+    """Why it ended; None if it does not say (it runs, crashed or was killed)."""
     accounted: float
     """Up to when its events say what it did; samples of the host come on after that."""
     world_size: int | None = None
@@ -152,7 +152,7 @@ class Spell:
     to_end: bool
     """Whether the last that is known was still so."""
     share: float
-    """Of what was looked at between the two, what showed it."""
+    """The part of what was looked at between the two that showed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class Gpu:
 
     @property
     def power_share(self) -> float | None:
-        """Of the power the board may draw."""
+        """The part of the power limit that the board draws."""
         if self.power_w is None or not self.power_limit_w:
             return None
         return self.power_w / self.power_limit_w
@@ -216,7 +216,7 @@ class Machine:
     seconds_s: float
     cpu_share: float | None
     others_cpu_share: float | None
-    """Of all its processors, what the run did not use itself."""
+    """The part of its processors that other programs used."""
     memory_share: float | None
     disk_free_bytes: float | None
     """At the last sample, which is of `last_seen`."""
@@ -225,7 +225,7 @@ class Machine:
     disk_written_bytes: float
     queued_batches: float | None
     sampling_share: float | None
-    """Of one processor, that sampling itself took."""
+    """The part of one processor that sampling itself took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +346,7 @@ class Facts:
     train_pairs: int | None = None
     segments: tuple[Segment, ...] = ()
     exit: Exit | None = None
-    """None where it trains still, or nobody knows."""
+    """None if it trains still, or nobody knows."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
     test_scores: tuple[TestScore, ...] = ()
@@ -541,12 +541,12 @@ def fullest(ranks: Sequence[Rank]) -> Rank:
 
 
 def total(*values: float | None) -> float | None:
-    """The sum, or None where one is not measured."""
+    """The sum, or None if one is not measured."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 def summed(values: Iterable[float | None]) -> float | None:
-    """The sum of those that are measured, or None where none is."""
+    """The sum of those that are measured, or None if none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -34,7 +34,7 @@ from dragoman.report.verdict import Answer, Verdict, evidence
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
 _QUARTERS = 4
 STARVES = 0.1
-"""Of a step in waiting for data."""
+"""Part of a step in which a rank waits for data."""
 STRAGGLES = 1.25
 """Times the median rank's compute."""
 _EARLY = 5
@@ -124,7 +124,7 @@ def _spikes(facts: Facts) -> float | None:
 def _not_learnt(facts: Facts) -> float | None:
     """`left_of_uniform`, after a fifth of the schedule or more; None without a recipe.
 
-    Of the loss on training text, if that is lower: a rate that learns it by heart is not too low.
+    The loss on training text counts if it is lower: a rate that learns it by heart is not too low.
     """
     if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
@@ -136,7 +136,7 @@ def _not_learnt(facts: Facts) -> float | None:
 
 
 def _data_wait(facts: Facts) -> float | None:
-    """Of the rank that waits most: the others wait for it."""
+    """The wait of the rank that waits most: the others wait for it."""
     starved = measures.most_data_wait(facts)
     return None if starved is None else starved[0]
 

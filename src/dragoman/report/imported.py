@@ -26,7 +26,7 @@ class ImportedRun(Payload):
     """Mean length of the source sides that were printed, in pieces, cut at max_length."""
     printed_target_tokens: float | None
     printed_at_max_share: float | None
-    """Of the printed sides, those that were as long as max_length allows."""
+    """The part of the printed sides that was as long as max_length allows."""
     schedule_scale: float | None
     schedule_width: int | None
     schedule_warmup: int | None

@@ -31,7 +31,7 @@ def share(intervals: Sequence[Interval], name: str) -> float | None:
 
 
 def most_data_wait(facts: Facts) -> tuple[float, Rank] | None:
-    """Of a step, what the rank waited for data that waited most, and that rank."""
+    """The rank that waited most for data, and the part of a step that it waited."""
     waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
     known = [(waited, rank) for waited, rank in waits if waited is not None]
     return max(known, key=lambda found: found[0], default=None)
@@ -45,7 +45,7 @@ def per_step(intervals: Sequence[Interval], name: str) -> float | None:
 
 
 def per_step_total(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
-    """The mean of some fields together over steps; None where one is missing."""
+    """The mean of some fields together over steps; None if one is missing."""
     return total(*(per_step(intervals, name) for name in names))
 
 
@@ -91,7 +91,7 @@ def tokens_per_s(facts: Facts) -> float | None:
 
 
 def padding_share(facts: Facts) -> float | None:
-    """Of the cells of all batches, weighted by steps."""
+    """The part of the cells of all batches that is padding, weighted by steps."""
     known = [one for one in facts.intervals if one.padding_share is not None]
     steps = sum(one.steps for one in known)
     return sum((one.padding_share or 0.0) * one.steps for one in known) / steps if steps else None
@@ -108,7 +108,7 @@ def save_s(facts: Facts) -> float | None:
 
 
 def left_s(facts: Facts) -> float | None:
-    """Seconds until the last step; None where the run does not go on, or nothing was timed.
+    """Seconds until the last step; None if the run does not go on, or nothing was timed.
 
     At the speed of the last intervals, each step with its part of all else so far.
     """
@@ -125,7 +125,7 @@ def left_s(facts: Facts) -> float | None:
 
 
 def exposed(facts: Facts) -> list[Interval]:
-    """Of each interval, what the rank wrote that waited least in communication.
+    """For each interval, the record of the rank that waited least in communication.
 
     A rank that is early also waits for the others; the one that waits least waits for the network
     alone, unless ranks are late in turn within the interval. It need not be the same rank always.
@@ -140,7 +140,7 @@ def exposed(facts: Facts) -> list[Interval]:
 
 
 def exposed_share(facts: Facts) -> float | None:
-    """Of the time of steps, what was spent waiting for the network: see `exposed`."""
+    """The part of the steps' time that was spent waiting for the network: see `exposed`."""
     found = exposed_interval(facts)
     return None if found is None else found[0]
 
@@ -161,7 +161,7 @@ def exposed_s(facts: Facts) -> float | None:
 
 
 def least_network_share(facts: Facts) -> float:
-    """Of a step, what surely was the network, however late ranks were in turn.
+    """The part of a step that surely was the network, however late ranks were in turn.
 
     In every step one rank waits for nobody. So a step without the network lasts at most as long as
     what all ranks do beside waiting, one after the other.
@@ -271,7 +271,7 @@ def scaling_efficiency(facts: Facts) -> float | None:
 
 
 def mean_share(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
-    """The part of the time of steps that some fields took together; None where one is missing."""
+    """The part of the time of steps that some fields took together; None if one is missing."""
     return total(*(share(intervals, name) for name in names))
 
 

@@ -14,7 +14,7 @@ from dragoman.report.spells import clock
 from dragoman.report.verdict import Answer, Evidence, Verdict, evidence, in_words
 
 NETWORK_BOUND = 0.2
-"""Of a step in exposed communication: from here on the network decides the speed.
+"""Part of a step in exposed communication from which the network decides the speed.
 
 A network without end would then make steps faster by a quarter or more (Amdahl 1967).
 """
@@ -24,9 +24,9 @@ _MOST_CAPACITY = 1.25
 The measurement itself is within some percent, and a limited port lets a burst through.
 """
 _LARGE_RESIDUAL = 0.1
-"""Of a step: what waited longer or shorter than computed by more has another cause."""
+"""Part of a step; a wait that differs from the computed one by more has another cause."""
 _LITTLE = 0.02
-"""Of a step: nobody asks what so little went to."""
+"""Part of a step; nobody asks what so little went to."""
 _MISSING = (
     "Events of a rank are missing, or end before those of the others: it may be the rank that "
     "waited least, or for which the others waited."
@@ -117,7 +117,7 @@ def _of_step(mean: float, low: float, high: float) -> str:
 
 
 def network_share(facts: Facts) -> float:
-    """Of a step, what surely waited for the network; 0 if that is not known.
+    """The part of a step that surely waited for the network; 0 if that is not known.
 
     It is what bytes over the measured capacity explain, or what ranks cannot have been late by,
     but not more than was waited.
@@ -151,7 +151,7 @@ def _times_capacity(facts: Facts) -> float:
 
 
 def _explained_share(facts: Facts) -> float | None:
-    """Of a step, what bytes over the measured capacity say it should wait; None if unknown.
+    """The part of a step that the bytes over the measured capacity explain; None if unknown.
 
     If the strategy hides an unknown part of the transfer, that part is counted as well.
     """
@@ -332,7 +332,7 @@ def _fit_evidence(
 def computed_exposed_s(facts: Facts, network_s: float) -> float | None:
     """What a step should wait for transfers of `network_s`, by the formulas of the planner.
 
-    The backward pass is the measured one. None where the strategy is not known well enough.
+    The backward pass is the measured one. None if the strategy is not known well enough.
     """
     backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
     if facts.recipe is None:

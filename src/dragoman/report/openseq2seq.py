@@ -64,7 +64,7 @@ _WORDS = {
 def import_log(log: Path, directory: Path) -> Path:
     """Write the events of a log (plain or .gz) into a run directory; returns that directory.
 
-    Raises ConfigError where the file cannot be read or is no such log.
+    Raises ConfigError if the file cannot be read or is no such log.
     """
     events = read_log(log)
     (directory / "events").mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class _Step:
     loss: float
     step_s: float | None = None
     losses: list[float] = field(default_factory=list)
-    """Of the validations between the line before and this one."""
+    """Losses of the validations between the line before and this one."""
     scores: list[float] = field(default_factory=list)
 
 

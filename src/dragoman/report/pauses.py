@@ -12,11 +12,11 @@ from dragoman.report.verdict import Evidence, Verdict, evidence
 from dragoman.telemetry.events import OUTSIDE_STEPS
 
 WORTH_A_LOOK = 0.01
-"""Of the time of training: pauses that take more have a cause that is worth looking for."""
+"""Part of the training time; the cause of pauses that take more is worth looking for."""
 _MOST_NAMED = 3
 _PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "sync_s")
 _AT_LEAST = 0.8
-"""Of a pause: a phase that lasted less cannot hold it."""
+"""Part of a pause; a phase that lasted less cannot hold it."""
 
 
 def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:

@@ -14,7 +14,7 @@ _LARGEST = 1e21
 def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
     """A dataclass of those of its fields that the payload has, each of the right type.
 
-    A field of another type counts as missing. None where a field is missing that can be neither
+    A field of another type counts as missing. None if a field is missing that can be neither
     None nor left to its default. Annotations are int, float or str, each perhaps `| None`.
     """
     # pydantic is faster, but refuses a whole payload for one field, which here counts as missing.

@@ -16,7 +16,7 @@ _RATE_POINTS = 200
 MOST_LINES = 6
 """In one plot: as many as there are colours."""
 _HIDDEN_START = 0.04
-"""Of the steps: there the loss is so high that all else would lie on one line."""
+"""Part of the steps that is hidden: the loss is so high there that the rest would be one line."""
 
 
 def first_of(count: int, what: str) -> str:
@@ -89,7 +89,7 @@ def step_parts(facts: Facts, width: int) -> str:
 
 
 def exposed(facts: Facts, width: int) -> str:
-    """The exposed communication of each rank over time; nothing where there is one rank."""
+    """The exposed communication of each rank over time; nothing if there is one rank."""
     if facts.world_size == 1:
         return ""
     series = [

@@ -12,7 +12,7 @@ from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, read_e
 
 
 def prepare_s(directory: Path) -> float | None:
-    """Seconds until the corpus was whole; None where its events are not there, or not readable.
+    """Seconds until the corpus was whole; None if its events are not there, or not readable.
 
     Stages of attempts that were stopped and gone on with count too. Where no end was written, the
     stages are all that is known.

@@ -58,7 +58,7 @@ class Rates:
 
 
 def rates_of(facts: Facts) -> Rates | None:
-    """The schedule of a run; None where neither a recipe nor another tool's log gives it."""
+    """The schedule of a run; None if neither a recipe nor another tool's log gives it."""
     if facts.max_steps is None:
         return None
     if facts.recipe is not None:
@@ -125,7 +125,7 @@ def _logged(facts: Facts, question: str) -> Verdict:
 
 
 def largest_deviation(facts: Facts, found: Rates) -> float | None:
-    """Of the logged rates from the formula, relative; None where none was logged."""
+    """Largest relative deviation of a logged rate from the formula; None if none was logged."""
     logged = [
         (found.at(one.step - 1), one.learning_rate)
         for one in facts.intervals

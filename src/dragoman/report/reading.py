@@ -55,7 +55,7 @@ def read_facts(directory: Path, *, price: Price | None = None, now: float | None
 
     price: of one machine for an hour; where it is None, what its hosts.toml said.
     now: seconds since 1970, this moment where it is None.
-    Raises CheckpointError where there is no run.
+    Raises CheckpointError if there is no run.
     """
     paths = event_paths(directory)
     if not paths and not (directory / "recipe.toml").is_file():
@@ -323,7 +323,7 @@ def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
 
 
 def _price(hosts: Hosts | None, *, known_hosts: Set[str]) -> Price | None:
-    """Of one of the hosts, the mean; None where some have none, or it was trained elsewhere."""
+    """The mean price of a host; None if one has no price, or if the run was trained elsewhere."""
     if hosts is None or hosts.price_per_hour is None:
         return None
     if len(known_hosts) == 1 < len(hosts.host):

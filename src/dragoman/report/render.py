@@ -40,7 +40,7 @@ class Report:
     def write(self, directory: Path) -> list[Path]:
         """Write report.html, report.md and report.json; returns their paths.
 
-        Raises MachineError where the directory cannot be written.
+        Raises MachineError if the directory cannot be written.
         """
         texts = {
             "report.html": page(self.facts, self.answers, self.ailments),
@@ -55,7 +55,7 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
 
     What a file of events may hold and no text can, such as control characters that steer the
     terminal of whoever reads it, or half a surrogate pair, is written as �.
-    Raises MachineError where the directory cannot be written.
+    Raises MachineError if the directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

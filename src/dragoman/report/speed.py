@@ -12,18 +12,18 @@ from dragoman.report.verdict import Answer, Evidence, Verdict, evidence
 from dragoman.telemetry.console import told
 
 BUSY_COMPUTE = 0.9
-"""Of a step in compute: below it the device waits for something else."""
+"""Part of a step in compute; below it the device waits for something else."""
 LOW_POWER = 0.5
-"""Of a GPU's power limit: below it the GPU spins rather than computes.
+"""Part of a GPU's power limit; below it the GPU spins rather than computes.
 
 A V100 of the reference run drew 16% to 18% while it only waited, an H200 18% in a recorded run.
 """
 FULL_POWER = 0.9
-"""Of a GPU's power limit: from here on it is full. Between the two limits power decides nothing."""
+"""Part of a GPU's power limit from which it is full. Between both limits power decides nothing."""
 FULL_HOST = 0.9
-"""Of all processors of a host busy: below it some are idle."""
+"""Part of a host's processors that is busy; below it some are idle."""
 MOST_OTHERS = 0.1
-"""Of all processors of a host in use by others: above it a run gets too few of them."""
+"""Part of a host's processors that others use; above it a run gets too few of them."""
 THROTTLED = 0.05
 """Share of samples with a lowered clock from which on a GPU counts as throttled."""
 BUSY_FLOPS = 0.3
@@ -175,7 +175,7 @@ def _what_waits(facts: Facts) -> str:
 
 
 def _most_in_sums(facts: Facts) -> float:
-    """Of a step, what the rank spent in sums that spent most there."""
+    """The largest part of a step that a rank spent in sums."""
     shares = (measures.share(rank.intervals, "sync_s") for rank in facts.ranks)
     return max((share for share in shares if share is not None), default=0.0)
 
@@ -302,7 +302,7 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
 
 
 def compute_share(facts: Facts) -> float | None:
-    """Of a step in forward, backward and optimizer: the least of all ranks that tell all of it."""
+    """The least part of a step that a rank spent in forward, backward and optimizer."""
     shares = (
         measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS) for rank in facts.whole_ranks
     )

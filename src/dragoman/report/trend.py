@@ -86,7 +86,7 @@ def fit_curve(steps: Sequence[float], losses: Sequence[float]) -> Curve | None:
 def ratio_interval(
     parts: Sequence[float], wholes: Sequence[float]
 ) -> tuple[float, float, float] | None:
-    """All parts over all wholes with the 95% confidence interval; None where there is no whole.
+    """All parts over all wholes with the 95% confidence interval; None if there is no whole.
 
     A long interval counts as much as it lasts (ratio estimator; Cochran 1977, section 2.11). One
     interval alone says nothing of how much others differ: its confidence interval has no bounds.

@@ -67,7 +67,7 @@ _LESS_MEMORY = {
 def train(run: RunDirectory) -> None:
     """Train until the recipe says stop, from the newest checkpoint where there is one.
 
-    Raises InterruptedRunError where a signal ended it, and what `fit` raises.
+    Raises InterruptedRunError if a signal ended it, and what `fit` raises.
     """
     recipe = run.recipe()
     prepared = run.prepared()
@@ -350,7 +350,7 @@ def _sampling(
 
 
 def _pids_of_this_host(world: World) -> list[int]:
-    """Of its ranks, which are neighbours in the order of all."""
+    """Process ids of this host's ranks, which are neighbours in the order of all."""
     pids = world.gather_json(os.getpid())
     first = world.rank - world.local_rank
     return pids[first : first + int(os.environ.get("LOCAL_WORLD_SIZE", 1))]

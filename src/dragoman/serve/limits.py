@@ -72,7 +72,7 @@ class Guard:
     metrics: Metrics
     _under_way: Counter[str] = field(default_factory=Counter)
     _body_bytes: Counter[str] = field(default_factory=Counter)
-    """Of the requests under way, by client."""
+    """Bytes of the requests under way, by client."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its whole body, or refuse it; one to HEAD is one to GET."""

@@ -230,7 +230,7 @@ def output_place(output: Path, source: Path | None) -> Path:
     """Where the output goes: what a link points to, so that the link stays.
 
     source: the standard input where it is None.
-    Raises ConfigError where that is a directory or in one that is not there, or is the input, whose
+    Raises ConfigError if that is a directory or in one that is not there, or is the input, whose
     text would be lost.
     """
     if is_device(output):
@@ -277,7 +277,7 @@ def translate_file(
     """Translate every line of a file; returns how many an earlier attempt had done already.
 
     identity: what decides the output beside the input; another one starts anew.
-    Raises CorpusError where the input is missing or not UTF-8, MachineError where the output
+    Raises CorpusError if the input is missing or not UTF-8, MachineError if the output
     cannot be written or another process writes it; what is done stays in the draft then.
     """
     try:
@@ -318,7 +318,7 @@ class InputReader:
         self.bytes_read = 0
 
     def raw(self) -> Iterator[bytes]:
-        """Lines as bytes; raises CorpusError where they cannot be read."""
+        """Lines as bytes; raises CorpusError if they cannot be read."""
         try:
             for line in self._stream:
                 self._number += 1
@@ -342,7 +342,7 @@ class InputReader:
 
 @contextmanager
 def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
-    """The draft, to add to, kept from other processes; raises MachineError where one has it."""
+    """The draft, to add to, kept from other processes; raises MachineError if one has it."""
     with draft.open("ab") as file:
         try:
             # The other may have finished since, and what was opened be its output.
@@ -378,7 +378,7 @@ def _resume(draft: IO[bytes], record: Path, fingerprint: str) -> int:
 
 @contextmanager
 def input_lines(path: Path | None) -> Iterator[InputReader]:
-    """Lines of a file, or of the standard input; raises CorpusError where it cannot be opened."""
+    """Lines of a file, or of the standard input; raises CorpusError if it cannot be opened."""
     name = _STANDARD_INPUT if path is None else str(path)
     with ExitStack() as stack:
         try:

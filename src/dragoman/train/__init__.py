@@ -8,7 +8,7 @@ matrix_rate  what the matrix products of one device reach
 guard        steps that take longer than they should
 interval     what happened since the last event, summed without waiting for the device
 divergence   when the loss has left the range in which training makes sense
-stopping     signals, and how ranks agree at which update to heed them
+stopping     signals, and how ranks agree at which update to stop
 durable      directories that appear on disk whole or not at all, with digests
 checkpoint   what to keep, and which one to resume from
 snapshot     everything an update changes, into a checkpoint and back

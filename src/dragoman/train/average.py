@@ -31,8 +31,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     It holds the weights, their digest, and which checkpoints they come from. Weights are those
     after the updates, not their moving averages. An older average at `output` is replaced.
 
-    Raises CheckpointError where a checkpoint is damaged or of another model than the first, or
-    where something else is at `output`; MachineError where the output cannot be written.
+    Raises CheckpointError if a checkpoint is damaged or of another model than the first, or
+    where something else is at `output`; MachineError if the output cannot be written.
     """
     if not paths:
         raise CheckpointError(

@@ -58,9 +58,9 @@ class TrainState(BaseModel):
     loss_trend: what tells whether training diverges.
     best_...: of all validations so far, and the steps they were measured at.
     validations_without_best: in a row, by the metric that stops early.
-    dev_loss, bleu: measured at this very step; None where none was.
+    dev_loss, bleu: measured at this very step; None if none was.
     validated_step: of the last validation.
-    planned_step_s: what `auto` expects a step to take; None where nothing was planned.
+    planned_step_s: what `auto` expects a step to take; None if nothing was planned.
     link_bytes_per_s: what the network between hosts carried each way when the run began; None where
         nobody measured it.
     sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
@@ -142,7 +142,7 @@ _LONGEST_HEADER: Final = 1 << 24
 """Bytes of what stands before the tensors: room for a hundred thousand of them."""
 _FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 _DIGITS: Final = 12
-"""Of a digest, in an error."""
+"""Digits of a digest that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class CheckpointStore:
     def save(self, state: TrainState, groups: TensorGroups) -> Saved:
         """Write the checkpoint of `state.step`, then remove those no longer to be kept.
 
-        Raises MachineError where the disk is full; the older checkpoints are untouched then.
+        Raises MachineError if the disk is full; the older checkpoints are untouched then.
         """
         start = time.perf_counter()
         path = self._path(state.step)
@@ -228,10 +228,10 @@ class CheckpointStore:
         return step_directories(self.directory)
 
     def latest_valid(self, warn: Callable[[CheckpointError], None]) -> Checkpoint | None:
-        """The newest intact checkpoint; None where there is none at all.
+        """The newest intact checkpoint; None if there is none at all.
 
         warn: called with the damage of each newer one, which is passed over.
-        Raises CheckpointError where there are checkpoints and all are damaged.
+        Raises CheckpointError if there are checkpoints and all are damaged.
         """
         paths = self.paths()
         for path in reversed(paths):
@@ -275,7 +275,7 @@ class CheckpointStore:
 
         which: "last"; "best-loss"; "best-bleu"; "best", which is by BLEU where any was measured
             and by dev loss where not; or a step.
-        Raises CheckpointError where there is no such checkpoint.
+        Raises CheckpointError if there is no such checkpoint.
         """
         candidates = {
             "last": lambda: self.last(1),
@@ -337,7 +337,7 @@ def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None 
 
     path: a checkpoint, or the directory that `average` made.
     trained_with: of the model and the vocabularies that they are to be used with.
-    Raises CheckpointError where they are damaged or belong to another model or vocabulary.
+    Raises CheckpointError if they are damaged or belong to another model or vocabulary.
     """
     file = weights_file(path)
     verify(path, [file.name])
@@ -356,7 +356,7 @@ def weights_file(path: Path) -> Path:
 def weight_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor in a file of weights, from its header alone.
 
-    Raises CheckpointError where the file cannot be read or holds anything but floats. The library
+    Raises CheckpointError if the file cannot be read or holds anything but floats. The library
     refuses tensors that overlap, or lie outside the file.
     """
     with _opened_weights(file) as weights:
@@ -371,7 +371,7 @@ def weight_shapes(file: Path) -> dict[str, tuple[int, ...]]:
 def read_weights(file: Path) -> dict[str, Tensor]:
     """The tensors of a file of weights, on the CPU.
 
-    Raises CheckpointError where it cannot be read, or a weight is infinite or not a number: a
+    Raises CheckpointError if it cannot be read, or a weight is infinite or not a number: a
     model with such weights translates everything to nothing, without an error.
     """
     weight_shapes(file)
@@ -411,7 +411,7 @@ def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
 
 
 def read_trained_with(file: Path) -> dict[str, str]:
-    """What a file of weights says that they were trained with; nothing where it does not say."""
+    """What a file of weights says that they were trained with; nothing if it does not say."""
     with _opened_weights(file) as weights:
         metadata: dict[str, str] = weights.metadata() or {}
     try:
@@ -422,7 +422,7 @@ def read_trained_with(file: Path) -> dict[str, str]:
 
 
 def check_trained_with(file: Path, expected: TrainedWith) -> None:
-    """Raises CheckpointError where weights would be used with anything else than in training."""
+    """Raises CheckpointError if weights would be used with anything else than in training."""
     for name, value in read_trained_with(file).items():
         if expected.get(name, value) != value:
             raise CheckpointError(

@@ -46,11 +46,11 @@ _WINDOWS: Final = 3
 _LASTING: Final = 0.4
 """So many medians in a row, by so much of what is far, are enough, too."""
 DEVIATIONS: Final = 5.0
-"""Of the difference that chance makes; Marian's default."""
+"""How often the difference that chance makes; Marian's default."""
 WAY_BACK: Final = 1 / 3
 """From the lowest median to the loss of a model that knows nothing."""
 LEAST_RISE: Final = 0.1
-"""Of the loss of a model that knows nothing."""
+"""Part of the loss of a model that knows nothing."""
 _OF_TWO_MEDIANS: Final = math.sqrt(2 * math.pi / (2 * WINDOW))
 """The standard deviation of the difference of two medians of 40 draws, over that of a draw."""
 _OF_NEIGHBOURS: Final = 1.048
@@ -85,7 +85,7 @@ class LossTrend(BaseModel):
 
     @property
     def median(self) -> float:
-        """Of the last 40 updates, or fewer."""
+        """The median loss of the last 40 updates, or fewer."""
         return statistics.median(self.recent[-WINDOW:])
 
     def after(self, loss: float, *, step: int) -> Self:

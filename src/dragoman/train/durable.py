@@ -52,10 +52,10 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
     either all of it or a draft that `remove_drafts` removes. An older directory of the same name
     is replaced, and not removed before: `remove_drafts` puts it back where it has to. A link to a
     directory stays one. Who may read the files is left to the umask.
-    Raises MachineError where the disk is full or cannot be written, and leaves nothing behind then.
+    Raises MachineError if the disk is full or cannot be written, and leaves nothing behind then.
     """
     directory = Path(os.path.realpath(directory))
-    # Of this process alone: the files of another that writes to the same place are not mixed in.
+    # No other process writes to this draft, so files of two writers are never mixed.
     draft = _hidden(directory, f"{os.getpid()}.draft")
     begun = False
     try:
@@ -163,7 +163,7 @@ def _damaged(path: Path, problem: str) -> CheckpointError:
 
 
 def read_digests(directory: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 by file name; raises CheckpointError where they cannot be read."""
+    """Size and SHA-256 by file name; raises CheckpointError if they cannot be read."""
     path = directory / DIGESTS_FILE
     try:
         digests: dict[str, dict[str, Any]] = json.loads(read_regular(path, limit=_LONGEST_LIST))

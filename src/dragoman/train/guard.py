@@ -36,7 +36,7 @@ _KEPT_WAITS: Final = 3
 _USUAL_WINDOWS: Final = 20
 """Windows without a complaint whose median tells what is usual."""
 _MOST: Final = 0.75
-"""Of the steps since a change: so many show it."""
+"""Part of the steps since a change that must show it."""
 STRAGGLES: Final = 1.25
 """Times the median rank's own work: a rank that takes more is what the others wait for."""
 TOLERATED: Final = 1.5
@@ -45,14 +45,14 @@ _WARM_STEPS: Final = 5
 SEE_CARD: Final = "look at the cable, the port of the switch and ethtool on that host"
 _CHOOSE: Final = 'compare strategies with dragoman plan, or set distributed.strategy = "auto"'
 WAITS: Final = 0.3
-"""Of the steps' time: a wait that takes more than this is the cause."""
+"""Part of the steps' time; a wait that takes more than this is the cause."""
 _WORTH_A_WORD_S: Final = 600.0
 """What waiting must cost until the end to be told of where it is as it always was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The network card that the collectives use. nominal_bits_per_s: None where it claims none."""
+    """The network card that the collectives use. nominal_bits_per_s: None if it claims none."""
 
     interface: str
     carrier_changes: int
@@ -60,7 +60,7 @@ class Card:
 
     @classmethod
     def read(cls) -> Card | None:
-        """As it is now; None where there is none."""
+        """As it is now; None if there is none."""
         interface = collective_interface()
         counters = None if interface is None else InterfaceCounters.read(interface)
         if interface is None or counters is None:
@@ -92,7 +92,7 @@ class Window:
 
     @property
     def waited_share(self) -> float:
-        """Of the time, what it waited for other ranks and the network."""
+        """The part of the time in which it waited for other ranks and the network."""
         return self.waited_s / self.seconds_s if self.seconds_s else 0.0
 
     @property
@@ -110,7 +110,7 @@ class Window:
 class Slowness:
     """Steps take another time than expected: since when, and what it costs, in words.
 
-    slow: False where they are as fast again. card: what happened to the network card meanwhile.
+    slow: False if they are as fast again. card: what happened to the network card meanwhile.
     from_start: the first steps were slow, so that there is no usual time.
     """
 
@@ -222,8 +222,7 @@ class StepGuard:
         return alert
 
     def _step_s(self) -> float:
-        """Of this window, for a strategy with which each step waits alike: a few odd ones are
-        noise."""
+        """Seconds of a step in this window, if all steps wait alike: a few odd ones are noise."""
         whole_s, waited_s = sum(self._times_s), self.sync.exposed_s - self._exposed_s
         self.last = Window(self.rank, self._host, self._steps, whole_s, waited_s, self._data_wait_s)
         steps_in_all_but_one = self._steps * (len(self._times_s) - 1) / len(self._times_s)
@@ -254,7 +253,7 @@ class StepGuard:
         return True
 
     def _step_with_waits_s(self) -> float:
-        """Of this window, for a strategy with which some steps wait for all the others."""
+        """Seconds of a step in this window, if only some steps wait for the others."""
         own_s, wait_s = statistics.median(self._own_s), self._wait_s
         step_s = own_s + wait_s
         self.last = Window(
@@ -269,7 +268,7 @@ class StepGuard:
 
     @property
     def _wait_s(self) -> float:
-        """Of a step, by the last exchanges; 0 where too few have passed, or each step waits."""
+        """Wait in a step by the last exchanges; 0 if too few have passed, or if each step waits."""
         return statistics.median(one.step_s for one in self._waits) if self._know_waits else 0.0
 
     def _judge(self, step_s: float, left: int, changed: str) -> Alert | None:

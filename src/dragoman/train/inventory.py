@@ -101,7 +101,7 @@ class Inventory:
     def inference_bytes(self) -> int:
         """What translating takes: one set of weights and the vocabularies.
 
-        Of the newest checkpoint; its moving average where it has one. 0 without a checkpoint.
+        That of the newest checkpoint, or of its moving average; 0 without a checkpoint.
         """
         weights = [entry for entry in self.entries if entry.part == "weights"]
         if not weights:
@@ -132,7 +132,7 @@ class DiskForecast:
 def take_inventory(root: Path) -> Inventory:
     """Every file of a run, a checkpoint or prepared shards, in the order of their paths.
 
-    The run may be training meanwhile. Raises CheckpointError where there is no such directory.
+    The run may be training meanwhile. Raises CheckpointError if there is no such directory.
     """
     if not root.is_dir():
         raise CheckpointError(

@@ -29,7 +29,7 @@ LOOK_EVERY_S: Final = 0.5
 PAUSE_S: Final = 3.0
 """A thread that did not run for so long did not only wait for its turn."""
 _COMPUTED: Final = 0.5
-"""Of a pause in processor time: a process that computed did not stand still."""
+"""Part of a pause in processor time; a process that computed more did not stand still."""
 LATE_S: Final = 5.0
 _LATE_UPDATES: Final = 5.0
 """Usual updates; a wait is told of when it is longer than this and than `LATE_S`."""

@@ -55,8 +55,8 @@ def agreed_checkpoint(
 
     Every rank calls it, and all get the same: machines may have other checkpoints.
     warn: called with the damage of those that this rank passes over.
-    Returns None where there is no checkpoint, or only that of step 0: the weights of another model,
-    which the run began with. Raises CheckpointError where ranks have none in common.
+    Returns None if there is no checkpoint, or only that of step 0: the weights of another model,
+    which the run began with. Raises CheckpointError if ranks have none in common.
     """
     newest = store.latest_valid(warn)
     steps = world.gather_json(-1 if newest is None else newest.state.step)
@@ -92,8 +92,8 @@ def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> T
 def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:
     """Put model, optimizer, averages, loss scale and strategy where the checkpoint has them.
 
-    own: of this rank; None where it has nothing of its own, or where the ranks are others.
-    Raises CheckpointError where the checkpoint is of another model or of other settings.
+    own: of this rank; None if it has nothing of its own, or where the ranks are others.
+    Raises CheckpointError if the checkpoint is of another model or of other settings.
     """
     path = checkpoint.path
     weights = dict(step.model.named_parameters())

@@ -28,7 +28,7 @@ class StepResult:
     loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
     gradient_norm: of the whole gradient before clipping; where ranks train by themselves, of what
         it would be if the others had this rank's.
-    skipped: 1.0 where a gradient was NaN or infinite and the weights were left alone, else 0.0.
+    skipped: 1.0 if a gradient was NaN or infinite and the weights were left alone, else 0.0.
     """
 
     loss: Tensor

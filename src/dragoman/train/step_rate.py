@@ -30,7 +30,7 @@ _AT_MOST_S: Final = 10.0
 _FIRST_PIECE: Final = 4
 """Below it are the special pieces."""
 _FLOP_PER_WEIGHT: Final = 6
-"""Of a matrix, for each token: 2 forward, 4 backward."""
+"""For each token and each weight of a matrix: 2 forward, 4 backward."""
 _SMALL: Final = ModelConfig(
     d_model=256, num_heads=4, d_ffn=1024, encoder_layers=2, decoder_layers=2
 )

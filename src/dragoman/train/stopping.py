@@ -1,4 +1,4 @@
-"""Signals to stop, and how ranks agree at which update to heed them."""
+"""Signals to stop, and how ranks agree at which update to stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from dragoman.distributed.world import World
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_heeded: list[StopSignals] = []
+_listening: list[StopSignals] = []
 """Those whose blocks this process is in; the signals of a process are one thing, too."""
 
 
@@ -23,7 +23,7 @@ class GivenUpError(Exception):
 
 def is_asked_to_stop() -> bool:
     """Whether a signal has asked this process to stop training."""
-    return any(signals.received for signals in _heeded)
+    return any(signals.received for signals in _listening)
 
 
 class StopSignals:
@@ -38,7 +38,7 @@ class StopSignals:
         self._alone = alone
 
     def __enter__(self) -> Self:
-        _heeded.append(self)
+        _listening.append(self)
         self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         return self
 
@@ -50,7 +50,7 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        _heeded.remove(self)
+        _listening.remove(self)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.received and self._alone:
@@ -71,7 +71,7 @@ class Votes(NamedTuple):
 class Agreement:
     """After every update each rank votes; what any of them wants, all do after the same update.
 
-    It costs one exchange of three integers an update, and nothing where there is one rank. On GPUs
+    It costs one exchange of three integers an update, and nothing if there is one rank. On GPUs
     the result is that of the update before, which the device has long done: nobody waits for it.
     """
 

@@ -53,7 +53,7 @@ class Validation(Protocol):
 
     @property
     def further_scores(self) -> Sequence[MetricScored]:
-        """Of metrics for which `event` has no place."""
+        """Scores of metrics for which `event` has no field."""
 
     def event(self) -> Validated:
         """The scores."""
@@ -93,7 +93,7 @@ def fit(
     On SIGTERM and SIGINT the update under way is finished and saved. A second one ends a rank that
     is alone at once; several ranks are ended by who launched them.
 
-    Raises DivergenceError, MachineError where a checkpoint cannot be written, and what
+    Raises DivergenceError, MachineError if a checkpoint cannot be written, and what
     `updates` and `validate` raise.
     """
     started = time.monotonic()
@@ -314,7 +314,7 @@ class _Loop:
         return due or step == self.config.max_steps
 
     def _validate(self) -> bool:
-        """Measure; False where it was given up for a signal, on all ranks alike."""
+        """Measure; False if it was given up for a signal, on all ranks alike."""
         ema, shared = self.step.ema, self.step.sync.weights()
         try:
             with (

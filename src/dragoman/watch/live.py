@@ -135,7 +135,7 @@ class HostNow:
 
     @property
     def memory_share(self) -> float | None:
-        """Of the host's memory, what is in use."""
+        """The part of the host's memory that is in use."""
         used, limit = (
             number(self.machine.get(f"memory_{name}_bytes")) for name in ("used", "limit")
         )
@@ -175,7 +175,7 @@ class Now:
         return found
 
     def _shares(self, fields: tuple[str, ...]) -> list[float]:
-        """Of a step, what some fields took lately: of each rank that tells."""
+        """The part of a step that some fields took lately, for each rank that records them."""
         shares = (
             measures.mean_share(rank.intervals[-_RECENT_INTERVALS:], fields)
             for rank in self.facts.ranks
@@ -268,7 +268,7 @@ class LiveRun:
 def open_run(directory: Path, *, price: Price | None = None) -> LiveRun:
     """The run of a directory, which need not hold anything yet.
 
-    Raises CheckpointError where there is no such directory.
+    Raises CheckpointError if there is no such directory.
     """
     if not directory.is_dir():
         raise CheckpointError(
@@ -280,7 +280,7 @@ def open_run(directory: Path, *, price: Price | None = None) -> LiveRun:
 
 
 def newest_run(runs: Path) -> Path:
-    """The run that was started last; raises CheckpointError where there is none."""
+    """The run that was started last; raises CheckpointError if there is none."""
     found = [path.parent for path in runs.glob("[!.]*/recipe.toml")]
     if not found:
         raise CheckpointError(

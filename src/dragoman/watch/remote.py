@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"events/[a-z0-9-]{1,40}\.jsonl|recipe\.toml|manifest\
 _AGAIN_S: Final = 5.0
 _FIRST_S: Final = 60.0
 _MOST_BYTES: Final = 16 << 20
-"""Of one frame: a piece of an event file, or a whole recipe or manifest."""
+"""Most bytes of one frame: a piece of an event file, or a whole recipe or manifest."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Mirror:
         ]
 
     def __enter__(self) -> Self:
-        """Wait until every host was heard; raises MachineError where none can be reached."""
+        """Wait until every host was heard; raises MachineError if none can be reached."""
         (self._directory / "events").mkdir(parents=True, exist_ok=True)
         for thread in self._threads:
             thread.start()
@@ -181,7 +181,7 @@ class Mirror:
 def remote_run(hosts: Sequence[Host], run: Path, *, price: Price | None) -> Iterator[LiveRun]:
     """A run that hosts hold: by its name in their folders, or by its path there.
 
-    Raises MachineError where no host can be reached.
+    Raises MachineError if no host can be reached.
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:
         directory = Path(scratch) / run.name

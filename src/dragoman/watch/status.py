@@ -24,7 +24,7 @@ _STYLES = {"running": "green", "failed": "red", "gone": "red", "stopped": "yello
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One run. Times are seconds since 1970; None where something is not known."""
+    """One run. Times are seconds since 1970; None if something is not known."""
 
     run: str
     state: str

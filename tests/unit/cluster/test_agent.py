@@ -19,9 +19,9 @@ import pytest
 
 import dragoman
 from dragoman.base.errors import MachineError, TrainingError
-from dragoman.cluster.agent import network, sole, work
+from dragoman.cluster.agent import lock, network, work
 from dragoman.cluster.agent.facts import FactsRequest, gather
-from dragoman.cluster.agent.sole import sole_agent
+from dragoman.cluster.agent.lock import agent_lock
 from dragoman.cluster.agent.spool import Spool, prefix_digest
 from dragoman.cluster.copying import code_digest, code_place, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
@@ -93,7 +93,7 @@ def test_what_gpus_run_with_is_told_where_there_should_be_some(
 def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With GPUs that hang it took longer than the desk waits, which then called it unreachable."""
+    """With GPUs that hang it took longer than the controller waits: it was called unreachable."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)
     request = FactsRequest(host="me", interface=None, peers=(), gpus=1, measure=True)
@@ -150,7 +150,7 @@ def test_events_go_on_where_the_user_has_them(
     assert channel.texts == expected
 
 
-def test_a_checkpoint_that_is_not_the_desk_s_makes_way(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_the_controllers_makes_way(tmp_path: Path) -> None:
     for name, content in (("step-0000020", "ours"), ("step-0000040", "of another time")):
         folder = tmp_path / "runs/x/checkpoints" / name
         folder.mkdir(parents=True)
@@ -178,8 +178,8 @@ def test_of_hosts_that_share_a_folder_only_the_one_whose_worker_was_killed_says_
 def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys; from pathlib import Path\n"
-        "from dragoman.cluster.agent.sole import sole_agent\n"
-        "with sole_agent(Path('.')):\n"
+        "from dragoman.cluster.agent.lock import agent_lock\n"
+        "with agent_lock(Path('.')):\n"
         "    child = subprocess.Popen(['sleep', '600'])\n"
         "    print(child.pid, flush=True)\n"
         "    child.wait()\n"
@@ -188,7 +188,7 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as left_behind:
         assert left_behind.stdout is not None
         child = int(left_behind.stdout.readline())
-        with sole_agent(tmp_path):
+        with agent_lock(tmp_path):
             assert left_behind.wait(10) == -signal.SIGKILL
             wait_until(lambda: state_of(child) in ("Z", ""))
 
@@ -197,7 +197,7 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
 def test_a_program_that_has_the_number_of_a_dead_agent_is_let_alone(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sole, "_GONE_S", 0.3)
+    monkeypatch.setattr(lock, "_GONE_S", 0.3)
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)", *words]
     with (
         subprocess.Popen(sleeper) as bystander,
@@ -208,7 +208,7 @@ def test_a_program_that_has_the_number_of_a_dead_agent_is_let_alone(
         record.write(str(bystander.pid))
         record.flush()
         try:
-            with pytest.raises(MachineError, match="does not end"), sole_agent(tmp_path):
+            with pytest.raises(MachineError, match="does not end"), agent_lock(tmp_path):
                 pass
             assert bystander.poll() is None
         finally:
@@ -224,10 +224,10 @@ def test_what_listens_on_loopback_is_out_of_reach_of_strangers() -> None:
 
 
 class Obeyed:
-    """A channel over which the desk says what it always does."""
+    """A channel over which the controller says what it always does."""
 
     def __init__(self) -> None:
-        said: list[dict[str, Any]] = [{"doors": []}, {"store": "127.0.0.1:1/token"}]
+        said: list[dict[str, Any]] = [{"peers": []}, {"store": "127.0.0.1:1/token"}]
         self._said = iter(said)
 
     def say(self, what: str, **values: Any) -> None:

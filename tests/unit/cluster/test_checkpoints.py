@@ -20,7 +20,12 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster.agent.work import forget_newer
-from dragoman.cluster.checkpoints import CHECKPOINTS, Courier, RunOnHosts, newest_checkpoint
+from dragoman.cluster.checkpoints import (
+    CHECKPOINTS,
+    CheckpointTransfer,
+    RunOnHosts,
+    newest_checkpoint,
+)
 from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import BEGIN
@@ -88,9 +93,9 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
     publish(
         saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
     )
-    with stop_requests() as requests, Courier(remote) as courier:
-        courier.want(NAME)
-        bring_back(courier, requests, tell=lambda text: None)
+    with stop_requests() as requests, CheckpointTransfer(remote) as transfer:
+        transfer.want(NAME)
+        bring_back(transfer, requests, tell=lambda text: None)
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
     assert (remote.path / "logs" / "alpha" / "launch-0.log").read_bytes() == b"all is well\n"
@@ -100,10 +105,10 @@ def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHost
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     told: list[str] = []
     try:
-        with stop_requests() as requests, Courier(remote) as courier:
-            courier.want(NAME)
+        with stop_requests() as requests, CheckpointTransfer(remote) as transfer:
+            transfer.want(NAME)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-            bring_back(courier, requests, tell=told.append)
+            bring_back(transfer, requests, tell=told.append)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert any("not everything came back: " in text for text in told)
@@ -140,13 +145,13 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         finally:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with stop_requests() as requests, Courier(remote) as courier:
+    with stop_requests() as requests, CheckpointTransfer(remote) as transfer:
         if told:
-            courier.want(NAME)
+            transfer.want(NAME)
         user = threading.Thread(target=press)
         user.start()
         with pytest.raises(InterruptedRunError) as caught:
-            bring_back(courier, requests, tell=lambda text: None)
+            bring_back(transfer, requests, tell=lambda text: None)
         user.join()
     what = NAME if told else "what has not come"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
@@ -341,18 +346,18 @@ def test_logs_are_files_of_one_folder(home: Path, remote: RunOnHosts) -> None:
 def test_no_event_of_a_host_names_a_folder_to_replace(
     path: str, home: Path, remote: RunOnHosts
 ) -> None:
-    courier = Courier(remote)
-    record = Record(remote.path / "events", [], courier)
+    transfer = CheckpointTransfer(remote)
+    record = Record(remote.path / "events", [], transfer)
     saved_it = CheckpointWritten(path=path, reason="interval", size_bytes=1, seconds_s=1.0)
     with EventWriter(home / "events") as events:
         events.write(saved_it, step=1)
     record.append("alpha", "rank-0000.jsonl", events.path.read_text())
-    assert courier.newest == ""
+    assert transfer.newest == ""
     events.path.write_text(
         events.path.read_text().replace(f'"path": "{path}"', f'"path": "{NAME}"')
     )
     record.append("alpha", "rank-0000.jsonl", events.path.read_text())
-    assert courier.newest == NAME
+    assert transfer.newest == NAME
 
 
 @pytest.mark.parametrize(
@@ -371,7 +376,7 @@ def test_a_host_writes_the_events_of_its_own_ranks(
 ) -> None:
     beta = Host(address="10.0.0.2", name="beta", slots=1)
     both = replace(remote, hosts=Hosts(host=(*remote.hosts.host, beta)))
-    record = Record(both.path / "events", [], Courier(both))
+    record = Record(both.path / "events", [], CheckpointTransfer(both))
     with pytest.raises(MachineError, match=f"^{host}: sends .* no event file of its ranks"):
         record.append(host, file, "{}\n")
     assert list((both.path / "events").iterdir()) == []
@@ -381,7 +386,7 @@ def test_events_of_a_host_are_not_written_through_a_link(
     home: Path, remote: RunOnHosts, tmp_path: Path
 ) -> None:
     victim = tmp_path / "victim"
-    record = Record(remote.path / "events", [], Courier(remote))
+    record = Record(remote.path / "events", [], CheckpointTransfer(remote))
     (remote.path / "events" / "rank-0000.jsonl").symlink_to(victim)
     with pytest.raises(MachineError, match="cannot be written: is a link"):
         record.append("alpha", "rank-0000.jsonl", "{}\n")
@@ -399,7 +404,7 @@ def test_an_event_that_lacks_something_or_is_another_rank_s_is_kept_and_not_show
 
     beta = Host(address="10.0.0.2", name="beta", slots=1)
     both = replace(remote, hosts=Hosts(host=(*remote.hosts.host, beta)))
-    record = Record(both.path / "events", [Listener()], Courier(both))
+    record = Record(both.path / "events", [Listener()], CheckpointTransfer(both))
     with EventWriter(home / "events") as events:
         events.write(Alert(severity="error", cause="smoke", remedy="water"))
     whole_line = events.path.read_text()

@@ -54,19 +54,21 @@ def test_one_host_needs_no_interface_to_others() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_folder_in_which_the_desk_keeps_the_run_is_refused(shared: bool, tmp_path: Path) -> None:
+def test_a_folder_in_which_the_controller_keeps_the_run_is_refused(
+    shared: bool, tmp_path: Path
+) -> None:
     """Events that come from there would be written there, and come again, without end."""
-    folder = tmp_path / ("desk" if shared else "other")
-    for place in ("desk", "other"):
+    folder = tmp_path / ("controller" if shared else "other")
+    for place in ("controller", "other"):
         (tmp_path / place / "runs/demo").mkdir(parents=True)
     host = Host(
         name="alpha", address="10.0.0.1", slots=1, python=sys.executable, folder=str(folder)
     )
     hosts = Hosts(host=(host,))
     code, _ = bring_code(hosts.host)
-    with marked(tmp_path / "desk/runs/demo") as mark:
+    with marked(tmp_path / "controller/runs/demo") as mark:
         facts = compare_files(hosts, code=code, run="runs/demo", mark=mark)
-    assert list((tmp_path / "desk/runs/demo").iterdir()) == []
+    assert list((tmp_path / "controller/runs/demo").iterdir()) == []
     said = [one.found for one in examine(facts, Wanted(hosts, 0)) if one.check == "same files"]
     assert (f"its folder, {folder}, is where the run is kept here" in said) == shared
 

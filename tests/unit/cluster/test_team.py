@@ -1,4 +1,4 @@
-"""The desk's end of agents, which are other programs here, reached by a stand-in for ssh."""
+"""The controller's end of agents, which are other programs here, reached by a stand-in for ssh."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for(
     answers: Path,
 ) -> None:
-    ready = '{"say": "ready", "store": "", "door": 7}'
+    ready = '{"say": "ready", "store": "", "test_port": 7}'
     (answers / "10.0.0.1").write_text(f"echo '{ready}'; echo bad luck >&2; exit 3\n")
     (answers / "b").write_text("cat > /dev/null\n")  # says nothing that is asked for
     with Team(HOSTS, code="0" * 64, verb="work") as team:
@@ -48,10 +48,10 @@ def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for
 
 
 def test_what_a_login_shell_says_first_is_passed_over(answers: Path) -> None:
-    ready = '{"say": "ready", "store": "", "door": 7}'
+    ready = '{"say": "ready", "store": "", "test_port": 7}'
     (answers / "b").write_text(f"echo '{ready}'; cat > /dev/null\n")
     with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
-        assert team.each("ready", timeout_s=60) == {"beta": {"store": "", "door": 7}}
+        assert team.each("ready", timeout_s=60) == {"beta": {"store": "", "test_port": 7}}
 
 
 def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path) -> None:
@@ -74,7 +74,7 @@ def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path
         '{"say": "done", "exit_code": "1", "problem": [], "weight": "much"}',
         '{"say": "done", "exit_code": 256, "problem": "", "weight": "own"}',
         '{"say": "done", "exit_code": -1, "problem": "", "weight": "own"}',
-        '{"say": "ready", "store": 3, "door": -1}',
+        '{"say": "ready", "store": 3, "test_port": -1}',
         '{"say": "facts", "facts": {"host": "beta"}}',
         '{"say": "events", "file": ["rank-0000.jsonl"], "text": null}',
         "[" * 5000,
@@ -129,7 +129,7 @@ def test_the_first_host_cannot_send_the_others_to_a_store_elsewhere(
     }  # fmt: skip
 
     def answer(name: str, own: str) -> None:
-        ready = json.dumps({"say": "ready", "store": own, "door": 7})
+        ready = json.dumps({"say": "ready", "store": own, "test_port": 7})
         reached = json.dumps({"say": "reached", "closed": []})
         (answers / name).write_text(
             f"echo '{ready}'\nwhile read line; do\n"

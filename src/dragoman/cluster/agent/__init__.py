@@ -7,6 +7,6 @@ channel    lines of JSON, in and out
 network    interfaces, addresses, listening sockets
 facts      what this host is
 work       its share of a job that all hosts do together: training, or measuring the network
-sole       one agent a run on each machine
+lock       one agent a run on each machine
 spool      events as they are written, on their way to the user
 """

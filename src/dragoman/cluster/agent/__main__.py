@@ -1,4 +1,4 @@
-"""`python -m dragoman.cluster.agent VERB FOLDER`: one thing for the desk, then the end."""
+"""`python -m dragoman.cluster.agent VERB FOLDER`: one thing for the controller, then the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def list_checkpoints(run: Path) -> None:
 
 
 def forget(run: Path, *names: str) -> None:
-    """Remove checkpoints that are not what the desk has under their names: NAME=SHA256."""
+    """Remove checkpoints that are not what the controller has under their names: NAME=SHA256."""
     for name, _, expected in (word.partition("=") for word in names):
         path = run / "checkpoints" / name
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""Lines of JSON between an agent and the desk."""
+"""Lines of JSON between an agent and the controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 SILENCE_S: Final = 30
-"""The desk says something every second; after so long without a word it is gone."""
+"""The controller says something every second; after so long without a word it is gone."""
 
 
 class Channel:
@@ -27,7 +27,7 @@ class Channel:
         os.dup2(nowhere, sys.stdout.fileno())
 
     def say(self, what: str, **values: Any) -> None:
-        """Tell the desk something; whether it still listens, its silence will show."""
+        """Tell the controller something; whether it still listens, its silence will show."""
         line = json.dumps({"say": what, **values}).encode() + b"\n"
         with self._lock:
             try:
@@ -36,7 +36,7 @@ class Channel:
                 return
 
     def hear(self) -> Iterator[dict[str, Any]]:
-        """What the desk says, except that it is there; ends when it is gone."""
+        """What the controller says, except that it is there; ends when it is gone."""
         silent_s = 0.0
         while silent_s < SILENCE_S:
             while b"\n" in self._pending:
@@ -56,7 +56,7 @@ class Channel:
                 silent_s += min(time.monotonic() - started, 2.0)
 
     def expect(self) -> dict[str, Any]:
-        """The next thing the desk says; the agent ends where it is gone."""
+        """The next thing the controller says; the agent ends where it is gone."""
         for message in self.hear():
             return message
         sys.exit(1)

@@ -46,7 +46,7 @@ class FactsRequest(Section):
     """What to look at.
 
     run: a directory below this host's folder, "" where there is none yet. mark: a file that the
-    desk has put into its own directory of that run, by name. ranks: of this host.
+    controller has put into its own directory of that run, by name. ranks: of this host.
     measure: whether to train for some seconds, to learn how fast it is.
     """
 
@@ -72,7 +72,7 @@ def gather(request: FactsRequest) -> HostFacts:
     """The facts of this host; its folder is the current directory."""
     visible, usable, below = _gpus() if request.gpus else (0, 0, {})
     disk = Path.cwd()
-    # Without its GPUs it would train on its processor, or hang until the desk takes it for gone.
+    # Without its GPUs it would train on its processor, or hang until the controller gives it up.
     able = usable > 0 or not request.gpus
     speed = _speed(request) | _inside(request) if request.measure and able else {}
     return HostFacts(
@@ -82,7 +82,7 @@ def gather(request: FactsRequest) -> HostFacts:
         cpu_cores=host.cpu_cores(),
         versions=_versions() | below,
         digests=_digests(request.run),
-        holds_desk=bool(request.mark) and (Path(request.run) / request.mark).exists(),
+        shares_run_directory=bool(request.mark) and (Path(request.run) / request.mark).exists(),
         interface=_interface(request),
         name_resolves_to=network.resolve(socket.gethostname()),
         shared_memory_bytes=_size(_SHARED_MEMORY),
@@ -124,7 +124,7 @@ def _gpus() -> tuple[int, int, dict[str, str | None]]:
 
 
 def _speed(request: FactsRequest) -> dict[str, float]:
-    """Of real steps on the share of this host that one of its ranks has; nothing if they fail."""
+    """Rates of real steps on the part of this host that one rank has; empty if they fail."""
     environment = rank_environment(request.ranks) | ({} if request.gpus else NO_GPUS)
     program = [sys.executable, "-P", "-m", "dragoman.train.step_rate"]
     try:
@@ -138,7 +138,7 @@ def _speed(request: FactsRequest) -> dict[str, float]:
 
 
 def _inside(request: FactsRequest) -> dict[str, float]:
-    """Of sums between this host's ranks; nothing if there is one rank, or if they fail."""
+    """Rate of sums between this host's ranks; empty if there is one rank, or if they fail."""
     if request.ranks == 1:
         return {}
     with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
@@ -161,7 +161,7 @@ def _inside(request: FactsRequest) -> dict[str, float]:
 
 
 def _digests(run_name: str) -> dict[str, str | None]:
-    """Of the code, a run's recipe, the data it names, and that data's subword models."""
+    """Digests of the code, a run's recipe, the data it names, and that data's subword models."""
     digests: dict[str, str | None] = {"code": code_digest(read_code())}
     if not run_name:
         return digests
@@ -186,7 +186,7 @@ def vocabulary_digest(folder: Path) -> str:
 def data_digest(prepared: Path) -> str:
     """The digest of a prepared corpus as its files are now, not as its manifest claims.
 
-    Raises OSError where one is missing, CorpusError where there is no manifest.
+    Raises OSError if one is missing, CorpusError if there is no manifest.
     """
     files = Manifest.load(prepared).files
     found = {
@@ -205,7 +205,7 @@ def _size(folder: Path) -> int:
 
 
 def _write_speed(folder: Path) -> float | None:
-    """Bytes a second that reach the disk; None where nothing can be written."""
+    """Bytes a second that reach the disk; None if nothing can be written."""
     path = folder / f".speed-{os.getpid()}"
     block = os.urandom(_WRITE_BYTES)
     started = time.perf_counter()

@@ -44,7 +44,7 @@ class Spool:
 
 
 def prefix_digest(path: Path, size: int) -> str:
-    """sha256 of the first bytes of a file; of nothing where it is not there."""
+    """sha256 of the first bytes of a file; of nothing if it is not there."""
     whole = hashlib.sha256()
     if size and path.is_file():
         with path.open("rb") as file:

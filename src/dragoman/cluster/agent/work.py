@@ -1,8 +1,8 @@
 """This host's share of a job that all hosts do together: training, or measuring the network.
 
-The desk tells what to do; the first host opens the store in which all meet; the desk tells everyone
-where it is, and they begin. `stop` lets workers save and end, `kill` ends them at once, and so does
-the desk's going away, after a while.
+The controller says what to do. The first host opens the store in which all meet; the controller
+tells everyone where it is, and they begin. `stop` lets workers save and end, `kill` ends them at
+once, and so does the loss of the controller, after a while.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.settings import Section
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
-from dragoman.cluster.agent.sole import sole_agent
+from dragoman.cluster.agent.lock import agent_lock
 from dragoman.cluster.agent.spool import Spool
 from dragoman.cluster.messages import Weight
 from dragoman.distributed.launch import (
@@ -43,14 +43,14 @@ from dragoman.train.durable import discard, step_directories, step_number
 
 _FORWARD_EVERY_S: Final = 0.2
 _SAVE_S: Final = 60.0
-"""How long workers may save once the desk is gone."""
+"""How long workers may save once the controller is gone."""
 _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
 
 
 class WorkRequest(Section):
     """One host's share. run: the run's directory below the folder, also its name on the host.
 
-    events: file name, size and digest of what the desk has of each of this host's ranks.
+    events: file name, size and digest of what the controller has of each of this host's ranks.
     checkpoint: the one to go on from, by name; newer ones are of a time that was given up.
     price_per_hour: of all hosts, with its currency; "" where it is not known.
     on_processor: its ranks do not use the GPUs that the host may have.
@@ -75,11 +75,11 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
     request = WorkRequest.model_validate(values)
     try:
         with _store(request) as endpoint:
-            with _door(request) as port:
-                channel.say("ready", store=endpoint, door=port)
-                peers = [(address, port) for address, port in channel.expect()["doors"]]
+            with _test_port(request) as port:
+                channel.say("ready", store=endpoint, test_port=port)
+                peers = [(address, port) for address, port in channel.expect()["peers"]]
                 channel.say("reached", closed=network.unreachable(peers))
-                begin = channel.expect()  # the door stays open until everyone has knocked
+                begin = channel.expect()  # the port stays open until all have tried it
             share = Share(
                 request.number,
                 request.num_hosts,
@@ -99,11 +99,11 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
 def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
-    with sole_agent(run / "logs"):
+    with agent_lock(run / "logs"):
         launch_log(run, request.number).unlink(missing_ok=True)  # lines of an earlier time
         forget_newer(run / "checkpoints", request.checkpoint)
         spool = Spool(run / "events", request.events)
-        with _heeding(channel), _forwarding(spool, channel):
+        with _passing_signals(channel), _forwarding(spool, channel):
             launch_workers(
                 ["dragoman.run.worker", "train", str(run)],
                 ranks=request.ranks,
@@ -121,12 +121,12 @@ def forget_newer(checkpoints: Path, last: str) -> None:
 
 
 def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
-    """One process a host measures the network; its lines go to the desk as they are."""
+    """One process a host measures the network; its lines go to the controller as they are."""
     program = [sys.executable, "-P", "-m", "dragoman.distributed.probe"]
     environment = probe_environment(request, share)
     with (
         subprocess.Popen(program, stdout=subprocess.PIPE, env=environment) as probe,
-        _heeding(channel, probe.pid),
+        _passing_signals(channel, probe.pid),
     ):
         assert probe.stdout is not None
         for line in probe.stdout:
@@ -139,7 +139,7 @@ def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
 
 
 def probe_environment(request: WorkRequest, share: Share) -> dict[str, str]:
-    """Of a host's process that measures: it has as many threads as one of its ranks in training."""
+    """Environment of a host's process that measures, with as many threads as a rank in training."""
     return (
         rank_environment(request.ranks)
         | share.environment()
@@ -179,15 +179,18 @@ def _store(request: WorkRequest) -> Iterator[str]:
 
 
 @contextmanager
-def _door(request: WorkRequest) -> Iterator[int]:
-    """A port at which the other hosts knock to learn whether they get through."""
-    with socket.create_server((request.address, 0)) as door:
-        yield door.getsockname()[1]
+def _test_port(request: WorkRequest) -> Iterator[int]:
+    """A port to which the other hosts connect once, to learn whether they get through."""
+    with socket.create_server((request.address, 0)) as listener:
+        yield listener.getsockname()[1]
 
 
 @contextmanager
-def _heeding(channel: Channel, pid: int | None = None) -> Iterator[None]:
-    """Inside the block the desk's words reach the job: a process, or this one's own launcher."""
+def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]:
+    """Inside the block the controller's stop and kill reach the job as signals.
+
+    pid: of the process that does the job; None if this process launches it.
+    """
     launcher = threading.get_ident()
     over = threading.Event()
 
@@ -200,7 +203,7 @@ def _heeding(channel: Channel, pid: int | None = None) -> Iterator[None]:
             else:
                 os.kill(pid, number)
 
-    def heed() -> None:
+    def pass_on() -> None:
         for message in channel.hear():
             send(signal.SIGTERM)
             if message["do"] == "kill":  # the launcher kills at the second signal
@@ -210,7 +213,7 @@ def _heeding(channel: Channel, pid: int | None = None) -> Iterator[None]:
         over.wait(_SAVE_S)
         send(signal.SIGTERM)
 
-    threading.Thread(target=heed, daemon=True).start()
+    threading.Thread(target=pass_on, daemon=True).start()
     try:
         yield
     finally:
@@ -219,7 +222,7 @@ def _heeding(channel: Channel, pid: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def _forwarding(spool: Spool, channel: Channel) -> Iterator[None]:
-    """Inside the block events go to the desk as they are written; at its end, the last ones."""
+    """Inside the block events go to the controller as they are written, the last at its end."""
     over = threading.Event()
 
     def forward() -> None:

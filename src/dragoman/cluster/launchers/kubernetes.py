@@ -11,7 +11,7 @@ _LONGEST: Final = 63
 
 
 def kubernetes(job: ScheduledJob) -> str:
-    """The manifest. Raises ConfigError where its pods would have too long a name."""
+    """The manifest. Raises ConfigError if its pods would have too long a name."""
     _check_name(job)
     # Kubernetes fills in $(...) and takes $$ for a dollar.
     words = [word.replace("$", "$$") for word in job.command(at="")]
@@ -72,7 +72,7 @@ spec:
 
 
 def _check_name(job: ScheduledJob) -> None:
-    """Of too long a one JobSet refuses the pods, and there is a TrainJob that never begins."""
+    """JobSet rejects pods whose names are longer than this, and the TrainJob never begins."""
     added = len(f"-node-0-{job.nodes - 1}-abcde")
     if len(job.name) + added > _LONGEST:
         raise ConfigError(

@@ -17,7 +17,7 @@ _ACCELERATOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def skypilot(job: ScheduledJob, *, accelerator: str) -> str:
     """The task; accelerator: SkyPilot's name of the GPU, such as V100.
 
-    Raises ConfigError where that cannot be one.
+    Raises ConfigError if that cannot be one.
     """
     if not _ACCELERATOR.fullmatch(accelerator):
         raise ConfigError(

@@ -24,7 +24,7 @@ _ANSWER_S: Final = 20.0
 Tell = Callable[[str], None]
 
 
-class Crew:
+class Members:
     """The hosts of a run, those that are there, and those that must not come back.
 
     present: in the order of hosts.toml, by which ranks are counted.
@@ -42,13 +42,13 @@ class Crew:
         there = {host.name for host in self.present.host} | self._unfit
         return [host for host in self._all.host if host.name not in there]
 
-    def dismiss(self, names: set[str]) -> bool:
-        """Go on without hosts of these names for good; False where nobody would be left."""
+    def exclude(self, names: set[str]) -> bool:
+        """Go on without hosts of these names for good; False if nobody would be left."""
         self._unfit |= names
         return any(host.name not in self._unfit for host in self._all.host)
 
-    def muster(self, *, tell: Tell) -> None:
-        """Who can be logged in to now is present. Raises MachineError where nobody can for long."""
+    def find_present(self, *, tell: Tell) -> None:
+        """Who can be logged in to now is present. Raises MachineError if nobody can for long."""
         deadline = time.monotonic() + _NOBODY_S
         while True:
             asked = [host for host in self._all.host if host.name not in self._unfit]

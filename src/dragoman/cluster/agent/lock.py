@@ -1,6 +1,6 @@
 """One agent a run on each machine: what a connection left behind makes way for the next.
 
-After a cut the desk is back before an agent that it lost has given up, and two of them would write
+After a cut the controller is back before an agent that it lost has given up. Two agents would write
 the same events and share the device.
 """
 
@@ -26,11 +26,11 @@ _PROGRAM: Final = b"dragoman.cluster.agent"
 
 
 @contextmanager
-def sole_agent(logs: Path) -> Iterator[None]:
+def agent_lock(logs: Path) -> Iterator[None]:
     """Inside the block this process is the run's only agent on this machine.
 
     logs: of the run; hosts may share it. Another agent is killed with all that it started.
-    Raises MachineError where it cannot be.
+    Raises MachineError if it cannot be.
     """
     path = logs / f"agent-{socket.gethostname()}.pid"
     with path.open("a+") as record:
