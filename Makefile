@@ -1,12 +1,13 @@
 # make demo    a model from the bundled sample corpus, in minutes
 # make lab     two hosts on this machine (root): doctor, a training over them, what strategies cost
-# make test    the tests; the checks are in `make check`
+# make test    the tests of every part, and one real example of each kind: minutes
+# make test-system   whole commands, hosts, servers, browsers; make test-all: the slow ones, too
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c \
 	'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo lab test test-all mutation check format bench docs clean
+.PHONY: setup demo lab test test-system test-all mutation check format bench docs clean
 
 setup: $(READY)
 
@@ -24,7 +25,10 @@ lab: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m lab.show
 
 test: $(READY)
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow and not system"
+
+test-system: $(READY)
+	$(BIN)/pytest -m "system and not slow"
 
 test-all: $(READY)
 	$(BIN)/pytest

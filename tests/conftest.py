@@ -11,8 +11,19 @@ from hypothesis import settings
 if not Path("/dev/nvidia0").exists():
     # Where Triton is installed all the same, its kernels run in its interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+TESTS = Path(__file__).resolve().parent
+SYSTEM = ("docs", "e2e", "image", "lab", "learning")
+"""Folders whose tests start whole commands, hosts and browsers: `make test-system`."""
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` leaves to `make test-system`, by its folder."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in SYSTEM and item.get_closest_marker("smoke") is None:
+            item.add_marker(pytest.mark.system)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ def keep(page: Any, name: str) -> None:
         page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
 
 
+@pytest.mark.smoke
 def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) -> None:
     page = browser.new_page(viewport={"width": 1100, "height": 800})
     asked: list[str] = []

@@ -79,6 +79,7 @@ def processes_of(folder: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
+@pytest.mark.smoke
 def test_a_signal_saves_and_the_same_command_goes_on(folder: Path) -> None:
     training = start_training()
     wait_until(lambda: bool(events("train_interval")))

@@ -40,6 +40,7 @@ def translate(server: Server, **body: Any) -> Any:
     return answer.json
 
 
+@pytest.mark.smoke
 def test_one_text_many_texts_alternatives(server: Server) -> None:
     one = translate(server, text="A man.", alternatives=2, beam_size=3)
     (best,) = one["translations"]
@@ -348,6 +349,7 @@ def test_what_takes_too_long_ends(bundle: Path) -> None:
         wait_until(lambda: server.ask("/translate", {"text": "A man."}).status == 200)
 
 
+@pytest.mark.smoke
 def test_sigterm_lets_work_end(bundle: Path) -> None:
     with serving(bundle, "--threads", "1") as server:
         answers: list[int] = []

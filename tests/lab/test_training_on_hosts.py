@@ -32,6 +32,7 @@ def most_connections(host: LabHost) -> int:
     return most
 
 
+@pytest.mark.smoke
 def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
     training = desk.train(*ENDLESS)
     wait_until(desk.trains)
