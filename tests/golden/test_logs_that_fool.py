@@ -102,7 +102,7 @@ def test_one_line_that_a_kill_tore_spoils_no_answer(tmp_path: Path) -> None:
     last = file_of(run, 1).read_bytes()
     file_of(run, 1).write_bytes(last[:-100])
     facts = read_facts(run)
-    assert facts.untold[1] == 1
+    assert facts.missing_intervals[1] == 1
     assert answers(facts)["network"].answer == "yes"
     assert answers(facts)["straggler"].answer == "no"
 
@@ -236,7 +236,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
             recipe=VOCABULARY,
         ),
         {"trained": "cannot tell", "overfitting": "cannot tell", "plateau": "cannot tell"},
-        "No dev loss is known of the last 4,000 steps, after step 4,000.",
+        "No dev loss is known for the last 4,000 steps, after step 4,000.",
     ),
     "BLEU fell from 30 to 0.1 while the dev loss is flat": (
         Recorded(

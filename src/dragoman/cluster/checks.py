@@ -180,9 +180,10 @@ def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
     """Code, recipe, data and vocabulary are equal everywhere, and what they are here."""
-    for host in filter(
-        lambda one: one.shares_run_directory, facts.hosts
-    ):  # its events would come to itself
+    for host in facts.hosts:
+        if not host.shares_run_directory:
+            continue
+        # Its events would be copied onto themselves.
         found = f"its folder, {wanted.host(host.host).folder}, is where the run is kept here"
         remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere with --runs"
         yield _fail("same files", host.host, found, remedy)

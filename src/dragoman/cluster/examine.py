@@ -242,7 +242,7 @@ def _broke_off(team: Team, message: Message) -> str:
 
 
 def _network(found: ProbeResult, hosts: Hosts) -> dict[str, Any]:
-    """What the probe found, in the names of the hosts; nothing if it came to no end."""
+    """The probe's results by host name; empty if the probe did not end."""
     names = dict(enumerate(host.name for host in hosts.host))
     pairs = tuple(
         PairFacts(

@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def unit(self) -> str:
-        """What a rank runs on, for people."""
+        """The device of a rank, as a plan prints it."""
         return self.cluster.machines[0].unit
 
 

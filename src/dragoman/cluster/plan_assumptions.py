@@ -1,7 +1,7 @@
 """What enters the figures of a plan, one line each: what, its value and where that is from.
 
-Every source begins as those of `rates` do. What is known of one machine or one model, and counted
-for others, is called assumed for them.
+A source begins with a word of `rates`: measured, published, assumed, ... A figure that is known for
+one machine or model is called assumed for all others.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _FP32_SHARE: Final = 8_742 * FLOP_PER_BIG_TOKEN / 15.7e12
 _A100_SHARE: Final = 82_059 * FLOP_PER_BIG_TOKEN / 312e12
 """The part of its dense bf16 peak that an A100 reaches there, 33%."""
 _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
-"""What is typed beyond it is a slip; a plan would be made of infinities."""
+"""A larger value is a typing mistake: the figures of a plan would be infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,11 @@ GPU_INSIDES: Final = {
 PCIE_INSIDES: Final = {"a100": "pcie4", "h100": "pcie5", "h200": "pcie5"}
 """What cards have between them if their driver's name says PCIe: their own generation of it."""
 UNKNOWN_INSIDE: Final = "pcie3"
-"""What is between GPUs of a kind that is not known."""
+"""The link between GPUs of an unknown kind."""
 
 
 def inside_of(device_name: str) -> Inside:
-    """What is between devices of this name, `v100` or what a driver calls them, in one host."""
+    """The link inside a host between devices of this name: `v100`, or a driver's name for them."""
     name = device_name.lower()
     if name == "cpu":
         return SHARED_MEMORY

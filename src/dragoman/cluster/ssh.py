@@ -43,7 +43,7 @@ _MOST_GREETING_BYTES: Final = 1 << 20
 _MOST_OUTPUT_BYTES: Final = 4 << 20
 """Most output of one command. Our longest is a list of some thousand checkpoints."""
 _MOST_ERROR_BYTES: Final = 1 << 16
-"""What is read of a host's standard error: an error of ours is a traceback at most."""
+"""So many last bytes of a host's standard error are read: our longest error is a traceback."""
 _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
@@ -155,7 +155,7 @@ def hang_up() -> None:
 
 
 def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str:
-    """What a program on the host prints.
+    """Run a program on the host and return its output.
 
     Raises MachineError if it fails, takes too long, or prints more than 4 MiB.
     """

@@ -205,7 +205,7 @@ class Team:
             agent.tell(do, **values)
 
     def next(self, timeout_s: float) -> Message | None:
-        """What is said next, by any of them; None if nothing is for so long."""
+        """The next message of any agent; None if none comes within `timeout_s`."""
         with contextlib.suppress(queue.Empty):
             message = self.inbox.get(timeout=max(0.0, timeout_s))
             self.agents[message.host].taken(message)
@@ -220,7 +220,7 @@ class Team:
             self._over.wait(_STAY_EVERY_S)
 
     def each(self, what: str, *, timeout_s: float) -> dict[str, Mapping[str, Any]]:
-        """What every agent says of this kind, by host; raises MachineError if one does not."""
+        """One message of this kind from every agent, by host; MachineError if one is silent."""
         heard: dict[str, Mapping[str, Any]] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):

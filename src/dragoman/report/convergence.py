@@ -159,8 +159,8 @@ def bleu_scores(facts: Facts) -> list[float]:
     return [one.bleu for one in facts.validations if one.step > 0 and one.bleu is not None]
 
 
-def steps_untold(facts: Facts) -> int:
-    """Steps at the end of the run of which no validation tells; 0 if they are as few as usual.
+def steps_without_dev_loss(facts: Facts) -> int:
+    """Steps at the end of the run without a validation; 0 if they are as few as usual.
 
     Validations are usual if the last of them is within two of their distances from the last step.
     """
@@ -168,8 +168,8 @@ def steps_untold(facts: Facts) -> int:
     if len(steps) < 2:
         return 0
     usual = statistics.median(two - one for one, two in pairwise(steps))
-    untold = facts.last_step - steps[-1]
-    return untold if untold > _MOST_DISTANCES * max(usual, 1) else 0
+    without = facts.last_step - steps[-1]
+    return without if without > _MOST_DISTANCES * max(usual, 1) else 0
 
 
 def training_loss_since(facts: Facts, step: int) -> tuple[float, float] | None:
@@ -189,13 +189,13 @@ def training_loss_since(facts: Facts, step: int) -> tuple[float, float] | None:
 def by_chance(losses: Sequence[float]) -> float:
     """What a training loss may be off by chance: five standard deviations.
 
-    They are told from what neighbours differ: a loss may be that of a single batch.
+    They are estimated from the differences of neighbours: a loss may be that of a single batch.
     """
     return _BY_CHANCE * _OF_NEIGHBOURS * statistics.median(abs(b - a) for a, b in pairwise(losses))
 
 
 def far_above(lowest: float, chance: float) -> float:
-    """From where on a training loss is far above another: 1.2 x it, and beyond chance."""
+    """The training loss from which it is far above another: 1.2 times it, and beyond chance."""
     return max(_SPIKE * lowest, lowest + chance)
 
 
@@ -309,8 +309,8 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
         at = f"step {units.COUNT.text(last)}"
         say = f"After the last validation, at {at}, the training loss has risen from {was} to {now}"
         return "no", f"{say}.", f"Go on from the checkpoint of {at}, with a lower learning rate."
-    if steps_untold(facts):
-        return "cannot tell", _untold(facts), _VALIDATE
+    if steps_without_dev_loss(facts):
+        return "cannot tell", _no_dev_loss(facts), _VALIDATE
     left, learnt = left_of_uniform(facts), has_learnt(facts)
     if left is not None and not learnt:
         say = "It has learnt next to nothing that helps with dev text: the loss there is "
@@ -382,8 +382,8 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
     if len(seen) < FEWEST:
         say = f"{_validations(facts)} too few."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
-    if steps_untold(facts):
-        return "cannot tell", _untold(facts), _VALIDATE
+    if steps_without_dev_loss(facts):
+        return "cannot tell", _no_dev_loss(facts), _VALIDATE
     last, loss = seen[-1]
     if last.train_slice_loss is None:
         measured = [one.step for one, _ in seen if one.train_slice_loss is not None]
@@ -486,9 +486,11 @@ def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
 _VALIDATE = "Bring the events of rank 0, or lower train.validate_every_steps."
 
 
-def _untold(facts: Facts) -> str:
-    last, untold = losses(facts)[-1][0].step, units.COUNT.text(steps_untold(facts))
-    return f"No dev loss is known of the last {untold} steps, after step {units.COUNT.text(last)}."
+def _no_dev_loss(facts: Facts) -> str:
+    last, without = losses(facts)[-1][0].step, units.COUNT.text(steps_without_dev_loss(facts))
+    return (
+        f"No dev loss is known for the last {without} steps, after step {units.COUNT.text(last)}."
+    )
 
 
 def _validations(facts: Facts) -> str:

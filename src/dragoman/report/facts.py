@@ -434,7 +434,7 @@ class Facts:
 
     @property
     def side_by_side(self) -> list[list[Interval]]:
-        """Intervals that every rank of their life tells of: one of each rank, by step and rank."""
+        """Intervals that every rank recorded: one of each rank, by step and rank."""
         found = []
         for step, told in self._by_step().items():
             ranks = self.ranks_at(step)
@@ -444,8 +444,8 @@ class Facts:
         return found
 
     @property
-    def untold(self) -> dict[int, int]:
-        """How many intervals each rank lacks that another rank of its life tells of."""
+    def missing_intervals(self) -> dict[int, int]:
+        """How many intervals each rank lacks that another rank recorded."""
         counts = {rank.rank: 0 for rank in self.ranks}
         is_running = self.is_running
         newest = max((rank.intervals[-1].time for rank in self.ranks if rank.intervals), default=0)
@@ -465,14 +465,14 @@ class Facts:
         return dict(sorted(found.items()))
 
     @property
-    def whole_ranks(self) -> list[Rank]:
-        """Ranks that tell of all their intervals, but for the one that a kill may cost."""
-        untold = {} if self.imported is not None else self.untold
-        return [rank for rank in self.ranks if untold.get(rank.rank, 0) <= _MOST_LOST]
+    def complete_ranks(self) -> list[Rank]:
+        """Ranks that recorded all their intervals, except the one that a kill may cost."""
+        missing = {} if self.imported is not None else self.missing_intervals
+        return [rank for rank in self.ranks if missing.get(rank.rank, 0) <= _MOST_LOST]
 
     @property
     def lacks_ranks(self) -> bool:
-        """Whether a rank left no events, or lacks more than one interval that others tell of.
+        """Whether a rank left no events, or lacks more than one interval that others recorded.
 
         Also if nobody knows how many ranks there were.
         """
@@ -481,7 +481,7 @@ class Facts:
         sizes = [life.world_size for life in self.segments if life.world_size is not None]
         if self.world_size is None or max([self.world_size, *sizes]) > len(self.ranks):
             return True
-        return len(self.whole_ranks) < len(self.ranks)
+        return len(self.complete_ranks) < len(self.ranks)
 
     @property
     def is_finished(self) -> bool:

@@ -286,10 +286,10 @@ def _missing_ranks(files: Sequence[RankFile], world_size: int | None) -> list[st
 def _short_ranks(found: Facts) -> list[str]:
     if found.imported is not None:
         return []
-    whole = {rank.rank for rank in found.whole_ranks}
+    whole = {rank.rank for rank in found.complete_ranks}
     return [
         f"events of rank {rank} lack {count} intervals of training that other ranks tell of"
-        for rank, count in found.untold.items()
+        for rank, count in found.missing_intervals.items()
         if rank not in whole
     ]
 

@@ -304,7 +304,8 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
 def compute_share(facts: Facts) -> float | None:
     """The least part of a step that a rank spent in forward, backward and optimizer."""
     shares = (
-        measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS) for rank in facts.whole_ranks
+        measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS)
+        for rank in facts.complete_ranks
     )
     return min((share for share in shares if share is not None), default=None)
 

@@ -36,7 +36,7 @@ class Channel:
                 return
 
     def hear(self) -> Iterator[dict[str, Any]]:
-        """What the controller says, except that it is there; ends when it is gone."""
+        """The controller's messages without its signs of life; ends when the controller is gone."""
         silent_s = 0.0
         while silent_s < SILENCE_S:
             while b"\n" in self._pending:
