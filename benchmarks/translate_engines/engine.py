@@ -106,7 +106,7 @@ def fairseq_weights(task: Task) -> dict[str, Any]:
 
 
 def positions(count: int, width: int) -> Any:
-    """The table of model.positions, from the first token on: sines, then cosines."""
+    """The table of `model.transformer.sinusoids`, from the first token on: sines, then cosines."""
     import torch
 
     half = width // 2

@@ -244,7 +244,7 @@ def _smallest_accumulation(synced: Prediction) -> int:
 
 def _what_ifs(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     """Other clusters than this one, the nearer ones first; more hosts are like the first."""
-    yield "as it is", cluster
+    yield "these hosts", cluster
     if cluster.num_hosts > 1:
         for bits_per_s in _WHAT_IF_PORTS:
             port = replace(Link.nominal(bits_per_s), latency_s=cluster.link.latency_s)

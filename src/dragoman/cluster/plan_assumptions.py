@@ -41,7 +41,9 @@ def _compute(plan: Plan) -> Lines:
     yield "its rate", "the same for every model, batch and share of a batch", "assumed"
     slowest = max(cluster.machines, key=lambda one: one.least_s)
     if slowest.least_s > 0:
-        value = f"no shorter than {_seconds(slowest.least_s)}: kernels have to be started"
+        count = plan.workload.micro_batches_per_step
+        times = "" if count == 1 else f", {count} times: data.accumulate"
+        value = f"no shorter than {_seconds(slowest.least_s)}: kernels have to be started{times}"
         yield "a step of a GPU", value, slowest.least_source
     waiting = [row.cluster for row in plan.rows if row.cluster.waits_count]
     if waiting:

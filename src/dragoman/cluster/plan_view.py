@@ -38,7 +38,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     for line in _heading(plan):
         _say(console, line)
     _show(console, _strategies(plan))
-    seen = dict.fromkeys(row.prediction.strategy for row in plan.strategies)
+    seen = dict.fromkeys(row.prediction.strategy for row in plan.rows)
     for note in (_NOTES[strategy] for strategy in seen if strategy in _NOTES):
         _say(console, f"  {note}", style="dim")
     _say(console, "")

@@ -116,7 +116,8 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
 
 def _socket(host: Host) -> str:
     """Where this process shares its connection to a host; "none" if there is no room for it."""
-    folder = _sockets()
+    with _starting:  # or two threads that come first would make a folder each
+        folder = _sockets()
     if folder is None:
         return "none"
     target = [*_target(host), host.login or host.address]

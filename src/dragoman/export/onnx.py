@@ -265,7 +265,7 @@ class _ModelGraph(_Graph):
         return self.add("Unsqueeze", mask, self.vector([1, 2]))
 
     def _embed(self, matrix: Tensor, ids: str, numbers: str) -> str:
-        """ids (B, L) at positions from 0 on (L,) -> (B, L, D); see model.positions."""
+        """ids (B, L) at positions from 0 on (L,) -> (B, L, D); see `transformer.sinusoids`."""
         d_model = self.model.config.d_model
         scale = self.scalar(math.sqrt(d_model))
         embedded = self.add("Mul", self.add("Gather", self._weight(matrix), ids), scale)

@@ -95,7 +95,7 @@ def test_one_host_alone_is_taken_where_the_others_only_hold_it_up() -> None:
     said = recommendation(made)
     assert said.startswith(f"Use {first.prediction.label} on host 1 alone: ")
     assert json.loads(plan_as_json(made))["choice"]["ranks_per_host"] == [8]
-    as_it_is = next(row for row in made.what_ifs if row.name == "as it is")
+    as_it_is = next(row for row in made.what_ifs if row.name == "these hosts")
     assert as_it_is.prediction.label == f"1 host, {first.prediction.label}"
     assert (as_it_is.run_s, as_it_is.price) == (first.run_s, first.price)
 
@@ -174,7 +174,7 @@ def test_what_ifs() -> None:
     assert names == [
         "one GPU alone",
         "host 1 alone",
-        "as it is",
+        "these hosts",
         "1 Gbit/s ports",
         "10 Gbit/s ports",
         "two more hosts",

@@ -137,7 +137,7 @@ def test_the_shortest_step_is_not_printed_as_measured() -> None:
     text = printed(planned(ranks="1x8", gpu="h100"))
     assert "compute: no shorter than 24.90 ms/step (assumed" in text
     assert "wait for the slowest" not in text
-    assert "decides for: as it is, two more hosts, 32 ranks" in text
+    assert "decides for: these hosts, two more hosts, 32 ranks" in text
     far_from_it = printed(planned(ranks="1x8", gpu="a100"))
     assert "1.18 x the mean with 8" in printed(
         plan_recipe(load_recipe("wmt16-ende-big"), PlanRequest(ranks="1x8", gpu="a100"))

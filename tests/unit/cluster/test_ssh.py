@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.cli import main
+from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.ssh import BEGIN, failure, run, skip_greeting, ssh_command
 
@@ -120,3 +123,34 @@ def test_a_machine_without_ssh_says_so(
     assert "ssh does not start: No such file or directory" in said.out + said.err
     assert said.err.count("\n") == (command == "setup")
     assert "Python 3.11" not in said.err
+
+
+def test_hosts_that_are_started_at_once_share_one_folder_of_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders would hide a host's connection from the next program, which logged in again."""
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    hosts = [HOST, HOST.model_copy(update={"login": "gamma.example"})]
+    for _ in range(20):
+        ssh._sockets.cache_clear()
+        barrier = threading.Barrier(2)
+        sockets: list[Path] = []
+
+        def begin(host: Host, barrier: threading.Barrier, found: list[Path]) -> None:
+            barrier.wait()
+            with ssh.start(host, ["true"], stderr=subprocess.DEVNULL) as process:
+                assert isinstance(process.args, list)
+                (path,) = (word for word in process.args if str(word).startswith("ControlPath="))
+                found.append(Path(str(path).removeprefix("ControlPath=")))
+
+        threads = [threading.Thread(target=begin, args=(host, barrier, sockets)) for host in hosts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        one, other = sockets
+        assert one.parent == other.parent
+        assert one != other
