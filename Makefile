@@ -33,7 +33,7 @@ test-system: $(READY)
 test-all: $(READY)
 	$(BIN)/pytest
 
-# Changes the code at many places and asks whether a test notices: hours. MODULES="train/step ..." runs some.
+# Changes the code at many places and asks whether a test notices: hours. MODULES="training/step ..." runs some.
 mutation: $(READY)
 	$(BIN)/python tools/mutation.py $(MODULES)
 

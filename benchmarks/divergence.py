@@ -30,15 +30,15 @@ from dragoman.base.errors import DivergenceError
 from dragoman.corpus.shards import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update, merged
-from dragoman.export.load import Origin
+from dragoman.formats.load import Origin
 from dragoman.inference.translation import new_model
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.report.health import examine
-from dragoman.report.reading import read_facts
-from dragoman.report.verdicts import judge
+from dragoman.reporting.health import examine
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdicts import judge
 from dragoman.run import run as steps
-from dragoman.train.schedule import learning_rate
+from dragoman.training.schedule import learning_rate
 
 VOCAB_SIZE = 1000
 MODEL = ["model.d_model=64", "model.d_ffn=256", "model.encoder_layers=1", "model.decoder_layers=1"]

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from dragoman.corpus.normalize import normalize
 from dragoman.distributed.world import join_world
-from dragoman.evaluate.metrics import bleu
-from dragoman.evaluate.validate import read_lines
-from dragoman.export.bundle import Bundle
-from dragoman.export.ctranslate2 import Quantization
-from dragoman.export.export import Request, export
-from dragoman.export.huggingface import translate_with_huggingface
-from dragoman.export.load import load_translation_model
-from dragoman.export.onnx import translate_with_onnx
+from dragoman.evaluation.metrics import bleu
+from dragoman.evaluation.validate import read_lines
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.ctranslate2 import Quantization
+from dragoman.formats.export import Request, export
+from dragoman.formats.huggingface import translate_with_huggingface
+from dragoman.formats.load import load_translation_model
+from dragoman.formats.onnx import translate_with_onnx
 from dragoman.inference.translation import TranslationModel, checkpoint_path
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.run_directory import RunDirectory

@@ -7,7 +7,7 @@ Clients and server share the cores, so the clients' own cost is in the figure; t
 Then ten times as many clients as fit in the queue: what is refused, how quickly, and the memory
 before and after.
 
-    python benchmarks/serve.py --bundle runs/.../export/ctranslate2-float32 --beam 5
+    python benchmarks/serve.py --bundle runs/.../formats/ctranslate2-float32 --beam 5
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dragoman.evaluate.validate import read_lines
-from dragoman.export.bundle import Bundle
+from dragoman.evaluation.validate import read_lines
+from dragoman.formats.bundle import Bundle
 from dragoman.serve.translator import translator_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -40,8 +40,8 @@ from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import join_world
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import load_recipe
-from dragoman.report.reading import read_facts
-from dragoman.report.render import Report
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report
 from dragoman.telemetry import events
 from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.events import (
@@ -55,9 +55,9 @@ from dragoman.telemetry.events import (
 from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, sample_every_s
 from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.interval import IntervalSums
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.step import StepResult, TrainStep
+from dragoman.training.interval import IntervalSums
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.step import StepResult, TrainStep
 
 NUM_PAIRS = 80
 NUM_UPDATES = 10

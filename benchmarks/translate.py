@@ -36,10 +36,10 @@ import numpy as np
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import Subword
 from dragoman.distributed.world import join_world
-from dragoman.evaluate.metrics import bleu
-from dragoman.evaluate.validate import read_lines
-from dragoman.export.export import Request, export
-from dragoman.export.huggingface import to_huggingface
+from dragoman.evaluation.metrics import bleu
+from dragoman.evaluation.validate import read_lines
+from dragoman.formats.export import Request, export
+from dragoman.formats.huggingface import to_huggingface
 from dragoman.inference.translation import TranslationModel
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import load_recipe

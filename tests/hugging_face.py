@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.export.huggingface import to_huggingface
+from dragoman.formats.huggingface import to_huggingface
 from dragoman.model.transformer import Transformer
 
 

@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from dragoman.distributed.world import join_world
-from dragoman.export.export import Request, export
+from dragoman.formats.export import Request, export
 from small_run import small_run
 
 FAR_NAME = "far.test"

@@ -21,11 +21,11 @@ from dragoman.model.config import ModelConfig
 from dragoman.model.incremental import inference
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import EventWriter, MetricScored, SampleTranslation, Validated
-from dragoman.train.checkpoint import CheckpointStore, TrainState, read_state
-from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
-from dragoman.train.schedule import ScheduleConfig, learning_rate
-from dragoman.train.snapshot import agreed_checkpoint, resume
-from dragoman.train.trainer import FitResult, fit
+from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
+from dragoman.training.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from dragoman.training.schedule import ScheduleConfig, learning_rate
+from dragoman.training.snapshot import agreed_checkpoint, resume
+from dragoman.training.trainer import FitResult, fit
 from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, toy_training
 
 TRAIN_PAIRS = ToyPairs(300, seed=1)

@@ -20,9 +20,9 @@ from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.step import TrainStep
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.step import TrainStep
 
 ONE_RANK = World(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
 TOY_MODEL = ModelConfig(

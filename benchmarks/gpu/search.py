@@ -27,8 +27,8 @@ from engine import EOS, PAD, by_length, padded, until_end
 
 from dragoman.corpus.normalize import normalize
 from dragoman.distributed.world import join_world
-from dragoman.evaluate.validate import read_lines
-from dragoman.export.huggingface import to_huggingface
+from dragoman.evaluation.validate import read_lines
+from dragoman.formats.huggingface import to_huggingface
 from dragoman.inference.translation import TranslationModel
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch

@@ -33,9 +33,9 @@ from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer, compile_stacks
 from dragoman.recipe.estimate import training_flop
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.step import TrainStep
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.step import TrainStep
 
 VOCAB_SIZE = 32_768
 NUM_PAIRS = 200_000

@@ -26,10 +26,10 @@ from dragoman.distributed.world import join_world
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.schedule import ScheduleConfig, learning_rate
-from dragoman.train.step import TrainStep
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.schedule import ScheduleConfig, learning_rate
+from dragoman.training.step import TrainStep
 
 UNKNOWN = 1
 VOCAB_SIZE = 8000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine import Found, Task, Translate, run
 
-from dragoman.export.bundle import Bundle
+from dragoman.formats.bundle import Bundle
 from dragoman.serve.translator import translator_of
 
 

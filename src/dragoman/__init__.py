@@ -8,14 +8,14 @@ corpus         text files -> shards
 data           shards -> batches
 model          batches -> logits -> loss; and back to text
 distributed    gradients over the network, inside a process group
-train          gradients -> checkpoint
-evaluate       checkpoint -> scores
+training       gradients -> checkpoint
+evaluation     checkpoint -> scores
 recipe         the sections composed, what a run will take, the directory of a run
 cluster        hosts and plans
-report         events -> answers
+reporting      events -> answers
 watch          the same while a run runs
 inference      a run's checkpoint translates
-export         models in formats that others run
+formats        models in formats that others run
 serve          translations to people and programs
 run            the whole run on one page, and one rank of it
 cli            one module a command

@@ -10,7 +10,7 @@ from torch import nn
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
-from dragoman.train.config import OptimizerConfig, TrainConfig
+from dragoman.training.config import OptimizerConfig, TrainConfig
 from ranks import run_ranks
 from toy_task import ToyPairs, toy_training
 

@@ -14,11 +14,11 @@ import pytest
 
 from dragoman.distributed.standing import FolderBoard
 from dragoman.distributed.world import World
-from dragoman.report.health import examine
-from dragoman.report.reading import read_facts
+from dragoman.reporting.health import examine
+from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import Event, EventWriter, read_events
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.pauses import LATE_S, PauseWatch
+from dragoman.training.pauses import LATE_S, PauseWatch
 from processes import wait_until
 from ranks import run_ranks
 from toy_task import ONE_RANK
@@ -29,7 +29,7 @@ PAUSE_S = 8.0
 
 def training(world: World, directory: str) -> Any:
     """A run whose rank 1 leaves its process id when it is to be stopped."""
-    from dragoman.train.config import CheckpointConfig, TrainConfig
+    from dragoman.training.config import CheckpointConfig, TrainConfig
     from toy_fit import ToyRun
 
     def before_update(update_index: int, _model: object) -> None:
@@ -98,7 +98,7 @@ def test_a_paused_rank_is_named_while_it_stands_and_afterwards(tmp_path: Path) -
 
 def validating(world: World, directory: str) -> Any:
     """Its first validation is long on rank 0; in the second, rank 1 leaves its process id."""
-    from dragoman.train.config import CheckpointConfig, TrainConfig
+    from dragoman.training.config import CheckpointConfig, TrainConfig
     from toy_fit import ToyRun, ToyValidation
 
     def validate(step: int, _model: object) -> ToyValidation:

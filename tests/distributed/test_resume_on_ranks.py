@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from dragoman.base.errors import CheckpointError
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.world import World
-from dragoman.train.checkpoint import CheckpointStore
-from dragoman.train.config import CheckpointConfig, TrainConfig
-from dragoman.train.snapshot import agreed_checkpoint, resume
+from dragoman.training.checkpoint import CheckpointStore
+from dragoman.training.config import CheckpointConfig, TrainConfig
+from dragoman.training.snapshot import agreed_checkpoint, resume
 from ranks import run_ranks
 from toy_fit import TRAIN_PAIRS, ToyRun
 from toy_task import toy_training

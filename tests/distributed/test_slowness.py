@@ -24,7 +24,7 @@ USUAL_S, SLOW_S = 0.03, 0.4
 
 def training(world: World, directory: str) -> Any:
     """A run of two ranks; from one step on, the work of rank 1 takes ten times as long."""
-    from dragoman.train.config import CheckpointConfig, TrainConfig
+    from dragoman.training.config import CheckpointConfig, TrainConfig
     from toy_fit import ToyRun
 
     updates: list[int] = []
@@ -77,7 +77,7 @@ def half_speed_from_the_start(world: World, slow: int) -> Any:
 
     from dragoman.distributed.gradient_sync import NoSync
     from dragoman.telemetry.events import Alert
-    from dragoman.train.guard import Examination, StepGuard
+    from dragoman.training.guard import Examination, StepGuard
 
     class Waiting(NoSync):
         exposed_s = 0.0
@@ -108,7 +108,7 @@ def test_a_rank_that_is_slow_from_the_start_is_named(slow: int) -> None:
 
 def slow_main_rank(world: World, directory: str) -> Any:
     """A run of two ranks of which the first takes long from its first step on."""
-    from dragoman.train.config import CheckpointConfig, TrainConfig
+    from dragoman.training.config import CheckpointConfig, TrainConfig
     from toy_fit import ToyRun
 
     def add_work(update_index: int, model: Any) -> None:
@@ -128,7 +128,7 @@ def slow_main_rank(world: World, directory: str) -> Any:
         before_update=add_work,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dragoman.train.guard._WORTH_A_WORD_S", 1.0)  # what is left is short here
+        patch.setattr("dragoman.training.guard._WORTH_A_WORD_S", 1.0)  # what is left is short here
         return run.fit(world).state.step
 
 
@@ -151,7 +151,7 @@ def changed_link(
     from torch import nn
 
     from dragoman.distributed.gradient_sync import NoSync
-    from dragoman.train.guard import Examination, Slowness, StepGuard, Window
+    from dragoman.training.guard import Examination, Slowness, StepGuard, Window
 
     host = ("alpha", "beta")[world.rank]
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=100, rank=world.rank, alone=False)
@@ -215,7 +215,7 @@ def test_a_link_that_carries_more_again_is_told_with_the_steps() -> None:
 
 def unchanged_link(world: World) -> Any:
     """The same where the network carries about what it did: any two measurements are alike."""
-    from dragoman.train import guard
+    from dragoman.training import guard
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "_CHANGED", 1e9)

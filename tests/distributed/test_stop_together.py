@@ -10,7 +10,7 @@ from typing import Any
 from dragoman.distributed.world import World
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import read_events
-from dragoman.train.config import CheckpointConfig, TrainConfig
+from dragoman.training.config import CheckpointConfig, TrainConfig
 from ranks import run_ranks
 from toy_fit import ToyRun
 

@@ -19,7 +19,7 @@ from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.estimate import strategy_numbers
 from dragoman.telemetry.events import Event, read_events
-from dragoman.train.config import CheckpointConfig, TrainConfig
+from dragoman.training.config import CheckpointConfig, TrainConfig
 from ranks import run_ranks
 from toy_fit import CONSTANT_RATE, ToyRun
 from toy_task import TOY_MODEL

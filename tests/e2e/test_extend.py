@@ -19,7 +19,7 @@ from tiny_recipe import TINY
 PACKAGE = Path(dragoman.__file__).parent
 # file of the package -> (text, what a user puts in its place)
 ADDED = {
-    "train/schedule.py": [
+    "training/schedule.py": [
         ('"constant"] = "inverse_sqrt"', '"constant", "sqrt_decay"] = "inverse_sqrt"'),
         (
             "SCHEDULES: dict[str, Schedule] = {\n",
@@ -55,7 +55,7 @@ ADDED = {
             '    EMPTY,\n    Filter("commas", commas, lambda c: c.max_commas),\n',
         ),
     ],
-    "evaluate/metrics.py": [
+    "evaluation/metrics.py": [
         (
             "METRICS: dict[str, Callable[..., Score]] = {",
             "def same_length(hypotheses, references, *, lowercase=False, bootstrap_samples=0):\n"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.report.comparison import compare
-from dragoman.report.comparison_page import ComparisonReport
-from dragoman.report.facts import Price
-from dragoman.report.reading import read_facts
-from dragoman.report.render import Report
+from dragoman.reporting.comparison import compare
+from dragoman.reporting.comparison_page import ComparisonReport
+from dragoman.reporting.facts import Price
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report
 from dragoman.watch.live import open_run
 from dragoman.watch.server import WatchServer
 from recorded_runs import Recorded

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from dragoman.cli import main
 from dragoman.corpus.subword import vocabulary_digests
 from dragoman.distributed.world import join_world
-from dragoman.export.bundle import Kind
-from dragoman.export.export import Request, export
-from dragoman.export.load import Origin
+from dragoman.formats.bundle import Kind
+from dragoman.formats.export import Request, export
+from dragoman.formats.load import Origin
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Validated, read_events
 from small_run import small_run

@@ -66,8 +66,8 @@ class BrokenPromiseError(Exception):
 def make_material(folder: Path) -> dict[str, Path]:
     """One whole model of each kind that a command takes."""
     from dragoman.distributed.world import join_world
-    from dragoman.export.ctranslate2 import write_ctranslate2
-    from dragoman.export.load import load_translation_model
+    from dragoman.formats.ctranslate2 import write_ctranslate2
+    from dragoman.formats.load import load_translation_model
 
     material = {"bundle": copytree(BUNDLE, folder / "bundle"), "run": copytree(RUN, folder / "run")}
     shards = copytree(BUNDLE.parent / "shards", folder / "shards")

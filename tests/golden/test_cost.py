@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
-from dragoman.report import measures
-from dragoman.report.cost import spent_text
-from dragoman.report.facts import Facts, Price
-from dragoman.report.reading import read_facts
-from dragoman.report.verdict import Verdict
-from dragoman.report.verdicts import judge
+from dragoman.reporting import measures
+from dragoman.reporting.cost import spent_text
+from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdict import Verdict
+from dragoman.reporting.verdicts import judge
 from recorded_runs import Recorded
 
 PRICE = Price(amount=3.6, currency="USD")

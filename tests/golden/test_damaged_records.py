@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 import pytest
 from rich.console import Console
 
-from dragoman.report.facts import Facts, Price
-from dragoman.report.reading import read_facts
-from dragoman.report.render import Report, as_json, as_markdown
+from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report, as_json, as_markdown
 from dragoman.watch.live import open_run
 from dragoman.watch.screen import screen
 from dragoman.watch.server import live

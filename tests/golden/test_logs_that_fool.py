@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.report.facts import Facts
-from dragoman.report.health import examine
-from dragoman.report.reading import read_facts
-from dragoman.report.verdict import Verdict
-from dragoman.report.verdicts import judge
+from dragoman.reporting.facts import Facts
+from dragoman.reporting.health import examine
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdict import Verdict
+from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, TrainInterval
 from example_events import HOST_SAMPLED
 from recorded_runs import Recorded

@@ -12,8 +12,8 @@ from itertools import islice
 import pytest
 
 from dragoman.data.config import DataConfig
-from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.schedule import ScheduleConfig, learning_rate
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.schedule import ScheduleConfig, learning_rate
 from toy_task import TOY_MODEL, ToyPairs, toy_training
 
 SCHEDULE = ScheduleConfig(kind="noam", warmup_steps=20, noam_scale=0.5)

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from adversarial_logs import UNIFORM, Log, logs
-from dragoman.report.facts import Price
-from dragoman.report.health import examine
-from dragoman.report.reading import read_facts
-from dragoman.report.verdict import Verdict
-from dragoman.report.verdicts import judge
+from dragoman.reporting.facts import Price
+from dragoman.reporting.health import examine
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdict import Verdict
+from dragoman.reporting.verdicts import judge
 
 RECORDED = Path(__file__).with_name("from_4254f71") / "run"
 PRICE = 3.6

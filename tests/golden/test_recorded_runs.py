@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report import measures
-from dragoman.report.health import examine
-from dragoman.report.rank_file import RankFile
-from dragoman.report.reading import read_facts
-from dragoman.report.render import Report
-from dragoman.report.verdicts import judge
+from dragoman.reporting import measures
+from dragoman.reporting.health import examine
+from dragoman.reporting.rank_file import RankFile
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report
+from dragoman.reporting.verdicts import judge
 
 RECORDED = Path(__file__).with_name("recorded")
 LONG_AFTER = 1.9e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.train.schedule import ScheduleConfig, learning_rate
+from dragoman.training.schedule import ScheduleConfig, learning_rate
 
 
 @pytest.mark.parametrize(

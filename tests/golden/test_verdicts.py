@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report import measures
-from dragoman.report.health import examine
-from dragoman.report.reading import read_facts
-from dragoman.report.verdicts import judge
+from dragoman.reporting import measures
+from dragoman.reporting.health import examine
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled

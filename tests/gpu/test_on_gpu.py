@@ -19,9 +19,9 @@ from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer, compile_stacks
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.step import TrainStep
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.step import TrainStep
 from token_batches import random_batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dragoman.distributed.world import World
-from dragoman.report.reading import read_facts
-from dragoman.report.verdicts import judge
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import read_events
 from lab.conftest import OpenLab
 from lab.laboratory import INTERFACE
@@ -31,7 +31,7 @@ def training(world: World, directory: str) -> Any:
     from dragoman.distributed.topology import find_topology
     from dragoman.telemetry.events import EventWriter, LinkMeasured
     from dragoman.telemetry.sampler import host_sampler
-    from dragoman.train.config import CheckpointConfig, TrainConfig
+    from dragoman.training.config import CheckpointConfig, TrainConfig
     from example_events import RUN_STARTED
     from toy_fit import ToyRun
     from toy_task import TOY_MODEL

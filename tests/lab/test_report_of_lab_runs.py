@@ -13,15 +13,15 @@ from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
-from dragoman.report import measures
-from dragoman.report.facts import Facts
-from dragoman.report.reading import read_facts
-from dragoman.report.verdict import Verdict
-from dragoman.report.verdicts import judge
+from dragoman.reporting import measures
+from dragoman.reporting.facts import Facts
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdict import Verdict
+from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import EventWriter, LinkMeasured
 from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler
-from dragoman.train.config import CheckpointConfig, TrainConfig
+from dragoman.training.config import CheckpointConfig, TrainConfig
 from dragoman.watch.live import open_run
 from dragoman.watch.screen import screen
 from example_events import RUN_STARTED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.telemetry.events import read_events
-from dragoman.train.durable import verify
+from dragoman.training.durable import verify
 from lab.desk import ENDLESS, PROGRAM, RECIPE, Desk, nothing_left, wait_until, workers
 from lab.laboratory import LabHost
 

@@ -12,8 +12,8 @@ import torch
 from dragoman.data.config import DataConfig
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.search import translate_batch
-from dragoman.train.config import OptimizerConfig, TrainConfig
-from dragoman.train.schedule import ScheduleConfig, learning_rate
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.schedule import ScheduleConfig, learning_rate
 from toy_task import ToyPairs, toy_training
 
 MODEL = ModelConfig(

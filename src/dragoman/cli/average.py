@@ -26,8 +26,8 @@ def run(options: Namespace) -> int:
     """Average checkpoints into one model; CheckpointError if there are fewer than were named."""
     from dragoman.base.errors import CheckpointError
     from dragoman.recipe.run_directory import RunDirectory
-    from dragoman.train.average import average_checkpoints
-    from dragoman.train.checkpoint import CheckpointStore
+    from dragoman.training.average import average_checkpoints
+    from dragoman.training.checkpoint import CheckpointStore
 
     directory = RunDirectory.open(options.run)
     store = CheckpointStore(directory.checkpoints, directory.recipe().checkpoint)

@@ -22,7 +22,7 @@ from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
 from dragoman.recipe.estimate import Estimate, Memory, estimate
 from dragoman.recipe.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
-from dragoman.train.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
+from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
 
 _UNBROKEN = 10_000
 _STAGES = {"clean": "read and clean", "learn": "learn the pieces", "encode": "encode"}

@@ -33,7 +33,7 @@ def run(options: Namespace) -> int:
     """Write a checkpoint's weights in a format that others run, checked."""
     from dragoman.base import units
     from dragoman.distributed.world import join_world
-    from dragoman.export.export import Request, export, warning_of
+    from dragoman.formats.export import Request, export, warning_of
     from dragoman.recipe.run_directory import RunDirectory
 
     request = Request(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dragoman.cli.options import Commands
 
 if TYPE_CHECKING:
-    from dragoman.report.facts import Price
+    from dragoman.reporting.facts import Price
 
 
 def add_parser(commands: Commands) -> None:
@@ -71,9 +71,9 @@ class _Found:
 
 
 def _answer(price: Price | None, options: Namespace) -> _Found:
-    from dragoman.report.openseq2seq import import_log
-    from dragoman.report.reading import read_facts
-    from dragoman.report.render import Report, as_json
+    from dragoman.reporting.openseq2seq import import_log
+    from dragoman.reporting.reading import read_facts
+    from dragoman.reporting.render import Report, as_json
 
     with tempfile.TemporaryDirectory() as scratch:
         log = options.openseq2seq
@@ -85,9 +85,9 @@ def _answer(price: Price | None, options: Namespace) -> _Found:
 
 def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Found:
     from dragoman.base.errors import ConfigError
-    from dragoman.report.comparison import NAMES, compare
-    from dragoman.report.comparison_page import ComparisonReport, as_json
-    from dragoman.report.reading import read_facts
+    from dragoman.reporting.comparison import NAMES, compare
+    from dragoman.reporting.comparison_page import ComparisonReport, as_json
+    from dragoman.reporting.reading import read_facts
 
     if len(runs) > len(NAMES):
         raise ConfigError(
@@ -100,7 +100,7 @@ def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Found:
 
 def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:
     from dragoman.base.errors import ConfigError
-    from dragoman.report.cost import parse_price
+    from dragoman.reporting.cost import parse_price
 
     if len(texts) not in (0, 1, count):
         raise ConfigError(

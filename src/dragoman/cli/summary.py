@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dragoman.cli.console import open_console
-from dragoman.evaluate.validate import read_lines
+from dragoman.evaluation.validate import read_lines
 from dragoman.recipe.run_directory import RunDirectory
 
 _NUM_SENTENCES = 3

@@ -77,7 +77,7 @@ def _opened(options: Namespace) -> RunDirectory:
         recipe = load_recipe(options.recipe, options.overrides)
         origin = None
         if options.origin is not None:
-            from dragoman.export.load import Origin
+            from dragoman.formats.load import Origin
 
             origin = Origin.open(options.origin)
             recipe = origin.adapt(recipe)

@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
 @contextmanager
 def _opened(options: Namespace) -> Iterator[LiveRun]:
     """The run that was named, here or on hosts."""
-    from dragoman.report.cost import parse_price
+    from dragoman.reporting.cost import parse_price
     from dragoman.watch.live import newest_run, open_run
 
     price = parse_price(options.price) if options.price else None
@@ -71,7 +71,7 @@ def _opened(options: Namespace) -> Iterator[LiveRun]:
         return
     from dragoman.base.errors import ConfigError
     from dragoman.cluster.hosts import load_hosts
-    from dragoman.report.facts import Price
+    from dragoman.reporting.facts import Price
     from dragoman.watch.remote import remote_run
 
     if options.run is None:

@@ -31,7 +31,7 @@ from dragoman.cluster.copying import directory_parcel
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.team import agent_command
 from dragoman.cluster.unpack import unpack
-from dragoman.train.durable import (
+from dragoman.training.durable import (
     DIGESTS_FILE,
     discard,
     read_digests,

@@ -57,7 +57,7 @@ def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[
         yield [*module, "dragoman.distributed.store", "ADDRESS"]
     if host.gpus:
         yield [*module, "dragoman.distributed.devices"]
-    yield [*module, "dragoman.train.step_rate"]
+    yield [*module, "dragoman.training.step_rate"]
     if len(hosts.host) > 1:
         yield [*module, "dragoman.distributed.probe"]
     yield _torchrun(host, hosts, number=number, run=run)

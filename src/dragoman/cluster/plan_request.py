@@ -30,7 +30,7 @@ from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload, workload_of
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
-from dragoman.train.config import Precision
+from dragoman.training.config import Precision
 
 Value = TypeVar("Value")
 _EXAMPLE: Final = "such as --link 100Mbit --ranks 4 --gpu v100"

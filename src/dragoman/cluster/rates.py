@@ -14,7 +14,7 @@ from typing import Final
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
-from dragoman.train.config import Precision
+from dragoman.training.config import Precision
 
 NOMINAL_SHARE: Final = 0.945
 """The part of a port's nominal rate that an all-reduce over TCP gets."""

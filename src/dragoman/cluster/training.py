@@ -52,7 +52,7 @@ from dragoman.telemetry.events import (
     EventListener,
     EventWriter,
 )
-from dragoman.train.durable import step_number
+from dragoman.training.durable import step_number
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
 _MOST_TRIES: Final = 3

@@ -14,7 +14,7 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
 from dragoman.distributed.world import World
-from dragoman.evaluate.validate import (
+from dragoman.evaluation.validate import (
     bleu_and_chrf,
     further_scores,
     read_lines,
@@ -26,14 +26,14 @@ from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter, TestScored
-from dragoman.train.checkpoint import (
+from dragoman.training.checkpoint import (
     CheckpointStore,
     check_shapes,
     load_weights,
     weight_shapes,
     weights_file,
 )
-from dragoman.train.durable import DIGESTS_FILE
+from dragoman.training.durable import DIGESTS_FILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
-from dragoman.train.inventory import DiskForecast, forecast_disk
+from dragoman.training.inventory import DiskForecast, forecast_disk
 
 TYPICAL_LENGTH: Final = 25
 """Tokens in a sentence where useful FLOPs must assume one; attention's share is small."""

@@ -27,11 +27,11 @@ from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig
 from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
-from dragoman.evaluate.config import EvaluateConfig
+from dragoman.evaluation.config import EvaluateConfig
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.telemetry.config import SinksConfig
-from dragoman.train.config import CheckpointConfig, OptimizerConfig, TrainConfig
-from dragoman.train.schedule import ScheduleConfig
+from dragoman.training.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from dragoman.training.schedule import ScheduleConfig
 
 SHIPPED_RECIPES: Final = Path(__file__).parent / "shipped"
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"

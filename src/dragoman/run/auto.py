@@ -26,8 +26,8 @@ from dragoman.distributed.world import World
 from dragoman.recipe.recipe import Recipe
 from dragoman.telemetry.events import Alert, EventWriter, StrategyChosen
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.step import TrainStep
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.step import TrainStep
 
 _WARM_STEPS: Final = 2
 _TIMED_STEPS: Final = 7

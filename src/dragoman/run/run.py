@@ -24,7 +24,7 @@ from dragoman.telemetry.session import training_session
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
-    from dragoman.export.load import Origin
+    from dragoman.formats.load import Origin
 
 
 def run(

@@ -36,7 +36,7 @@ from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
-from dragoman.evaluate.validate import Validation, ValidationData, validate
+from dragoman.evaluation.validate import Validation, ValidationData, validate
 from dragoman.inference.translation import new_model, score_text, trained_with
 from dragoman.model.transformer import Transformer, compile_stacks, compiler_errors_named
 from dragoman.recipe.recipe import Recipe, digest
@@ -50,13 +50,13 @@ from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.train.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
-from dragoman.train.matrix_rate import measure_device, slow_precision
-from dragoman.train.optimizer import make_optimizer
-from dragoman.train.schedule import learning_rate
-from dragoman.train.snapshot import agreed_checkpoint, resume
-from dragoman.train.step import TrainStep
-from dragoman.train.trainer import fit
+from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
+from dragoman.training.matrix_rate import measure_device, slow_precision
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.schedule import learning_rate
+from dragoman.training.snapshot import agreed_checkpoint, resume
+from dragoman.training.step import TrainStep
+from dragoman.training.trainer import fit
 
 _LESS_MEMORY = {
     "train": "lower data.batch_tokens and raise data.accumulate by as much, or use more ranks",

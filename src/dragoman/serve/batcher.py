@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError
-from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
+from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 
 _ROWS_IN_TURN: Final = 16

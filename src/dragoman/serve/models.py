@@ -9,8 +9,8 @@ from functools import cache
 from pydantic import BaseModel
 
 from dragoman.base.errors import ConfigError
-from dragoman.export.bundle import Bundle
-from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher
 from dragoman.serve.bodies import in_thread_if_long

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
-from dragoman.export.bundle import Bundle, default_name, is_bundle
+from dragoman.formats.bundle import Bundle, default_name, is_bundle
 from dragoman.serve.translator import Translator, open_translator
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from dragoman.evaluate.sentences import split_sentences
+from dragoman.evaluation.sentences import split_sentences
 
 TextFormat = Literal["line", "document", "markup"]
 """line: a text is one sentence. document: it is split into sentences; the space between them and

@@ -31,7 +31,7 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.base.files import try_lock, whole_file
 from dragoman.base.malloc import memory_errors_named
-from dragoman.export.ctranslate2_engine import CTranslate2Engine
+from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
 from dragoman.serve.translator import Opened, Translation, Translator, open_translator

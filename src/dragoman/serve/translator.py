@@ -18,15 +18,15 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import Subword
-from dragoman.evaluate.sentences import cut_into_chunks
-from dragoman.export.bundle import Bundle, is_bundle
-from dragoman.export.ctranslate2 import Quantization, write_ctranslate2
-from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine, Results, fitting_cells
+from dragoman.evaluation.sentences import cut_into_chunks
+from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
+from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine, Results, fitting_cells
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.text import TextFormat, TextPart, cut
-from dragoman.train.durable import DIGESTS_FILE
+from dragoman.training.durable import DIGESTS_FILE
 
 if TYPE_CHECKING:
     from dragoman.inference.translation import TranslationModel
@@ -281,7 +281,7 @@ def open_translator(
         )
         return
     from dragoman.distributed.world import join_world
-    from dragoman.export.load import load_translation_model
+    from dragoman.formats.load import load_translation_model
     from dragoman.inference.translation import checkpoint_path
 
     with join_world() as world:

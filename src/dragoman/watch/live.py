@@ -12,13 +12,13 @@ from typing import Any, BinaryIO, Final
 
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import open_regular
-from dragoman.report import measures
-from dragoman.report.facts import Facts, Price
-from dragoman.report.health import examine
-from dragoman.report.network import network
-from dragoman.report.payloads import number
-from dragoman.report.rank_file import RankFile
-from dragoman.report.reading import Records, combine, event_paths
+from dragoman.reporting import measures
+from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.health import examine
+from dragoman.reporting.network import network
+from dragoman.reporting.payloads import number
+from dragoman.reporting.rank_file import RankFile
+from dragoman.reporting.reading import Records, combine, event_paths
 from dragoman.telemetry.events import (
     LONGEST_LINE_BYTES,
     Event,

@@ -18,7 +18,7 @@ from typing import IO, Final, Self
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host
-from dragoman.report.facts import Price
+from dragoman.reporting.facts import Price
 from dragoman.watch import sender
 from dragoman.watch.live import LiveRun
 

@@ -13,11 +13,11 @@ from rich.text import Text
 from dragoman.base import units
 from dragoman.base.printable import printable_line
 from dragoman.base.units import Quantity
-from dragoman.report import measures
-from dragoman.report.cost import spent_text
-from dragoman.report.facts import Facts
-from dragoman.report.page import state_text
-from dragoman.report.payloads import number
+from dragoman.reporting import measures
+from dragoman.reporting.cost import spent_text
+from dragoman.reporting.facts import Facts
+from dragoman.reporting.page import state_text
+from dragoman.reporting.payloads import number
 from dragoman.telemetry.console import clock_time, time_left, told
 from dragoman.watch.live import HostNow, Now
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.base.printable import printable
-from dragoman.report import plots
-from dragoman.report.page import NARROW, WIDE, escape, state_text
-from dragoman.report.svg import Axis, Part, Series, bar_plot, line_plot
+from dragoman.reporting import plots
+from dragoman.reporting.page import NARROW, WIDE, escape, state_text
+from dragoman.reporting.svg import Axis, Part, Series, bar_plot, line_plot
 from dragoman.watch.live import LiveRun, Now
 from dragoman.watch.screen import host_cells, how_fast, how_well, times
 
@@ -32,7 +32,7 @@ _MEGA = 1e6
 
 def shell(now: Now, *, nonce: str) -> str:
     """The whole page; its script replaces what `live` shows every two seconds."""
-    style = _resource("dragoman.report", "page.css") + _resource("dragoman.watch", "watch.css")
+    style = _resource("dragoman.reporting", "page.css") + _resource("dragoman.watch", "watch.css")
     script = _resource("dragoman.watch", "watch.js")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -33,7 +33,7 @@ from dragoman.cluster.training import bring_back
 from dragoman.cluster.watch import Record, stop_requests
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.telemetry.events import Alert, CheckpointWritten, Event, EventListener, EventWriter
-from dragoman.train.durable import publish, step_directories, step_name, verify
+from dragoman.training.durable import publish, step_directories, step_name, verify
 from processes import processes_in, wait_until
 
 NAME = "step-0000180"

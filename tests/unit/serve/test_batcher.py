@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.export.bundle import Bundle
-from dragoman.export.ctranslate2_engine import Candidate, CTranslate2Engine
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError
 from dragoman.serve.limits import Limits

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.evaluate.sentences import split_sentences
+from dragoman.evaluation.sentences import split_sentences
 from dragoman.serve.text import TextFormat, cut
 
 

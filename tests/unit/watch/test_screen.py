@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
-from dragoman.report.facts import Price
+from dragoman.reporting.facts import Price
 from dragoman.telemetry.events import (
     Alert,
     DeviceMeasured,

@@ -14,7 +14,7 @@ from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.facts import tell_facts
 from dragoman.cluster.agent.work import work
-from dragoman.train.durable import DIGESTS_FILE, discard
+from dragoman.training.durable import DIGESTS_FILE, discard
 
 
 def send(directory: Path) -> None:

@@ -126,7 +126,7 @@ def _gpus() -> tuple[int, int, dict[str, str | None]]:
 def _speed(request: FactsRequest) -> dict[str, float]:
     """Rates of real steps on the part of this host that one rank has; empty if they fail."""
     environment = rank_environment(request.ranks) | ({} if request.gpus else NO_GPUS)
-    program = [sys.executable, "-P", "-m", "dragoman.train.step_rate"]
+    program = [sys.executable, "-P", "-m", "dragoman.training.step_rate"]
     try:
         done = subprocess.run(
             program, capture_output=True, timeout=_STEPS_S, check=True, env=environment

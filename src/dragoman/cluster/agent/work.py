@@ -39,7 +39,7 @@ from dragoman.distributed.launch import (
     rank_environment,
 )
 from dragoman.distributed.rendezvous import StoreAddress
-from dragoman.train.durable import discard, step_directories, step_number
+from dragoman.training.durable import discard, step_directories, step_number
 
 _FORWARD_EVERY_S: Final = 0.2
 _SAVE_S: Final = 60.0

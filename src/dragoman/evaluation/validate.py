@@ -1,0 +1,315 @@
+"""A validation: the loss on dev text and on training text, and scored translations of dev text.
+
+The ranks share the work in whole batches, which do not depend on the number of ranks, and sums are
+exact: one rank and many measure the same numbers and write the same text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.base.errors import CorpusError
+from dragoman.corpus.shards import TokenShards
+from dragoman.corpus.subword import Subword
+from dragoman.data.batch import make_batch
+from dragoman.distributed.world import World
+from dragoman.evaluation.config import EvaluateConfig
+from dragoman.evaluation.metrics import METRICS, Score
+from dragoman.evaluation.sentences import cut_into_chunks
+from dragoman.model.config import SearchConfig
+from dragoman.model.incremental import inference
+from dragoman.model.search import plan_batches, translate_batch
+from dragoman.model.transformer import Transformer
+from dragoman.telemetry.events import MetricScored, SampleTranslation, Validated
+from dragoman.training.stopping import GivenUpError, is_asked_to_stop
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationData:
+    """What a validation needs of a prepared corpus.
+
+    subwords: of the source and of the target. sources, references: the normalised dev text.
+    max_source_pieces: the longest source, without end of sentence, that is translated in one go.
+    """
+
+    dev: TokenShards
+    train: TokenShards
+    subwords: tuple[Subword, Subword]
+    sources: list[str]
+    references: list[str]
+    max_source_pieces: int
+
+    @classmethod
+    def open(cls, directory: Path, *, max_source_pieces: int) -> Self:
+        """From the directory that `prepare` has written."""
+        return cls(
+            dev=TokenShards(directory / "valid"),
+            train=TokenShards(directory / "train"),
+            subwords=(
+                Subword.load(directory / "source.model"),
+                Subword.load(directory / "target.model"),
+            ),
+            sources=read_lines(directory / "valid" / "source.txt"),
+            references=read_lines(directory / "valid" / "target.txt"),
+            max_source_pieces=max_source_pieces,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The result of one validation, the same on every rank.
+
+    Losses are nats per target token without smoothing, dropout off; None if not measured.
+    scores: by the names of METRICS; empty if nothing was decoded.
+    """
+
+    dev_loss: float
+    train_slice_loss: float | None
+    scores: dict[str, Score]
+    samples: list[SampleTranslation]
+    dev_pairs: int
+    decoded_pairs: int
+    loss_s: float
+    decode_s: float
+
+    @property
+    def dev_perplexity(self) -> float:
+        """The exponential of dev_loss."""
+        return math.exp(self.dev_loss) if self.dev_loss < 700 else math.inf
+
+    @property
+    def further_scores(self) -> list[MetricScored]:
+        """Events of the metrics for which `event` has no place."""
+        return further_scores("valid", self.scores)
+
+    def event(self) -> Validated:
+        """As an event; the samples and further scores are events already."""
+        return Validated(
+            dev_loss=self.dev_loss,
+            dev_perplexity=self.dev_perplexity,
+            train_slice_loss=self.train_slice_loss,
+            **bleu_and_chrf(self.scores),
+            dev_pairs=self.dev_pairs,
+            decoded_pairs=self.decoded_pairs,
+            loss_s=self.loss_s,
+            decode_s=self.decode_s,
+        )
+
+
+def validate(
+    model: Transformer,
+    data: ValidationData,
+    *,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    world: World,
+) -> Validation:
+    """Measure a model; every rank takes part. For averaged weights, load them first.
+
+    Raises GivenUpError on every rank, after the batch under way, where one is asked to stop.
+    """
+    started = time.perf_counter()
+    everything = np.arange(data.dev.num_pairs)
+    dev_loss = mean_loss(model, data.dev, everything, world, batch_tokens=config.batch_tokens)
+    train_slice_loss = None
+    if config.train_slice_pairs:
+        pairs = _evenly(data.train.num_pairs, config.train_slice_pairs)
+        train_slice_loss = mean_loss(
+            model, data.train, pairs, world, batch_tokens=config.batch_tokens
+        )
+    decode_started = time.perf_counter()
+    sources = data.sources[: config.bleu_pairs]
+    references = data.references[: config.bleu_pairs]
+    hypotheses = translate_corpus(
+        [model], data.subwords, sources, search, world, max_source_pieces=data.max_source_pieces
+    )
+    decode_s = time.perf_counter() - decode_started
+    own = score_all(hypotheses, references, config) if world.is_main else {}
+    scores, loss_s, decode_s = world.gather_json(
+        [
+            {name: asdict(score) for name, score in own.items()},
+            decode_started - started,
+            decode_s,
+        ]
+    )[0]  # those of rank 0
+    return Validation(
+        dev_loss=dev_loss,
+        train_slice_loss=train_slice_loss,
+        scores={name: Score(**fields) for name, fields in scores.items()},
+        samples=[
+            SampleTranslation(
+                source=sources[row], hypothesis=hypotheses[row], reference=references[row]
+            )
+            for row in _evenly(len(sources), config.sample_translations).tolist()
+        ],
+        dev_pairs=data.dev.num_pairs,
+        decoded_pairs=len(sources),
+        loss_s=loss_s,
+        decode_s=decode_s,
+    )
+
+
+def mean_loss(
+    model: Transformer,
+    shards: TokenShards,
+    indices: NDArray[np.int64],
+    world: World,
+    *,
+    batch_tokens: int,
+) -> float:
+    """Nats per target token over these pairs, dropout off, without smoothing; on every rank.
+
+    batch_tokens: rows times the longest side of a batch. Raises CorpusError without pairs, and
+    GivenUpError if a signal asks to stop.
+    """
+    if not len(indices):
+        raise CorpusError("no pairs to measure the loss on", remedy="give the split some text")
+    batches = _batches_of_like_length(shards, indices, batch_tokens)
+    sums, num_tokens = [], 0
+    with inference([model]):
+        for batch_indices in _until_asked_to_stop(batches[world.rank :: world.world_size]):
+            batch = make_batch(*shards.gather(batch_indices)).to(world.device)
+            sums.append(model(batch).nll.double())
+            num_tokens += batch.num_target_tokens
+    own_sums = torch.stack(sums).tolist() if sums else []
+    gathered = _gather_whole(world, [own_sums, num_tokens])
+    total_nll = math.fsum(nll for rank_sums, _ in gathered for nll in rank_sums)
+    total_tokens: int = sum(rank_tokens for _, rank_tokens in gathered)
+    return total_nll / total_tokens
+
+
+def translate_corpus(
+    models: Sequence[Transformer],
+    subwords: tuple[Subword, Subword],
+    sources: Sequence[str],
+    config: SearchConfig,
+    world: World,
+    *,
+    max_source_pieces: int,
+) -> list[str]:
+    """The translation of each line in its place, detokenised, on every rank.
+
+    subwords: of the source and of the target. sources: text normalised as the training text was.
+    A line of more than max_source_pieces is translated in parts; an empty one stays empty.
+    Raises GivenUpError if a signal asks to stop training.
+    """
+    source_subword, target_subword = subwords
+    chunks_of_lines = [
+        cut_into_chunks(line, source_subword, max_pieces=max_source_pieces) for line in sources
+    ]
+    chunks = [chunk for chunks_of_line in chunks_of_lines for chunk in chunks_of_line]
+    own_texts: list[tuple[int, str]] = []
+    batches = plan_batches([len(chunk) for chunk in chunks], config)
+    for batch in _until_asked_to_stop(batches[world.rank :: world.world_size]):
+        found = translate_batch(models, [chunks[row] for row in batch], config)
+        texts = target_subword.decode([hypotheses[0].ids for hypotheses in found])
+        own_texts.extend(zip(batch, texts, strict=True))
+    translated = {row: text for part in _gather_whole(world, own_texts) for row, text in part}
+    rows = iter(range(len(chunks)))
+    return [
+        " ".join(translated[next(rows)] for _ in chunks_of_line)
+        for chunks_of_line in chunks_of_lines
+    ]
+
+
+def _until_asked_to_stop(batches: Iterable[T]) -> Iterator[T]:
+    return itertools.takewhile(lambda _batch: not is_asked_to_stop(), batches)
+
+
+def _gather_whole(world: World, own: Any) -> list[Any]:
+    """What every rank has measured; raises GivenUpError on each where one is asked to stop."""
+    gathered = world.gather_json([own, is_asked_to_stop()])
+    if any(stopped for _, stopped in gathered):
+        raise GivenUpError
+    return [found for found, _ in gathered]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file, ended by newlines alone; a carriage return before one belongs to it.
+
+    Raises CorpusError if the file cannot be read, is not UTF-8 or holds nothing.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")  # passes over a byte order mark
+    except OSError as error:
+        raise CorpusError(
+            f"cannot be read: {error.strerror}", place=path, remedy="check the name"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise CorpusError(
+            "is not UTF-8",
+            place=f"{path}, line {line}",
+            remedy="convert it, for example with: iconv -f latin1 -t utf-8",
+        ) from error
+    if not text:
+        raise CorpusError("holds no text", place=path, remedy="give one sentence a line")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _batches_of_like_length(
+    shards: TokenShards, indices: NDArray[np.int64], batch_tokens: int
+) -> list[NDArray[np.int64]]:
+    """The pairs, longest first, in batches of at most `batch_tokens` cells on the longer side."""
+    lengths = np.maximum(shards.source_lengths[indices], shards.target_lengths[indices]) + 1
+    order = np.argsort(-lengths, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        rows = max(1, batch_tokens // int(lengths[order[start]]))
+        batches.append(indices[order[start : start + rows]])
+        start += rows
+    return batches
+
+
+def score_all(
+    hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
+) -> dict[str, Score]:
+    """Every one of METRICS by name, or none where nothing was decoded."""
+    if not hypotheses:
+        return {}
+    return {
+        name: metric(
+            hypotheses,
+            references,
+            lowercase=config.lowercase,
+            bootstrap_samples=config.bootstrap_samples,
+        )
+        for name, metric in METRICS.items()
+    }
+
+
+def bleu_and_chrf(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """Their fields in an event, such as bleu, bleu_low, bleu_high; None if not measured."""
+    fields: dict[str, Any] = {}
+    for name in ("bleu", "chrf"):
+        score = scores.get(name)
+        fields[name] = score.value if score else None
+        for part in ("low", "high", "signature"):
+            fields[f"{name}_{part}"] = getattr(score, part) if score else None
+    return fields
+
+
+def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]:
+    """Events of all scores but BLEU and chrF. text: what was translated, "valid" or a test set."""
+    return [
+        MetricScored(text=text, metric=name, **asdict(score))
+        for name, score in scores.items()
+        if name not in ("bleu", "chrf")
+    ]
+
+
+def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:
+    """Positions spread over the whole, always the same ones; all of them where there are fewer."""
+    return np.arange(num_items)[:: max(1, num_items // max(1, num_chosen))][:num_chosen]

@@ -1,0 +1,229 @@
+"""A trained model as one directory that needs nothing else. Free of torch.
+
+model.safetensors           the weights, bound to the vocabularies by their digests    (bundle)
+model.bin config.json *_vocabulary.json   the same for CTranslate2                (ctranslate2)
+source.model target.model   SentencePiece
+recipe.toml manifest.json   how it was trained, and on what
+model.safetensors config.json tokenizer*.json   for transformers              (huggingface)
+encoder.onnx decoder.onnx   for ONNX runtimes                                        (onnx)
+bundle.json README.md       what it is, for programs and for people
+digests.json                size and SHA-256 of all the others
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from dragoman.base.errors import CheckpointError, DragomanError
+from dragoman.base.files import read_regular
+from dragoman.base.settings import Section
+from dragoman.corpus.config import LANGUAGE
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
+from dragoman.formats.ctranslate2 import Quantization, check_ctranslate2_file
+from dragoman.recipe.recipe import NAME, Recipe, load_recipe
+from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
+
+INFO_FILE: Final = "bundle.json"
+CARD_FILE: Final = "README.md"
+Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx"]
+_WEIGHTS: Final[dict[Kind, str]] = {
+    "bundle": "model.safetensors",
+    "ctranslate2": "model.bin",
+    "huggingface": "model.safetensors",
+    "onnx": "encoder.onnx",
+}
+_OWN: Final[dict[Kind, tuple[str, ...]]] = {
+    "bundle": (),
+    "ctranslate2": ("config.json",),
+    "huggingface": ("config.json", "tokenizer.json", "tokenizer_config.json"),
+    "onnx": ("decoder.onnx",),
+}
+_COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
+_LONGEST_DESCRIPTION: Final = 1 << 20
+"""Bytes of bundle.json or of the card."""
+_LONGEST_LIST_OF_PIECES: Final = 1 << 28
+_REMEDY: Final = "copy it here again, or export it again from its run"
+
+
+class BundleScore(Section):
+    """A score of the exported weights; text: what was translated."""
+
+    text: str
+    value: float
+    low: float | None
+    high: float | None
+    signature: str
+
+
+class Verified(Section):
+    """What the check of an export found: translations of it beside those of our own search.
+
+    chrf: of its translations against ours; 100 where all are equal.
+    """
+
+    sentences: int
+    identical: int
+    chrf: float
+
+
+class BundleInfo(Section):
+    """What a bundle says of itself; vocabularies: SHA-256 by file name."""
+
+    format_version: Literal[1] = 1
+    kind: Kind
+    name: str = Field(pattern=NAME, max_length=100)
+    dragoman_version: str
+    created: str
+    source_language: str = Field(pattern=LANGUAGE, max_length=35)
+    target_language: str = Field(pattern=LANGUAGE, max_length=35)
+    licence: str
+    run: str
+    checkpoint: str
+    step: int | None
+    num_parameters: int
+    quantization: Quantization
+    vocabularies: dict[str, str]
+    scores: tuple[BundleScore, ...]
+    verified: Verified
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle whose every file is what was exported."""
+
+    path: Path
+    info: BundleInfo
+    recipe: Recipe
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The bundle in this directory.
+
+        Raises CheckpointError that names what is missing, altered, or does not belong to the rest.
+        """
+        try:
+            _check_kinds_of_files(path)
+            _check_digests(path)
+            info = BundleInfo.model_validate_json(
+                read_regular(path / INFO_FILE, limit=_LONGEST_DESCRIPTION)
+            )
+            for name in (*_COMMON, _WEIGHTS[info.kind], *_OWN[info.kind]):
+                if name not in read_digests(path):
+                    raise CheckpointError("missing", place=path / name)
+            recipe, manifest = load_recipe(path / "recipe.toml"), Manifest.load(path)
+        except (OSError, ValidationError) as error:
+            raise CheckpointError(
+                "cannot be read by this version", place=path / INFO_FILE, remedy=_REMEDY
+            ) from error
+        except DragomanError as error:
+            raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
+        bundle = cls(path, info, recipe, manifest)
+        bundle._check_vocabularies()
+        if info.kind == "ctranslate2":
+            check_ctranslate2_file(bundle.weights_file, recipe, manifest)
+        return bundle
+
+    @property
+    def weights_file(self) -> Path:
+        """The weights, in the format of the bundle's kind."""
+        return self.path / _WEIGHTS[self.info.kind]
+
+    def card(self) -> str:
+        """Its page for people; raises CheckpointError."""
+        file = self.path / CARD_FILE
+        try:
+            return read_regular(file, limit=_LONGEST_DESCRIPTION).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(
+                "cannot be read as UTF-8 text of at most a megabyte", place=file, remedy=_REMEDY
+            ) from error
+
+    def subwords(self) -> tuple[Subword, Subword]:
+        """The subword models of the source and of the target."""
+        source, target = (Subword.load(self.path / name) for name in VOCABULARIES)
+        return source, target
+
+    def _check_vocabularies(self) -> None:
+        """A wrong vocabulary translates without an error, and wrong: so all must say the same."""
+        digests = vocabulary_digests(self.path)
+        sizes = tuple(subword.vocab_size for subword in self.subwords())
+        said = (self.manifest.source_vocab_size, self.manifest.target_vocab_size)
+        wrong = sizes != said or digests != self.info.vocabularies
+        if self.info.kind == "bundle":
+            wrong = wrong or digests != self._digests_in_weights()
+        elif self.info.kind == "ctranslate2":
+            wrong = wrong or not self._pieces_agree()
+        if wrong:
+            raise CheckpointError(
+                "its vocabulary is not the one that the weights were trained with",
+                place=self.path,
+                remedy=_REMEDY,
+            )
+
+    def _digests_in_weights(self) -> dict[str, str]:
+        try:
+            with safe_open(self.weights_file, framework="numpy") as weights:
+                metadata: dict[str, str] = weights.metadata() or {}
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"cannot be read: {error}", place=self.weights_file, remedy=_REMEDY
+            ) from error
+        return {name: metadata.get(name, "") for name in VOCABULARIES}
+
+    def _pieces_agree(self) -> bool:
+        """Whether CTranslate2's lists of pieces are those of the SentencePiece models."""
+        listed = []
+        for side in ("source", "target"):
+            own, shared = (self.path / f"{name}_vocabulary.json" for name in (side, "shared"))
+            file = own if own.exists() else shared
+            try:
+                listed.append(json.loads(read_regular(file, limit=_LONGEST_LIST_OF_PIECES)))
+            except (OSError, ValueError, RecursionError):
+                return False
+        return listed == [subword.all_pieces() for subword in self.subwords()]
+
+
+def _check_kinds_of_files(path: Path) -> None:
+    """Raises CheckpointError if anything but regular files and folders lies in a bundle.
+
+    Libraries open files by names of their own, and would wait for a pipe or read a device.
+    """
+    for entry in os.scandir(path):
+        try:
+            mode = entry.stat().st_mode
+        except OSError as error:
+            raise CheckpointError(f"cannot be read: {error.strerror}", place=entry.path) from error
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise CheckpointError("is no regular file", place=entry.path)
+
+
+def _check_digests(path: Path) -> None:
+    """Raises CheckpointError; where a file and the list disagree, either may be what is damaged."""
+    try:
+        verify(path)
+    except CheckpointError as error:
+        name = Path(error.place).name
+        if name == DIGESTS_FILE or error.__cause__ is not None:  # it could not be read at all
+            raise
+        problem = f"{error.problem}; either {name} or {DIGESTS_FILE} beside it is damaged"
+        raise CheckpointError(problem, place=error.place) from error
+
+
+def default_name(kind: Kind, quantization: Quantization) -> str:
+    """The folder in a run's `export/` that such an export is written to."""
+    return f"{kind}-{quantization}" if kind == "ctranslate2" else kind
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether this directory is, or was before it was damaged, a bundle rather than a run."""
+    return (path / INFO_FILE).is_file() or (path / DIGESTS_FILE).is_file()

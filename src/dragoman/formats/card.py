@@ -1,0 +1,169 @@
+"""The model card: what a bundle is, for people, with the scores of its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import file_sha256
+from dragoman.base.printable import printable_line
+from dragoman.corpus.manifest import Manifest
+from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
+from dragoman.model.config import power_search
+from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.events import Event, TestScored, Validated, read_events
+from dragoman.training.checkpoint import read_state
+from dragoman.training.durable import DIGESTS_FILE
+
+_USES = {
+    "bundle": "dragoman translate THIS_FOLDER < in.txt > out.txt",
+    "ctranslate2": "dragoman serve THIS_FOLDER",
+    "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
+    "onnx": "encoder.onnx: source_ids -> memory_keys, memory_values\n"
+    "decoder.onnx: ids, source_ids, memory_keys, memory_values, past_keys, past_values\n"
+    "              -> logits, present_keys, present_values",
+}
+
+
+def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
+    """The card as Markdown, with the header that model hubs read."""
+    model = recipe.model
+    parts = [
+        # Without quotes, the language no would be false.
+        f"---\nlanguage: {json.dumps([info.source_language, info.target_language])}\n"
+        "pipeline_tag: translation\n---",
+        f"# {info.name}: {info.source_language} to {info.target_language}",
+        f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
+        f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
+        f"trained with dragoman {info.dragoman_version}; weights in {info.quantization}.",
+        f"```\n{_USES[info.kind]}\n```",
+        _notes(recipe, manifest, info.kind),
+        "## Data",
+        _data(manifest),
+        "## Licence",
+        info.licence,
+        "## Scores",
+        _scores(info),
+        "## Checked when it was exported",
+        f"{info.verified.identical} of {info.verified.sentences} translations are equal to those "
+        "of dragoman's own search with the full weights; chrF between the two: "
+        f"{info.verified.chrf:.1f}.",
+        "## Origin",
+        f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
+        f"{_code(manifest.digest)}. "
+        "`digests.json` has size and SHA-256 of every file.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _text(words: str) -> str:
+    """Names as they are: no markup, and no line's end, whatever a run's files say."""
+    return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", printable_line(words))
+
+
+def _code(words: str) -> str:
+    """The same in the letters of programs, which end at a backtick alone."""
+    return f"`{printable_line(words).replace('`', chr(39))}`"
+
+
+def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
+    notes = []
+    if recipe.corpus.lowercase:
+        notes.append("It reads and writes lower case.")
+    if kind == "onnx":
+        notes.append(
+            "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
+            "translation begins with ids of <s> and a past of no tokens; each step is given the "
+            "token that was chosen, and the present as its past. The check below was greedy."
+        )
+    if kind == "huggingface" and recipe.search.length_penalty == "gnmt":
+        length = manifest.train.mean_target_tokens
+        exponent = power_search(recipe.search, length).length_penalty_alpha
+        notes.append(
+            f"Training and scores used the length penalty ((5 + length) / 6)^"
+            f"{recipe.search.length_penalty_alpha:g}. transformers knows length^exponent alone: "
+            f"generation_config.json has the exponent {exponent:g}, with which the two rank alike "
+            f"around {length:.0f} tokens, the mean of the training text. A few translations differ."
+        )
+    return " ".join(notes)
+
+
+def _data(manifest: Manifest) -> str:
+    rows = [
+        f"| {_text(source.split)} | {_text(source.name)} | {source.lines:,} "
+        f"| {_code(source.sha256[:16])} |"
+        for source in manifest.sources
+    ]
+    table = "\n".join(["| split | file | lines | SHA-256 begins |", "|---|---|---:|---|", *rows])
+    return (
+        f"{table}\n\n{manifest.train.pairs:,} pairs were trained on; pairs that occur in the dev "
+        "or test set were removed first."
+        if manifest.config.filters.drop_overlap
+        else f"{table}\n\n{manifest.train.pairs:,} pairs were trained on."
+    )
+
+
+def _scores(info: BundleInfo) -> str:
+    if not info.scores:
+        return "None was measured for this checkpoint."
+    lines = []
+    for score in info.scores:
+        interval = ""
+        if score.low is not None and score.high is not None:
+            interval = f" ({score.low:.2f} to {score.high:.2f})"
+        lines.append(
+            f"- {_text(score.text)}: {score.value:.2f}{interval}, {_code(score.signature)}"
+        )
+    if info.quantization != "float32":
+        lines.append(
+            f"\nThey were measured before the weights were written in {info.quantization}."
+        )
+    return "\n".join(lines)
+
+
+def scores_of(run: RunDirectory, checkpoint: Path) -> tuple[tuple[BundleScore, ...], int | None]:
+    """Scores of a checkpoint from its run's events, and its step; None for an average.
+
+    Test scores are those that `dragoman evaluate` found for these very weights, with the recipe's
+    own search.
+    """
+    try:
+        step = read_state(checkpoint).step
+    except CheckpointError:
+        step = None
+    weights = file_sha256(checkpoint / DIGESTS_FILE)
+    found: dict[str, list[BundleScore]] = {}
+    for path in sorted(run.events.glob("rank-0000*.jsonl")):
+        for event in read_events(path):
+            said = event.payload
+            if event.kind == Validated.kind and step is not None and event.step == step:
+                found["dev"] = list(_scores_in(event, f"dev, {said['decoded_pairs']} lines"))
+            elif event.kind == TestScored.kind and _is_of(event, weights):
+                name = said["name"]
+                found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
+    return tuple(score for scores in found.values() for score in scores), step
+
+
+def _is_of(event: Event, weights: str) -> bool:
+    """Events of earlier versions do not say whose score they are."""
+    settings = event.payload.get("settings")
+    if not isinstance(settings, str) or event.payload.get("weights") != weights:
+        return False
+    return not any(setting.startswith("search.") for setting in settings.split(" "))
+
+
+def _scores_in(event: Event, text: str) -> Iterator[BundleScore]:
+    for metric in ("bleu", "chrf"):
+        value = event.payload.get(metric)
+        if value is not None:
+            yield BundleScore(
+                text=text,
+                value=value,
+                low=event.payload[f"{metric}_low"],
+                high=event.payload[f"{metric}_high"],
+                signature=event.payload[f"{metric}_signature"],
+            )

@@ -1,0 +1,318 @@
+"""A checkpoint of a run, written for others.
+
+An export is done when it translates as our own search does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from safetensors.torch import save_file
+
+from dragoman import __version__
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
+from dragoman.distributed.world import World
+from dragoman.evaluation.metrics import chrf
+from dragoman.evaluation.validate import read_lines
+from dragoman.formats.bundle import (
+    CARD_FILE,
+    INFO_FILE,
+    BundleInfo,
+    Kind,
+    Verified,
+    default_name,
+)
+from dragoman.formats.card import model_card, scores_of
+from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
+from dragoman.formats.ctranslate2_engine import CTranslate2Engine, fitting_cells
+from dragoman.formats.huggingface import (
+    check_expressible,
+    translate_with_huggingface,
+    write_huggingface,
+)
+from dragoman.formats.load import fill_from
+from dragoman.formats.onnx import translate_with_onnx, write_onnx
+from dragoman.formats.public import public_manifest, public_recipe
+from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
+from dragoman.model.config import SearchConfig, power_search
+from dragoman.model.search import Hypothesis, translate_batch
+from dragoman.recipe.recipe import Recipe, dump_toml
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.training.durable import DIGESTS_FILE, publish
+
+NUM_SENTENCES: Final = 100
+_LEAST_IDENTICAL: Final = 0.9
+_TRAINED_IDENTICAL: Final = 0.99
+_LEAST_CHRF: Final = 98.0
+_MOST_NATS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be exported.
+
+    licence: of the model, in words for its card.
+    sentences: a file of source text to check the export on; the run's dev set where it is None.
+    """
+
+    to: Kind
+    checkpoint: str = "best"
+    output: Path | None = None
+    quantization: Quantization = "float32"
+    licence: str = "Not stated."
+    sentences: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Where the export lies, and what its check found."""
+
+    path: Path
+    size_bytes: int
+    verified: Verified
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An export under way; recipe, manifest: as far as they are written into it."""
+
+    run: RunDirectory
+    checkpoint: Path
+    recipe: Recipe
+    manifest: Manifest
+    model: TranslationModel
+    request: Request
+
+    def ids(self, texts: list[str]) -> list[list[int]]:
+        """Their pieces."""
+        return self.model.subwords[0].encode([self.normalized(text) for text in texts])
+
+    def hypotheses(self, texts: list[str], search: SearchConfig) -> list[Hypothesis]:
+        """The best of our own search."""
+        return [best for best, *_ in translate_batch(self.model.models, self.ids(texts), search)]
+
+    def ours(self, texts: list[str], search: SearchConfig) -> list[str]:
+        """Translations by our own search."""
+        return self.decoded([found.ids for found in self.hypotheses(texts, search)])
+
+    def power_search(self) -> SearchConfig:
+        """The recipe's search as transformers can do it."""
+        return power_search(self.recipe.search, self.manifest.train.mean_target_tokens)
+
+    def decoded(self, ids: list[list[int]]) -> list[str]:
+        """The text of translations."""
+        return self.model.subwords[1].decode(ids)
+
+    def normalized(self, text: str) -> str:
+        """As training text was."""
+        return normalize(text, lowercase=self.model.lowercase)
+
+
+def export(run: RunDirectory, request: Request, world: World) -> Exported:
+    """Write one checkpoint's weights in a format, and check its translations against ours.
+
+    Raises ConfigError if the format cannot express the model, CheckpointError if the export
+    translates otherwise than we do, or if its place is taken. Nothing is left behind then.
+    """
+    recipe = public_recipe(run.recipe())
+    if request.to == "huggingface":
+        check_expressible(recipe)
+    if request.quantization != "float32" and request.to != "ctranslate2":
+        raise ConfigError(
+            f"only CTranslate2 exports are written in {request.quantization}",
+            place="--quantization",
+            remedy="export --to ctranslate2, or leave it out",
+        )
+    name = default_name(request.to, request.quantization)
+    output = request.output or run.path / "export" / name
+    # An older export may be replaced. Checkpoints and averages have digests too, but no card.
+    is_export = all((output / name).is_file() for name in (DIGESTS_FILE, CARD_FILE))
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if output.exists() and not is_export and not is_empty:
+        raise CheckpointError(
+            "is there already and is no export",
+            place=output,
+            remedy="name another place with --output",
+        )
+    checkpoint = checkpoint_path(run, request.checkpoint, recipe)
+    model = TranslationModel.load(run, [str(checkpoint)], world)
+    manifest = public_manifest(Manifest.load(run.path))
+    job = _Job(run, checkpoint, recipe, manifest, model, request)
+    texts = _sentences(job)
+    found: list[Verified] = []
+    size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
+    return Exported(output, size_bytes, found[0])
+
+
+def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
+    """Write every file of the export; returns what its check found."""
+    for name in VOCABULARIES:
+        (draft / name).write_bytes(read_vocabulary(job.run.path / name))
+    (draft / "recipe.toml").write_text(dump_toml(job.recipe), encoding="utf-8")
+    (draft / "manifest.json").write_text(job.manifest.model_dump_json(indent=1), encoding="utf-8")
+    theirs = _write_weights(job, texts, draft)
+    search = job.recipe.search
+    if job.request.to == "onnx":  # the user of the graphs has a search of his own
+        search = search.model_copy(update={"beam_size": 1})
+    verified = compare(job.ours(texts, search), theirs)
+    if job.request.quantization == "float32":
+        fair = verified
+        if job.request.to == "huggingface" and job.power_search() != search:
+            fair = compare(job.ours(texts, job.power_search()), theirs)
+        check_equal(fair, place=job.checkpoint)
+    recipe, request = job.recipe, job.request
+    scores, step = scores_of(job.run, job.checkpoint)
+    info = BundleInfo(
+        kind=request.to,
+        name=recipe.name,
+        dragoman_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        source_language=recipe.corpus.source_language,
+        target_language=recipe.corpus.target_language,
+        licence=request.licence,
+        run=job.run.path.resolve().name,
+        checkpoint=job.checkpoint.name,
+        step=step,
+        num_parameters=sum(weight.numel() for weight in job.model.models[0].parameters()),
+        quantization=request.quantization,
+        vocabularies=vocabulary_digests(job.run.path),
+        scores=scores,
+        verified=verified,
+    )
+    (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
+    card = model_card(info, recipe, job.manifest)
+    (draft / CARD_FILE).write_text(card, encoding="utf-8")
+    return verified
+
+
+def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    """Write the weights in the wanted format; returns translations by what was written."""
+    model, search = job.model.models[0], job.recipe.search
+    digests = vocabulary_digests(job.run.path)
+    if job.request.to == "bundle":
+        weights = {
+            name: weight.detach().float().cpu().contiguous()
+            for name, weight in model.named_parameters()
+        }
+        save_file(weights, draft / "model.safetensors", metadata=digests)
+        read = new_model(job.recipe, job.manifest)
+        fill_from(draft / "model.safetensors", read)
+        read = read.to(job.model.world.device).eval()
+        return replace(job, model=replace(job.model, models=(read,))).ours(texts, search)
+    if job.request.to == "huggingface":
+        pieces = job.model.subwords[0].scored_pieces()
+        write_huggingface(model, job.recipe, job.power_search(), pieces, draft)
+        return translate_with_huggingface(draft, texts, search)
+    ids = job.ids(texts)
+    if job.request.to == "onnx":
+        write_onnx(model, draft, metadata=digests)
+        return job.decoded(translate_with_onnx(draft, ids, search))
+    write_ctranslate2(model, job.model.subwords, draft, quantization=job.request.quantization)
+    cells = fitting_cells(job.recipe.model)
+    engine = CTranslate2Engine(draft, job.model.subwords, batch_cells=cells)
+    if job.request.quantization != "float32":
+        hypotheses = job.hypotheses(texts, search)
+        scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])
+        check_near(hypotheses, scored, place=job.checkpoint)
+    return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
+
+
+def _sentences(job: _Job) -> list[str]:
+    """Up to NUM_SENTENCES that the model takes in one go; CorpusError if there are none."""
+    file = job.request.sentences
+    if file is None:
+        try:
+            file = job.run.prepared() / "valid" / "source.txt"
+        except DragomanError as error:
+            raise CheckpointError(
+                f"no sentences to check the export on: {error.problem}",
+                place=error.place,
+                remedy="name some source text: --sentences FILE",
+            ) from error
+    lines = read_lines(file)
+    subword, longest = job.model.subwords[0], job.model.max_source_pieces
+    fitting = (
+        line for line in lines if 0 < len(subword.encode([job.normalized(line)])[0]) <= longest
+    )
+    chosen = list(islice(fitting, NUM_SENTENCES))
+    if not chosen:
+        raise CorpusError(
+            f"has no sentence of 1 to {longest} pieces to check the export on",
+            place=file,
+            remedy="name other source text: --sentences FILE",
+        )
+    return chosen
+
+
+def compare(ours: Sequence[str], theirs: Sequence[str]) -> Verified:
+    """An export's translations beside our own of the same sentences."""
+    identical = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    nearness = 100.0 if identical == len(ours) else chrf(theirs, ours).value
+    return Verified(sentences=len(ours), identical=identical, chrf=round(nearness, 2))
+
+
+def check_equal(verified: Verified, *, place: Path) -> None:
+    """Check an export that has all bits of the weights.
+
+    A line may differ if rounding decides a tie: one in a hundred with a trained model, more with
+    one that has hardly learned. A wrong export (another norm, other positions) is far off.
+    Raises CheckpointError if the translations are further apart than that.
+    """
+    few = verified.identical < _LEAST_IDENTICAL * verified.sentences
+    if few or verified.chrf < _LEAST_CHRF:
+        raise _wrong(
+            f"translates {verified.sentences - verified.identical} of {verified.sentences} "
+            f"sentences otherwise than our own search (chrF against it: {verified.chrf:.1f})",
+            place,
+        )
+
+
+def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
+    """A line for the user if more differs than rounding explains, else "".
+
+    fewer_bits: whether the weights have fewer bits, which alone changes some translations.
+    """
+    others = verified.sentences - verified.identical
+    if fewer_bits or verified.identical >= _TRAINED_IDENTICAL * verified.sentences:
+        return ""
+    return (
+        f"warning: {others} of {verified.sentences} translations differ from our own search's; "
+        "one in a hundred may where rounding decides, more where a model has hardly learned or its "
+        "card tells of another length penalty; score the export on a test set before it is used"
+    )
+
+
+def check_near(
+    hypotheses: Sequence[Hypothesis], log_probabilities: Sequence[Sequence[float]], *, place: Path
+) -> None:
+    """Check an export with fewer bits by the probability that it gives our own translations.
+
+    Its own translations may differ much if the model has hardly learned.
+    log_probabilities: the export's, for each piece of the hypotheses and for their end.
+    Raises CheckpointError if they are over 0.2 nats a token away from ours.
+    """
+    distances = []
+    for hypothesis, theirs in zip(hypotheses, log_probabilities, strict=True):
+        # A translation that was cut off has no end: then one of the two sums is what was meant.
+        whole, cut = sum(theirs), sum(theirs[:-1])
+        distance = min(abs(total - hypothesis.log_probability) for total in (whole, cut))
+        distances.append(distance / len(theirs))
+    mean = sum(distances) / max(1, len(distances))
+    if not mean <= _MOST_NATS:
+        raise _wrong(f"is {mean:.2f} nats a token away from the model", place)
+
+
+def _wrong(problem: str, place: Path) -> CheckpointError:
+    return CheckpointError(
+        f"the export {problem}; nothing was written",
+        place=place,
+        remedy="export it to another format, and report this",
+    )

@@ -1,0 +1,193 @@
+"""A bundle or a run as PyTorch's model: to translate with, or to start another training from.
+
+The vocabulary goes with the weights: the numbers of the pieces are rows of the matrices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torch import nn
+
+from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
+from dragoman.distributed.world import World
+from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.huggingface import model_from_huggingface
+from dragoman.inference.translation import (
+    TranslationModel,
+    checkpoint_path,
+    model_for,
+    trained_with,
+)
+from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import Recipe, digest
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.training.checkpoint import (
+    CheckpointStore,
+    TrainState,
+    copy_named,
+    load_weights,
+    read_weights,
+    weights_file,
+)
+
+ORIGIN_FILE: Final = "origin.json"
+"""In a run's directory: what its weights were before its first step."""
+_SHAPE: Final = (
+    "d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm", "activation",
+    "tied_embeddings", "attention_bias",
+)  # fmt: skip
+_SUBWORD: Final = ("kind", "vocab_size", "joint")
+
+
+def load_translation_model(
+    path: Path, checkpoints: Sequence[str], world: World
+) -> TranslationModel:
+    """The model of a bundle, or the models of some checkpoints of a run.
+
+    Raises CheckpointError if it is neither, damaged, or a bundle for CTranslate2.
+    """
+    if not is_bundle(path):
+        return TranslationModel.load(RunDirectory.open(path), checkpoints, world)
+    bundle = Bundle.open(path)
+    if bundle.info.kind != "bundle":
+        raise CheckpointError(
+            f"holds weights for {bundle.info.kind} alone",
+            place=path,
+            remedy="name the run, or an export of the kind bundle",
+        )
+    model = model_for(bundle.weights_file, bundle.recipe, bundle.manifest)
+    fill_from(bundle.weights_file, model)
+    return TranslationModel(
+        models=(model.to(world.device).eval(),),
+        subwords=bundle.subwords(),
+        lowercase=bundle.recipe.corpus.lowercase,
+        max_source_pieces=bundle.recipe.corpus.max_pieces,
+        world=world,
+    )
+
+
+def fill_from(file: Path, model: nn.Module) -> None:
+    """Put the weights of a file into a model; raises CheckpointError if they are of another."""
+    copy_named(read_weights(file), dict(model.named_parameters()), place=file)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A trained model with the vocabulary it knows.
+
+    vocabularies: SHA-256 of the two SentencePiece models by their file names in `path`.
+    """
+
+    path: Path
+    kind: str
+    recipe: Recipe
+    model: Transformer
+    vocabularies: dict[str, str]
+
+    @classmethod
+    def open(cls, path: Path) -> Origin:
+        """The model of a bundle, a Hugging Face export of ours, or a run's best checkpoint.
+
+        Raises CheckpointError if it is none of these, damaged, or has no weights to train on.
+        """
+        if not is_bundle(path):
+            run = RunDirectory(path)
+            if not run.recipe_file.is_file():
+                raise CheckpointError(
+                    "is neither a run nor an export of dragoman, and models of others cannot be "
+                    "trained on",
+                    place=path,
+                    remedy="name a run, or what dragoman export --to bundle or huggingface wrote",
+                )
+            recipe, manifest = run.recipe(), Manifest.load(path)
+            checkpoint = checkpoint_path(run, "best", recipe)
+            model = model_for(weights_file(checkpoint), recipe, manifest)
+            vocabularies = vocabulary_digests(path)
+            known = trained_with(recipe, vocabularies)
+            load_weights(checkpoint, model, known)
+            return cls(path, "run", recipe, model, vocabularies)
+        bundle = Bundle.open(path)
+        kind = bundle.info.kind
+        file = bundle.weights_file
+        if kind == "bundle":
+            model = model_for(file, bundle.recipe, bundle.manifest)
+            fill_from(file, model)
+        elif kind == "huggingface":
+            model = model_from_huggingface(file, bundle.recipe, bundle.manifest)
+        else:
+            raise CheckpointError(
+                f"holds weights for {kind} alone, which cannot be trained on",
+                place=path,
+                remedy="name the run, or an export of the kind bundle or huggingface",
+            )
+        return cls(path, kind, bundle.recipe, model, vocabulary_digests(path))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights and vocabularies."""
+        whole = hashlib.sha256(json.dumps(self.vocabularies, sort_keys=True).encode())
+        for name, weight in sorted(self.model.named_parameters()):
+            whole.update(f"\0{name}\0".encode())
+            whole.update(weight.detach().contiguous().numpy().tobytes())
+        return whole.hexdigest()
+
+    def adapt(self, recipe: Recipe) -> Recipe:
+        """A recipe with this model's shape and vocabulary; all else is as it says."""
+        model = {name: getattr(self.recipe.model, name) for name in _SHAPE}
+        subword = {name: getattr(self.recipe.corpus.subword, name) for name in _SUBWORD}
+        corpus = {
+            "lowercase": self.recipe.corpus.lowercase,
+            "subword": recipe.corpus.subword.model_copy(update=subword),
+        }
+        return recipe.model_copy(
+            update={
+                "model": recipe.model.model_copy(update=model),
+                "corpus": recipe.corpus.model_copy(update=corpus),
+            }
+        )
+
+    def vocabulary(self) -> tuple[bytes, bytes]:
+        """The two SentencePiece models."""
+        source, target = (read_vocabulary(self.path / name) for name in VOCABULARIES)
+        return source, target
+
+    def check_prepared(self, prepared: Path) -> None:
+        """Raises ConfigError if shards were made with another vocabulary."""
+        if vocabulary_digests(prepared) != self.vocabularies:
+            raise ConfigError(
+                f"was prepared with another vocabulary than that of {self.path}",
+                place=prepared,
+                remedy="leave out --prepared, or name a folder that is not there yet",
+            )
+
+    def plant(self, run: RunDirectory) -> None:
+        """Make these weights the run's checkpoint of step 0, which a training begins with."""
+        recipe, manifest = run.recipe(), Manifest.load(run.path)
+        state = TrainState(
+            seed=recipe.train.seed,
+            world_size=1,
+            recipe_digest=digest(recipe),
+            corpus_digest=manifest.digest,
+        )
+        weights = {
+            name: weight.detach().float().cpu().contiguous()
+            for name, weight in self.model.named_parameters()
+        }
+        record = {
+            "from": str(self.path.resolve()),
+            "kind": self.kind,
+            "digest": self.digest,
+            "vocabularies": self.vocabularies,
+        }
+        (run.path / ORIGIN_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        known = trained_with(recipe, self.vocabularies)
+        store = CheckpointStore(run.checkpoints, recipe.checkpoint, known)
+        store.save(state, {"model": weights})

@@ -1,0 +1,237 @@
+"""What a run took, read and left behind: questions 1, 6, 7, 8, 9 and 12."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman.base import units
+from dragoman.corpus.manifest import SplitFacts
+from dragoman.reporting import measures
+from dragoman.reporting.cost import HOUR_S, machine_hours, machines_now, spent_text
+from dragoman.reporting.facts import Facts, summed
+from dragoman.reporting.pauses import paused_s
+from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+
+_KIB = 1024
+_NO_CHECKPOINT = (in_words("checkpoints of the run's directory", "none is whole"),)
+
+
+def duration(facts: Facts) -> Verdict:
+    """Question 1."""
+    wall_s = facts.wall_s
+    says = "Nothing was timed."
+    if wall_s is not None:
+        steps = units.COUNT.text(facts.last_step)
+        says = f"{_so_far(facts)} {_long(wall_s)} for {steps} steps"
+        train_s = facts.train_s
+        says += "." if train_s is None else f", {_long(train_s)} of it in training."
+        if (left_s := measures.left_s(facts)) is not None:
+            says += f" At this speed {_long(left_s)} are left."
+    return Verdict(
+        key="duration",
+        question="How long does it take?",
+        answer="measured" if wall_s is not None else "cannot tell",
+        says=says,
+        evidence=tuple(_duration_evidence(facts)),
+        method="The clock of rank 0 from each start of the run to its end, or its last event. "
+        "Idle is what none of the others explains: start-up, compilation, the end. What is left is "
+        "the steps to come at the speed of the last 20 intervals, with their share of all else.",
+    )
+
+
+def _so_far(facts: Facts) -> str:
+    if facts.is_finished:
+        return "It took"
+    if facts.segments[-1].reason == "signal":
+        return "Until a signal stopped it, it took"
+    if not facts.is_silent:
+        return "So far it took"
+    if facts.exit is None:
+        return "Its record ends without saying why, after"
+    words = {"failed": "It failed after", "gone": "It was killed after"}
+    return words.get(facts.exit.state, "It was ended after")
+
+
+def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
+    yield evidence("wall clock", units.DURATION, facts.wall_s)
+    yield evidence("prepare, not in it", units.DURATION, facts.prepare_s)
+    yield evidence("train", units.DURATION, facts.train_s)
+    yield evidence("evaluate", units.DURATION, measures.validate_s(facts))
+    for score in facts.test_scores:
+        yield evidence(f"translate {score.name}, afterwards", units.DURATION, score.decode_s)
+    yield evidence("save checkpoints", units.DURATION, measures.save_s(facts))
+    if facts.pauses:
+        yield evidence("stand still", units.DURATION, paused_s(facts))
+    yield evidence("idle", units.DURATION, idle_s(facts))
+    if facts.untold_s:
+        yield evidence("since the last interval, not told yet", units.DURATION, facts.untold_s)
+    yield evidence("steps", units.COUNT, facts.last_step)
+    if facts.repeated_steps:
+        text = f"{units.COUNT.text(facts.repeated_steps)} in {_long(facts.repeated_s)}"
+        yield Evidence("steps made again after a resume", facts.repeated_steps, text)
+    pairs = summed(one.pairs for one in facts.intervals)
+    yield evidence("samples (pairs)", units.COUNT, pairs)
+    yield evidence("source + target tokens", units.COUNT, measures.tokens(facts))
+    yield evidence("starts", units.COUNT, len(facts.segments))
+    if facts.exit is not None and facts.exit.problem:
+        yield in_words("how it ended", facts.exit.problem)
+
+
+def idle_s(facts: Facts) -> float | None:
+    """Wall clock that neither training nor evaluation nor saving explains."""
+    if facts.wall_s is None or facts.train_s is None:
+        return None
+    known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)
+    known_s += paused_s(facts)
+    return max(facts.wall_s - facts.untold_s - known_s, 0.0)
+
+
+def corpus(facts: Facts) -> Verdict:
+    """Question 7."""
+    question = "How big was the training set?"
+    if facts.manifest is None:
+        named = facts.imported.train_file if facts.imported else None
+        says = "There is no manifest of the training text."
+        if named is not None:
+            says = f"It was read from {named}; its size was not logged."
+        return Verdict(
+            key="corpus",
+            question=question,
+            answer="cannot tell",
+            says=says,
+            evidence=(in_words("manifest.json", "not in the record"),),
+            method="The manifest that prepare writes, which a run carries with it.",
+        )
+    train = facts.manifest.train
+    text = train.stages[-1]
+    both = text.source_text.num_bytes + text.target_text.num_bytes
+    says = (
+        f"{units.COUNT.text(train.pairs)} pairs, {units.SIZE.text(both)} "
+        f"(= {units.BINARY_SIZE.text(both)}) of text on both sides."
+    )
+    return Verdict(
+        key="corpus",
+        question=question,
+        answer="measured",
+        says=says,
+        evidence=tuple(_corpus_evidence(facts, train)),
+        method="Counted while the corpus was prepared. MB are 10^6 bytes, MiB are 2^20.",
+    )
+
+
+def _corpus_evidence(facts: Facts, train: SplitFacts) -> Iterator[Evidence]:
+    assert facts.manifest is not None
+    for source in facts.manifest.sources:
+        if source.split == "train":
+            size = _both_sizes(source.text.num_bytes)
+            lines = units.COUNT.text(source.lines)
+            text = f"{lines} lines, {size}, sha256 {source.sha256[:12]}"
+            yield Evidence(f"read {source.name}", source.text.num_bytes, text)
+    for stage in train.stages:
+        kept = f"{units.COUNT.text(stage.pairs_out)} of {units.COUNT.text(stage.pairs_in)} pairs"
+        sides = (_both_sizes(side.num_bytes) for side in (stage.source_text, stage.target_text))
+        text = f"{kept}, source {next(sides)}, target {next(sides)}"
+        yield Evidence(f"after {stage.stage}", stage.pairs_out, text)
+    pieces = (train.source_pieces, train.target_pieces)
+    text = " + ".join(units.COUNT.text(count) for count in pieces)
+    yield Evidence("source + target pieces", sum(pieces), text)
+    for reason, pairs in sorted(train.dropped.items(), key=lambda item: -item[1]):
+        text = f"{units.COUNT.text(pairs)} pairs, {units.SHARE.text(pairs / train.pairs_in)}"
+        yield Evidence(f"dropped: {reason.replace('_', ' ')}", pairs, text)
+    yield evidence("cut short", units.SHARE, train.truncated_share)
+    yield in_words("digest of what was trained on", facts.manifest.digest[:16])
+
+
+def checkpoint_files(facts: Facts) -> Verdict:
+    """Question 8."""
+    files = facts.checkpoint_files
+    names = ", ".join(file.name for file in files)
+    return Verdict(
+        key="checkpoint_files",
+        question="Which files make up a checkpoint?",
+        answer="measured" if files else "cannot tell",
+        says=f"{len(files)} files: {names}." if files else _no_checkpoint(facts),
+        evidence=tuple(in_words(file.name, file.purpose) for file in files) or _NO_CHECKPOINT,
+        method="The newest checkpoint on disk.",
+    )
+
+
+def checkpoint_size(facts: Facts) -> Verdict:
+    """Question 9."""
+    files = facts.checkpoint_files
+    whole = sum(file.size_bytes for file in files)
+    weights = [file.size_bytes for file in files if file.name == "model.safetensors"]
+    says = _no_checkpoint(facts)
+    if files:
+        says = f"{_both_sizes(whole)} with all that going on needs"
+        says += f"; {_both_sizes(weights[0])} to translate with." if weights else "."
+    elif facts.checkpoints and facts.checkpoints[-1].size_bytes:
+        whole = facts.checkpoints[-1].size_bytes
+        says = f"{_both_sizes(whole)} when it was written; it is no longer there."
+    return Verdict(
+        key="checkpoint_size",
+        question="How big is a checkpoint?",
+        answer="measured" if whole else "cannot tell",
+        says=says,
+        evidence=tuple(Evidence(f.name, f.size_bytes, _both_sizes(f.size_bytes)) for f in files)
+        or _NO_CHECKPOINT,
+        method="Sizes of the files of the newest checkpoint. MB are 10^6 bytes, MiB are 2^20.",
+    )
+
+
+def _no_checkpoint(facts: Facts) -> str:
+    if facts.imported is not None and facts.imported.checkpoint_every_steps:
+        every = units.COUNT.text(facts.imported.checkpoint_every_steps)
+        return f"Not logged; the first one was to be saved at step {every}."
+    return "There is no checkpoint."
+
+
+def cost(facts: Facts) -> Verdict:
+    """Question 12."""
+    hours, machines = machine_hours(facts), machines_now(facts)
+    rows = [evidence("machines", units.COUNT, machines)]
+    says, remedy = "Nothing was timed.", ""
+    if hours is None and facts.segments:
+        seen = units.COUNT.text(len(facts.hosts))
+        says = "How many machines took part is not known: the events of a rank, or of a start, are "
+        says += f"missing. The events that are there come from {seen}."
+        remedy = "Bring the events of all ranks, or hosts.json of the run."
+    elif hours is not None:
+        text, price = _machine_time(hours * HOUR_S), spent_text(facts)
+        rows.append(Evidence("machine time", hours, text))
+        says = f"{text} of machine time, {price}." if price else f"{text} of machine time; no price"
+        says += "" if price else " given."
+        if price and (left_s := measures.left_s(facts)) is not None:
+            whole = spent_text(facts, more_s=left_s)
+            says = f"{text} of machine time, {price} so far; {whole} when it is done."
+        how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
+        remedy = "" if price else how
+    if facts.price is not None:
+        text = units.money(facts.price.amount, currency=facts.price.currency)
+        rows.append(Evidence("price of a machine-hour", facts.price.amount, text))
+    return Verdict(
+        key="cost",
+        question="What did it cost?",
+        answer="measured" if facts.price is not None and hours is not None else "cannot tell",
+        says=says,
+        evidence=tuple(rows),
+        method="Machines x wall clock x stated price; the time between two starts is not counted.",
+        remedy=remedy,
+    )
+
+
+def _machine_time(seconds_s: float) -> str:
+    """Machine-hours; what is less than one, in minutes and seconds."""
+    return (units.HOURS if seconds_s >= HOUR_S else units.DURATION).text(seconds_s)
+
+
+def _both_sizes(num_bytes: int) -> str:
+    if num_bytes < _KIB:
+        return units.SIZE.text(num_bytes)
+    return f"{units.SIZE.text(num_bytes)} (= {units.BINARY_SIZE.text(num_bytes)})"
+
+
+def _long(seconds_s: float) -> str:
+    """A duration, from an hour on also in decimal hours."""
+    text = units.DURATION.text(seconds_s)
+    return f"{text} ({units.HOURS.text(seconds_s)})" if seconds_s >= HOUR_S else text

@@ -1,0 +1,331 @@
+"""Runs beside each other by what they used: samples, tokens, time and money, never steps alone.
+
+A step of one run may hold four times the tokens of another's, so "after 10,000 steps" compares
+nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from dragoman.base import units
+from dragoman.reporting import measures
+from dragoman.reporting.convergence import LEAST_FALL
+from dragoman.reporting.cost import HOUR_S, machine_hours
+from dragoman.reporting.facts import Facts, Segment, Validation, summed
+from dragoman.reporting.verdict import Answer
+
+NAMES: Final = "ABCDEFGH"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Something that a run uses up, how an amount of it is written, and what to call it there."""
+
+    key: str
+    name: str
+    text: Callable[[float], str]
+    unit: str = ""
+
+
+PAIRS: Final = Budget("pairs", "samples (pairs)", units.SHORT_COUNT.text, "pairs")
+TOKENS: Final = Budget("tokens", "source + target tokens", units.SHORT_COUNT.text, "tokens")
+WALL: Final = Budget("wall_s", "wall clock", units.DURATION.text)
+MACHINES: Final = Budget("machine_s", "machine time", units.DURATION.text, "of machines")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A validation, and what the run had used by then."""
+
+    used: dict[str, float]
+    dev_loss: float | None
+    bleu: float | None
+    bleu_low: float | None
+    bleu_high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One run under a letter."""
+
+    letter: str
+    facts: Facts
+    readings: tuple[Reading, ...]
+
+    def losses(self, budget: Budget) -> list[tuple[float, float]]:
+        """(used, dev loss) of every validation that measured both."""
+        return [
+            (one.used[budget.key], one.dev_loss)
+            for one in self.readings
+            if one.dev_loss is not None and budget.key in one.used
+        ]
+
+    def bleus(self, budget: Budget) -> list[tuple[float, Reading]]:
+        """(used, reading) of every validation that translated."""
+        return [
+            (one.used[budget.key], one)
+            for one in self.readings
+            if one.bleu is not None and budget.key in one.used
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """All runs at the same budget: dev loss and BLEU by letter."""
+
+    budget: Budget
+    amount: float
+    losses: dict[str, float]
+    bleus: dict[str, Reading]
+    answer: Answer
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What each run used until it had a dev loss that all of them reached."""
+
+    loss: float
+    used: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Runs, what may be compared of them, and the comparison."""
+
+    courses: tuple[Course, ...]
+    budgets: tuple[Budget, ...]
+    notes: tuple[str, ...]
+    levels: tuple[Level, ...]
+    target: Target | None
+
+
+def compare(runs: Sequence[Facts]) -> Comparison:
+    """The comparison of two to eight runs, in the order given."""
+    courses = tuple(
+        Course(letter, facts, tuple(_readings(facts)))
+        for letter, facts in zip(NAMES, runs, strict=False)
+    )
+    budgets = (PAIRS, TOKENS, WALL, MACHINES, *_money(runs))
+    same_loss, notes = _comparable(courses)
+    levels = tuple(
+        level
+        for budget in budgets
+        if (level := _level(courses, budget, same_loss=same_loss)) is not None
+    )
+    target = _target(courses, budgets) if same_loss else None
+    return Comparison(courses, budgets, tuple(notes), levels, target)
+
+
+def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str]]:
+    """(what it is, value): what one run used and reached in all."""
+    facts = course.facts
+    steps = units.COUNT.text(facts.last_step)
+    tokens = measures.tokens(facts)
+    yield "steps", steps
+    if tokens and facts.last_step:
+        yield "tokens a step", units.COUNT.text(round(tokens / facts.last_step))
+    for budget in budgets:
+        amount = _used_in_all(facts).get(budget.key)
+        yield budget.name, "not measured" if amount is None else budget.text(amount)
+    rate = measures.tokens_per_s(facts)
+    yield "speed", "not measured" if rate is None else units.TOKEN_RATE.text(rate)
+    losses = [loss for _, loss in course.losses(WALL)]
+    yield "lowest dev loss", units.LOSS.text(min(losses)) if losses else "not measured"
+    scores = [one.bleu for one in course.readings if one.bleu is not None]
+    yield "best dev BLEU", units.SCORE.text(max(scores)) if scores else "not measured"
+    for score in facts.test_scores[-1:]:
+        yield f"BLEU on {score.name}", _score_text(score.bleu, score.bleu_low, score.bleu_high)
+
+
+def _money(runs: Sequence[Facts]) -> Iterator[Budget]:
+    """Money is a budget where the price of every run is known, in one currency."""
+    currencies = {facts.price.currency if facts.price else None for facts in runs}
+    (currency, *others) = currencies
+    if currency is not None and not others:
+        yield Budget("money", "money", partial(units.money, currency=currency))
+
+
+def _readings(facts: Facts) -> Iterator[Reading]:
+    steps = [one.step for one in facts.intervals]
+    sums: dict[str, list[float]] = {"pairs": [0.0], "tokens": [0.0]}
+    for one in facts.intervals:
+        both = (one.source_tokens or 0) + (one.target_tokens or 0)
+        sums["pairs"].append(sums["pairs"][-1] + (one.pairs or 0))
+        sums["tokens"].append(sums["tokens"][-1] + both)
+    for seen in facts.validations:
+        place = bisect_right(steps, seen.step)
+        used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
+        wall_s = _alive_s(facts.segments, seen)
+        used |= _time_and_money(facts, wall_s)
+        yield Reading(used, seen.dev_loss, seen.bleu, seen.bleu_low, seen.bleu_high)
+
+
+def _time_and_money(facts: Facts, wall_s: float) -> dict[str, float]:
+    hours = machine_hours(facts)
+    if hours is None or not facts.wall_s:
+        return {"wall_s": wall_s}
+    hours *= wall_s / facts.wall_s
+    used = {"wall_s": wall_s, "machine_s": hours * HOUR_S}
+    if facts.price is not None:
+        used["money"] = hours * facts.price.amount
+    return used
+
+
+def _alive_s(segments: Sequence[Segment], seen: Validation) -> float:
+    """Seconds that the run had lived until then; the time between two lives is not counted."""
+    return sum(max(min(seen.time, one.ended) - one.started, 0.0) for one in segments)
+
+
+def _used_in_all(facts: Facts) -> dict[str, float]:
+    known = {
+        "pairs": summed(one.pairs for one in facts.intervals),
+        "tokens": measures.tokens(facts),
+    }
+    if facts.wall_s is not None:
+        known |= _time_and_money(facts, facts.wall_s)
+    return {name: amount for name, amount in known.items() if amount is not None}
+
+
+def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
+    """Whether dev losses may be compared, and what a reader must know."""
+    notes = []
+    manifests = [course.facts.manifest for course in courses]
+    known = [manifest for manifest in manifests if manifest is not None]
+    if len(known) < len(manifests):
+        missing = ", ".join(c.letter for c in courses if c.facts.manifest is None)
+        notes.append(f"No manifest of {missing}: whether the dev sets are the same is not known.")
+    texts = {
+        tuple(m.files[f"valid/{side}.txt"].sha256 for side in ("source", "target"))
+        for m in known
+        if "valid/source.txt" in m.files and "valid/target.txt" in m.files
+    }
+    models = {m.files["target.model"].sha256 for m in known if "target.model" in m.files}
+    if len(texts) > 1:
+        notes.append("The dev sets differ: neither loss nor BLEU can be compared.")
+    if len(models) > 1:
+        notes.append(
+            "The subword models differ, so a token is not the same: losses do not compare."
+        )
+    per_step = {
+        round(measures.per_step(course.facts.intervals, "target_tokens") or 0) for course in courses
+    }
+    if len(per_step) > 1 and max(per_step) > 1.02 * min(per_step):
+        notes.append("A step is not the same in these runs; steps are not compared.")
+    signatures = {
+        one.bleu_signature
+        for course in courses
+        for one in course.facts.validations
+        if one.bleu_signature
+    }
+    if len(signatures) > 1:
+        notes.append("BLEU was computed in different ways; its signatures differ.")
+    return len(texts) <= 1 and len(models) <= 1, notes
+
+
+def _level(courses: Sequence[Course], budget: Budget, *, same_loss: bool) -> Level | None:
+    """All runs at the most that each of them has used."""
+    ends = [course.losses(budget)[-1][0] for course in courses if course.losses(budget)]
+    if len(ends) < len(courses) or min(ends) <= 0:
+        return None
+    amount = min(ends)
+    losses = {
+        course.letter: loss
+        for course in courses
+        if (loss := _at(course.losses(budget), amount)) is not None
+    }
+    bleus = {
+        course.letter: reached[-1]
+        for course in courses
+        if (reached := [one for used, one in course.bleus(budget) if used <= amount])
+    }
+    around = {course.letter: _around(course.losses(budget), amount) for course in courses}
+    answer, says = _better(losses, around) if same_loss else _not_the_same()
+    if answer == "measured" and any(course.facts.manifest is None for course in courses):
+        answer, says = "cannot tell", f"{says[:-1]}, if their dev sets are the same."
+    return Level(budget, amount, losses, bleus, answer, says)
+
+
+def _not_the_same() -> tuple[Answer, str]:
+    return "cannot tell", "Their losses are not of the same text and tokens."
+
+
+def _better(losses: dict[str, float], around: dict[str, tuple[float, ...]]) -> tuple[Answer, str]:
+    """Which run has the lower loss. around: what was measured beside it, before and after."""
+    if len(losses) < 2:
+        return "cannot tell", "Too few validations."
+    first, second = sorted(losses, key=lambda letter: losses[letter])[:2]
+    lead = 1 - losses[first] / losses[second] if losses[second] > 0 else 0.0
+    if lead < LEAST_FALL:
+        return "cannot tell", f"{first} and {second} are level: {units.SHARE.text(lead)} apart."
+    if max(around[first]) >= min(around[second]):
+        return "cannot tell", f"{first} may be ahead: validations are too far apart to tell."
+    return "measured", f"{first} is ahead, its dev loss is {units.SHARE.text(lead)} lower."
+
+
+def _at(points: Sequence[tuple[float, float]], amount: float) -> float | None:
+    """The loss at an amount, on a straight line between the validations around it."""
+    place = bisect_right([used for used, _ in points], amount)
+    if place == 0:
+        return None
+    if place == len(points):
+        return points[-1][1]
+    (left, before), (right, after) = points[place - 1], points[place]
+    share = (amount - left) / (right - left) if right > left else 0.0
+    return before + (after - before) * share
+
+
+def _around(points: Sequence[tuple[float, float]], amount: float) -> tuple[float, ...]:
+    """The losses that were measured at an amount, or next to it on both sides."""
+    place = bisect_right([used for used, _ in points], amount)
+    if place and points[place - 1][0] == amount:
+        return (points[place - 1][1],)
+    return tuple(loss for _, loss in points[max(place - 1, 0) : place + 1])
+
+
+def _target(courses: Sequence[Course], budgets: Sequence[Budget]) -> Target | None:
+    """The lowest loss that every run reached, and what each had used when it did."""
+    lowest = [min((loss for _, loss in c.losses(WALL)), default=None) for c in courses]
+    known = [loss for loss in lowest if loss is not None]
+    if len(known) < len(courses):
+        return None
+    loss = max(known)
+    used = {
+        course.letter: {
+            budget.key: amount
+            for budget in budgets
+            if (amount := _first_at(course.losses(budget), loss)) is not None
+        }
+        for course in courses
+    }
+    return Target(loss, used)
+
+
+def _first_at(points: Sequence[tuple[float, float]], loss: float) -> float | None:
+    """What was used when the loss was first reached, on a straight line between validations."""
+    before: tuple[float, float] | None = None
+    for used, seen in points:
+        if seen <= loss:
+            if before is None or before[1] <= seen:
+                return used
+            share = (before[1] - loss) / (before[1] - seen)
+            return before[0] + (used - before[0]) * share
+        before = (used, seen)
+    return None
+
+
+def _score_text(score: float, low: float | None, high: float | None) -> str:
+    text = units.SCORE.text(score)
+    if low is None or high is None:
+        return text
+    return f"{text} ({units.SCORE.text(low)} to {units.SCORE.text(high)})"
+
+
+def reading_text(reading: Reading) -> str:
+    """BLEU of a validation with its interval."""
+    return _score_text(reading.bleu or 0.0, reading.bleu_low, reading.bleu_high)

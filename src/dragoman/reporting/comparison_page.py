@@ -1,0 +1,197 @@
+"""A comparison of runs as a page, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.base import units
+from dragoman.reporting.comparison import (
+    MACHINES,
+    TOKENS,
+    WALL,
+    Budget,
+    Comparison,
+    reading_text,
+    totals,
+)
+from dragoman.reporting.cost import HOUR_S
+from dragoman.reporting.page import NARROW, WIDE, escape, whole_page
+from dragoman.reporting.render import cell, write_files
+from dragoman.reporting.svg import Axis, Series, line_plot
+
+_HIDDEN_START: Final = 0.04
+_LOSS: Final = Axis("dev loss, nats a target token", "{:.4g}".format)
+_TOKENS: Final = Axis("source + target tokens", units.SHORT_COUNT.text)
+Table = list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonReport:
+    """The three files of a comparison."""
+
+    comparison: Comparison
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write comparison.html, .md and .json; raises MachineError if that cannot be."""
+        texts = {
+            "comparison.html": _html(self.comparison),
+            "comparison.md": "\n".join(_markdown(self.comparison)) + "\n",
+            "comparison.json": as_json(self.comparison),
+        }
+        return write_files(directory, texts)
+
+
+def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
+    """(heading, what it says, rows with a heading row) of each table."""
+    letters = [course.letter for course in found.courses]
+    columns = [dict(totals(course, found.budgets)) for course in found.courses]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    rows = [[name, *(column.get(name, "not measured") for column in columns)] for name in names]
+    yield "In all", "", [["", *letters], *rows]
+    rows = []
+    for level in found.levels:
+        losses = [_or_dash(level.losses.get(letter), units.LOSS.text) for letter in letters]
+        rows.append([f"dev loss at {_amount(level.budget, level.amount)}", *losses])
+        if level.bleus:
+            bleus = [level.bleus.get(letter) for letter in letters]
+            texts = ["-" if one is None else reading_text(one) for one in bleus]
+            rows.append(["last BLEU by then", *texts])
+    says = " ".join(
+        f"At {_amount(level.budget, level.amount)}: {level.says}" for level in found.levels
+    )
+    yield "At the same budget", says, [["", *letters], *rows] if rows else []
+    yield from _target(found, letters)
+
+
+def _target(found: Comparison, letters: Sequence[str]) -> Iterator[tuple[str, str, Table]]:
+    if found.target is None:
+        return
+    used = found.target.used
+    rows = [
+        [budget.name, *(_or_dash(used[letter].get(budget.key), budget.text) for letter in letters)]
+        for budget in found.budgets
+    ]
+    loss = units.LOSS.text(found.target.loss)
+    says = "The lowest dev loss that all of them reached; between validations on a straight line."
+    yield f"What it took to a dev loss of {loss}", says, [["", *letters], *rows]
+
+
+def _amount(budget: Budget, amount: float) -> str:
+    return f"{budget.text(amount)} {budget.unit}".strip()
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)
+
+
+def _html(found: Comparison) -> str:
+    body = ["<header><h1>Comparison</h1><dl class='run'>"]
+    for course in found.courses:
+        body.append(f"<div><dt>{course.letter}</dt><dd>{escape(course.facts.name)}</dd></div>")
+    body.append("</dl></header>")
+    if found.notes:
+        notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
+        body.append(
+            f"<section><h2>Before you compare</h2><ul class='problems'>{notes}</ul></section>"
+        )
+    for heading, says, rows in _sections(found):
+        body.append(f"<section><h2>{escape(heading)}</h2>")
+        body.append(f"<p class='method'>{escape(says)}</p>" if says else "")
+        body += [*_table(rows), "</section>"]
+    body.append("<section><h2>Curves</h2>")
+    for width, kind in ((WIDE, "wide"), (NARROW, "narrow")):
+        drawn = "".join(_plots(found, width))
+        body.append(f"<figure class='{kind}'>{drawn}</figure>" if drawn else "")
+    body.append("</section>")
+    return whole_page("Comparison", "".join(body))
+
+
+def _table(rows: Table) -> Iterator[str]:
+    if not rows:
+        yield "<p class='method'>Not measured.</p>"
+        return
+    yield "<table class='runs'>"
+    for number, (name, *values) in enumerate(rows):
+        tag = "th" if number == 0 else "td"
+        cells = "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)
+        yield f"<tr><th>{escape(name)}</th>{cells}</tr>"
+    yield "</table>"
+
+
+def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
+    """What each plot lays losses over, and how much of the budget is one there."""
+    yield TOKENS, _TOKENS, 1.0
+    for budget in (WALL, MACHINES):
+        ends = [points[-1][0] for course in found.courses if (points := course.losses(budget))]
+        unit, scale = ("hours", HOUR_S) if max(ends, default=0.0) >= 2 * HOUR_S else ("minutes", 60)
+        yield budget, Axis(f"{unit} of {budget.name}", "{:.3g}".format), scale
+    prices = [course.facts.price for course in found.courses]
+    for budget in found.budgets:
+        if budget.key == "money" and prices[0] is not None:
+            yield budget, Axis(f"money, {prices[0].currency}", "{:.3g}".format), 1.0
+
+
+def _plots(found: Comparison, width: int) -> Iterator[str]:
+    for budget, axis, scale in _axes(found):
+        series = []
+        for course in found.courses:
+            points = course.losses(budget)
+            begin = points[-1][0] * _HIDDEN_START if points else 0.0
+            shown = [(used / scale, loss) for used, loss in points if used >= begin]
+            series.append(Series(course.letter, shown))
+        yield line_plot(series, axis, _LOSS, width=width)
+    series = [
+        Series(course.letter, [(used, one.bleu or 0.0) for used, one in course.bleus(TOKENS)])
+        for course in found.courses
+    ]
+    yield line_plot(series, _TOKENS, Axis("BLEU", "{:.3g}".format), width=width, height=180)
+
+
+def _markdown(found: Comparison) -> Iterator[str]:
+    yield "# Comparison"
+    yield ""
+    yield from (f"- {course.letter}: {cell(course.facts.name)}" for course in found.courses)
+    if found.notes:
+        yield ""
+        yield from (f"- {cell(note)}" for note in found.notes)
+    for heading, says, rows in _sections(found):
+        yield from ("", f"## {cell(heading)}", "")
+        if says:
+            yield from (cell(says), "")
+        for number, row in enumerate(rows):
+            yield "| " + " | ".join(map(cell, row)) + " |"
+            if number == 0:
+                yield "|---" * len(row) + "|"
+
+
+def as_json(found: Comparison) -> str:
+    """The comparison for programs: amounts in base units."""
+    values = {
+        "runs": [
+            {
+                "letter": course.letter,
+                "name": course.facts.name,
+                "totals": dict(totals(course, found.budgets)),
+                "validations": [asdict(reading) for reading in course.readings],
+            }
+            for course in found.courses
+        ],
+        "notes": list(found.notes),
+        "levels": [
+            {
+                "budget": level.budget.key,
+                "amount": level.amount,
+                "dev_loss": level.losses,
+                "bleu": {letter: one.bleu for letter, one in level.bleus.items()},
+                "answer": level.answer,
+                "says": level.says,
+            }
+            for level in found.levels
+        ],
+        "target": None if found.target is None else asdict(found.target),
+    }
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"

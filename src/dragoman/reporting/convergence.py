@@ -1,0 +1,521 @@
+"""Is it fully trained? Is it overfitting? Questions 2 and 3."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from dragoman.base import units
+from dragoman.reporting.cost import cost_text
+from dragoman.reporting.facts import Facts, Validation
+from dragoman.reporting.measures import step_s
+from dragoman.reporting.trend import Trend, fit_curve, trend
+from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence, in_words
+from dragoman.training.schedule import SCHEDULES, learning_rate
+
+STRETCH = 0.1
+"""The stretch of training that is looked ahead: 10% more steps."""
+LEAST_FALL = 0.003
+"""A stretch that lowers the dev loss by less than this share of it is not worth waiting for.
+
+At a loss of 2 that is 0.006 nats, 0.6% of the perplexity, for 10% more time and money.
+"""
+LEAST_BLEU = 0.1
+"""Points of BLEU that are worth a stretch: the last digit that papers print."""
+FEWEST = 4
+"""Validations after the start below which no trend is told.
+
+A line through three leaves one degree of freedom, whose interval is 12.7 standard errors wide.
+"""
+OVERFIT_RISE = 0.01
+"""A dev loss this share above its best, twice in a row and rising, has turned.
+
+1,000 sentences give the loss of one model on one dev set exactly; a rise within 1% (2% of the
+perplexity at a loss of 2) is what validations of a healthy run differ by.
+"""
+NOT_LEARNT = 0.9
+"""A lowest dev loss of at least this share of a uniform prediction's: next to nothing is learnt.
+
+Untrained models of the recorded runs have 106% to 111% of it. The frequencies of the pieces alone
+bring it down to some 75%.
+"""
+BEYOND_FREQUENCIES = 0.6
+"""A lowest dev loss below this share of a uniform prediction's: more is learnt than how often each
+piece occurs. Without BLEU nothing else tells a model from a table of frequencies.
+"""
+BY_HEART = 0.5
+"""A loss on training text below this share of the dev loss: the model knows the text by heart.
+
+Recorded runs that do not overfit have 90% to 104%; 200 sentences learnt by heart have 3%.
+"""
+CLOSE = 0.8
+"""From this share of the dev loss on, the loss on training text is close to it.
+
+Between the two limits the difference may come from overfitting, or from a dev set that is harder
+text of another kind; nothing in a record can tell these apart.
+"""
+NO_TRANSLATION = 1.0
+"""BLEU below which next to no words are right, in their order: noise of scoring alone."""
+MOST_BLEU_LOST = 0.2
+"""Part of the best BLEU: if the last BLEU is lower by more, it is worse, whatever the dev loss."""
+SMOOTHED = 9
+"""Training losses whose median is compared: one batch that was easy by chance is no lowest loss."""
+_SPIKE = 1.2
+_BY_CHANCE = 5
+_OF_NEIGHBOURS = 1.048
+"""A normal distribution's standard deviation over the median distance of two draws from it."""
+_MOST_DISTANCES = 2
+_LOOK_AHEAD = 0.25
+_DECAY_LEFT = 2
+"""Times that the learning rate will still fall by: the loss reacts to a halving of it already."""
+_STRETCH_WORDS = "10% more steps "
+
+
+def losses(facts: Facts) -> list[tuple[Validation, float]]:
+    """Validations with their dev loss, the one before the first step left out."""
+    return [
+        (one, one.dev_loss)
+        for one in facts.validations
+        if one.step > 0 and one.dev_loss is not None
+    ]
+
+
+def has_diverged(facts: Facts) -> bool:
+    """Whether the run itself said so."""
+    return bool(facts.segments) and facts.segments[-1].reason == "diverged"
+
+
+def loss_trend(facts: Facts) -> Trend | None:
+    """What 10% more steps add to the dev loss (negative: it falls), as a share of it."""
+    points = [(one.step, loss) for one, loss in losses(facts)]
+    found = _recent_trend(points)
+    if found is None or not points[-1][1]:
+        return None
+    at = points[-1][1]
+    return Trend(found.gain / at, found.low / at, found.high / at, found.points)
+
+
+def bleu_trend(facts: Facts) -> Trend | None:
+    """What 10% more steps add to BLEU, in points."""
+    scored = [one for one in facts.validations if one.step > 0 and one.bleu is not None]
+    return _recent_trend([(one.step, one.bleu or 0.0) for one in scored])
+
+
+def decay_left(facts: Facts) -> float:
+    """The last learning rate over the one that the schedule ends with; 1 where it does not decay.
+
+    Over 1 the dev loss will fall once more, however flat it is.
+    """
+    if facts.recipe is None or facts.max_steps is None:
+        return 1.0
+    config, width = facts.recipe.schedule, facts.recipe.model.d_model
+    if not SCHEDULES[config.kind].ends:
+        return 1.0
+    now, end = (
+        learning_rate(max(step, 0), config, d_model=width, max_steps=facts.max_steps)
+        for step in (facts.last_step - 1, facts.max_steps - 1)
+    )
+    return now / end if end > 0 else 1.0 if now == end else float("inf")
+
+
+def uniform_loss(facts: Facts) -> float | None:
+    """The loss of a model that gives every piece the same chance; None without a recipe.
+
+    It is the logarithm of the size of the vocabulary. An untrained model is a little worse. The
+    validation at step 0 does not tell: a run may start from a trained model.
+    """
+    if facts.recipe is None:
+        return None
+    return math.log(facts.recipe.corpus.subword.vocab_size)
+
+
+def left_of_uniform(facts: Facts) -> float | None:
+    """The lowest dev loss after the start, as a share of a uniform prediction's."""
+    uniform, seen = uniform_loss(facts), [loss for _, loss in losses(facts)]
+    return min(seen) / uniform if uniform and seen else None
+
+
+def has_learnt(facts: Facts) -> bool | None:
+    """Whether the model knows more than nothing; None if unclear.
+
+    The dev loss is clearly below a uniform prediction's. If the vocabulary is not known, the dev
+    loss must have fallen clearly below the run's first, and BLEU must tell of words that are right:
+    the first loss alone tells nothing, as it may be that of a trained model or of a broken one.
+    """
+    left = left_of_uniform(facts)
+    if left is not None:
+        return left < NOT_LEARNT
+    seen = [one.dev_loss for one in facts.validations if one.dev_loss is not None]
+    scores = bleu_scores(facts)
+    fell = bool(seen) and min(seen) < NOT_LEARNT * seen[0]
+    return True if fell and scores and scores[-1] >= NO_TRANSLATION else None
+
+
+def bleu_scores(facts: Facts) -> list[float]:
+    """BLEU of each validation after the start that has one."""
+    return [one.bleu for one in facts.validations if one.step > 0 and one.bleu is not None]
+
+
+def steps_without_dev_loss(facts: Facts) -> int:
+    """Steps at the end of the run without a validation; 0 if they are as few as usual.
+
+    Validations are usual if the last of them is within two of their distances from the last step.
+    """
+    steps = [one.step for one, _ in losses(facts)]
+    if len(steps) < 2:
+        return 0
+    usual = statistics.median(two - one for one, two in pairwise(steps))
+    without = facts.last_step - steps[-1]
+    return without if without > _MOST_DISTANCES * max(usual, 1) else 0
+
+
+def training_loss_since(facts: Facts, step: int) -> tuple[float, float] | None:
+    """The training loss before and after a step, if it is far higher after it.
+
+    Both are medians, of at most nine intervals. Far is what `far_above` says.
+    """
+    logged = [(one.step, one.train_loss) for one in facts.intervals if one.train_loss is not None]
+    before = [loss for at, loss in logged if at <= step]
+    after = [loss for at, loss in logged if at > step]
+    if len(before) < FEWEST or not after:
+        return None
+    was, now = (statistics.median(some[-SMOOTHED:]) for some in (before, after))
+    return (was, now) if now > far_above(was, by_chance(before)) else None
+
+
+def by_chance(losses: Sequence[float]) -> float:
+    """What a training loss may be off by chance: five standard deviations.
+
+    They are estimated from the differences of neighbours: a loss may be that of a single batch.
+    """
+    return _BY_CHANCE * _OF_NEIGHBOURS * statistics.median(abs(b - a) for a, b in pairwise(losses))
+
+
+def far_above(lowest: float, chance: float) -> float:
+    """The training loss from which it is far above another: 1.2 times it, and beyond chance."""
+    return max(_SPIKE * lowest, lowest + chance)
+
+
+def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | None:
+    """Where the loss on training text went after a validation at `step`; None if unclear.
+
+    The training slice tells, if it was measured then and at the last validation: by more than 1%,
+    as for the dev set. If not, the trend of the training loss does, with 95% confidence.
+    """
+    sliced = {
+        one.step: one.train_slice_loss
+        for one in facts.validations
+        if one.train_slice_loss is not None
+    }
+    last = losses(facts)[-1][0].step
+    if step in sliced and last in sliced and last > step:
+        before, after = sliced[step], sliced[last]
+        if abs(after - before) <= OVERFIT_RISE * before:
+            return None
+        return "falls" if after < before else "rises"
+    logged = [
+        (one.step, one.train_loss)
+        for one in facts.intervals
+        if one.train_loss is not None and one.step >= step
+    ]
+    found = trend([at for at, _ in logged], [loss for _, loss in logged], stretch=STRETCH)
+    if found is None or found.low <= 0 <= found.high:
+        return None
+    return "falls" if found.high < 0 else "rises"
+
+
+def has_turned(facts: Facts) -> bool:
+    """Whether the dev loss rises: the last two clearly above the best, and not by chance.
+
+    Not by chance: each of the last three is above the one before, or the line through all since
+    the best rises with 95% confidence.
+    """
+    points = [(one.step, loss) for one, loss in losses(facts)]
+    if len(points) < FEWEST:
+        return False
+    values = [loss for _, loss in points]
+    best = values.index(min(values))
+    if min(values[-2:]) < values[best] * (1 + OVERFIT_RISE):
+        return False
+    since = trend([step for step, _ in points[best:]], values[best:], stretch=STRETCH)
+    rises = all(two > one for one, two in pairwise(values[-4:]))
+    return rises or (since is not None and since.low > 0)
+
+
+def trained(facts: Facts) -> Verdict:
+    """Question 2."""
+    found = loss_trend(facts)
+    answer, says, remedy = _is_trained(facts, found)
+    return Verdict(
+        key="trained",
+        question="Is it fully trained? How can you tell?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_trend_evidence(facts, found)),
+        thresholds=(
+            f"yes: 10% more steps lower the dev loss by less than {units.SHARE.text(LEAST_FALL)} "
+            "of it, with 95% confidence, and the learning rate has no decay before it",
+            f"yes: the dev loss rises by over {units.SHARE.text(OVERFIT_RISE)} from its best while "
+            "the loss on training text falls",
+            "no: more steps lower it by more, with 95% confidence",
+            "no: the training loss has risen far since the last validation",
+            f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of a "
+            "uniform prediction, dev loss and loss on training text both rise, or the run diverged",
+            f"cannot tell: under {FEWEST} validations after the start, none of the last steps, the "
+            "interval holds both, BLEU moves, or nothing shows that the model has learnt to "
+            "translate",
+        ),
+        method="A straight line through the dev loss over the logarithm of the step, at the later "
+        "half of the validations. The training loss is not looked at: flat, it proves nothing.",
+        remedy=remedy,
+    )
+
+
+def overfitting(facts: Facts) -> Verdict:
+    """Question 3."""
+    answer, says, remedy = _is_overfitting(facts)
+    return Verdict(
+        key="overfitting",
+        question="Is it overfitting?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_gap_evidence(facts)),
+        thresholds=(
+            f"yes: the last two dev losses are over {units.SHARE.text(OVERFIT_RISE)} above the "
+            "best and rising, while the loss on the training slice went on falling",
+            f"yes: the loss on the training slice is below {units.SHARE.text(BY_HEART)} of the dev "
+            "loss",
+            f"no: the dev loss has not turned, and the loss on the training slice is at least "
+            f"{units.SHARE.text(CLOSE)} of it; or both rise",
+        ),
+        method="The same loss, without dropout and label smoothing, on a fixed slice of the "
+        "training set and on the dev set.",
+        remedy=remedy,
+    )
+
+
+def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
+    if has_diverged(facts):
+        return "no", "It diverged.", "Go on from the last good checkpoint, with a lower peak rate."
+    if found is None:
+        say = f"{_validations(facts)} too few to tell a trend."
+        return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
+    last = losses(facts)[-1][0].step
+    if exploded := training_loss_since(facts, last):
+        was, now = (units.LOSS.text(loss) for loss in exploded)
+        at = f"step {units.COUNT.text(last)}"
+        say = f"After the last validation, at {at}, the training loss has risen from {was} to {now}"
+        return "no", f"{say}.", f"Go on from the checkpoint of {at}, with a lower learning rate."
+    if steps_without_dev_loss(facts):
+        return "cannot tell", _no_dev_loss(facts), _VALIDATE
+    left, learnt = left_of_uniform(facts), has_learnt(facts)
+    if left is not None and not learnt:
+        say = "It has learnt next to nothing that helps with dev text: the loss there is "
+        say += f"{units.SHARE.text(left)} of that of a uniform prediction over the vocabulary."
+        return "no", say, "Look at the learning rate, and at the text."
+    if has_turned(facts):
+        return _is_trained_if_turned(facts)
+    fall = _fall_text(found)
+    if -found.high > LEAST_FALL:
+        return "no", f"The dev loss still falls: {fall}.", _go_on(facts)
+    if -found.low >= LEAST_FALL or found.high >= LEAST_FALL:
+        say = f"The trend is not clear enough: {fall}."
+        return "cannot tell", say, "More validations make it clearer."
+    return _is_trained_if_flat(facts, f"The dev loss is flat ({fall})")
+
+
+def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
+    best = min(losses(facts), key=lambda pair: pair[1])[0].step
+    at = f"step {units.COUNT.text(best)}"
+    say, since = f"The dev loss was lowest at {at} and has risen since", training_text_since
+    match since(facts, best):
+        case "falls":
+            return "yes", f"{say}.", f"Use the checkpoint of {at}."
+        case "rises":
+            say += ", and so has the loss on training text: it gets worse, not better."
+            return "no", say, f"Go on from the checkpoint of {at}, with a lower learning rate."
+        case None:
+            say += "; whether the loss on training text still fell is not clear."
+            return "cannot tell", say, f"Set evaluate.train_slice_pairs; until then, use {at}."
+
+
+def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
+    """A flat dev loss is that of a trained model only if nothing else made it flat."""
+    values = {loss for _, loss in losses(facts)}
+    if len(values) == 1:
+        say += ", to the last digit: the weights do not seem to change."
+        return "cannot tell", say, "Look at the learning rate, and at skipped steps."
+    if has_learnt(facts) is None:
+        say += ", but so it is if nothing is learnt: no recipe tells the size of the vocabulary."
+        return "cannot tell", say, "Bring recipe.toml with the events."
+    scores = bleu_scores(facts)
+    left = left_of_uniform(facts)
+    if not scores and (left is None or left > BEYOND_FREQUENCIES):
+        say += ", but so it is if only the frequencies of the pieces are learnt, and no BLEU tells."
+        return "cannot tell", say, "Set evaluate.bleu_pairs, or bring recipe.toml with the events."
+    if scores and max(scores) < NO_TRANSLATION:
+        say += f", but its translations are not right at all: BLEU {units.SCORE.text(max(scores))}."
+        return "cannot tell", say, "Read the samples: text, order of pairs, tokenizer of the score?"
+    moves = bleu_trend(facts)
+    if moves is not None and moves.low > LEAST_BLEU:
+        return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
+    falls = moves is not None and moves.high < -LEAST_BLEU
+    if scores and (falls or scores[-1] < (1 - MOST_BLEU_LOST) * max(scores)):
+        best, last = (units.SCORE.text(score) for score in (max(scores), scores[-1]))
+        say += f", yet BLEU has fallen from {best} to {last}."
+        return (
+            "cannot tell",
+            say,
+            "Read the samples; until then, use the checkpoint of the best BLEU.",
+        )
+    if decay_left(facts) > _DECAY_LEFT:
+        say += ", but the learning rate is still to decay."
+        return "cannot tell", say, "Let the schedule come to its end: its decay lowers the loss."
+    return "yes", f"{say}.", ""
+
+
+def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
+    seen = losses(facts)
+    if len(seen) < FEWEST:
+        say = f"{_validations(facts)} too few."
+        return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
+    if steps_without_dev_loss(facts):
+        return "cannot tell", _no_dev_loss(facts), _VALIDATE
+    last, loss = seen[-1]
+    if last.train_slice_loss is None:
+        measured = [one.step for one, _ in seen if one.train_slice_loss is not None]
+        say = "The loss without dropout on training text was not measured"
+        say += f" after step {units.COUNT.text(measured[-1])}." if measured else "."
+        return "cannot tell", say, "Set evaluate.train_slice_pairs."
+    share = last.train_slice_loss / loss if loss else 1.0
+    of = f"the loss on training text is {units.SHARE.text(share)} of the dev loss"
+    best = min(seen, key=lambda pair: pair[1])[0].step
+    at = f"step {units.COUNT.text(best)}"
+    remedy = "next time more data, more dropout or fewer steps."
+    if has_turned(facts):
+        text_loss = training_text_since(facts, best) if last.step > best else None
+        if text_loss == "falls":
+            say = f"Since {at} the dev loss rises while the loss on training text falls."
+            return "yes", say, f"Use that checkpoint; {remedy}"
+        if share < BY_HEART:
+            say = f"It knows the training text by heart: {of}, which has risen since {at}."
+            return "yes", say, f"Use that checkpoint; {remedy}"
+        if text_loss == "rises":
+            say = "The dev loss has risen, and so has the loss on training text: "
+            return "no", f"{say}that is not overfitting.", "Look at the learning rate."
+        say = "The dev loss has turned; where the loss on training text went is not clear."
+        return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
+    if share < BY_HEART:
+        say = f"It knows the training text by heart: {of}, which has not risen yet."
+        return "yes", say, remedy.capitalize()
+    if share < CLOSE:
+        say = f"The dev loss has not turned, but {of}: the dev text may be of another kind, too."
+        return "cannot tell", say, "Take dev text from the same source as the training text."
+    return "no", f"The dev loss has not turned, and {of}.", ""
+
+
+def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
+    seen = losses(facts)
+    yield evidence("validations after the start", units.COUNT, len(seen))
+    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
+    yield evidence("dev loss at step 0", units.LOSS, start)
+    yield evidence("loss of a uniform prediction", units.LOSS, uniform_loss(facts))
+    if seen:
+        yield evidence("last dev loss", units.LOSS, seen[-1][1])
+        best, loss = min(seen, key=lambda pair: pair[1])
+        text = f"{units.LOSS.text(loss)} at step {units.COUNT.text(best.step)}"
+        yield Evidence("best dev loss", loss, text)
+    if found is not None:
+        text = _fall_text(found).removeprefix(_STRETCH_WORDS)
+        yield Evidence("10% more steps, dev loss", found.gain, text)
+    rising = bleu_trend(facts)
+    if rising is not None:
+        low, high = units.SCORE.text(rising.low), units.SCORE.text(rising.high)
+        text = f"add {units.SCORE.text(rising.gain)} points ({low} to {high})"
+        yield Evidence("10% more steps, BLEU", rising.gain, text)
+    if facts.max_steps:
+        left = max(facts.max_steps - facts.last_step, 0) / facts.max_steps
+        yield evidence("schedule that is left", units.SHARE, left)
+    yield from _ahead(facts)
+    if facts.imported is not None and facts.imported_scores:
+        first, last = facts.imported_scores[0], facts.imported_scores[-1]
+        text = (
+            f"{units.LOSS.text(first[1])} at step {units.COUNT.text(first[0])}, "
+            f"{units.LOSS.text(last[1])} at step {units.COUNT.text(last[0])}: "
+            f"{facts.imported.score_method}; not looked at"
+        )
+        yield Evidence(f"what {facts.imported.tool} calls Eval BLEU", last[1], text)
+
+
+def _ahead(facts: Facts) -> Iterator[Evidence]:
+    """What a quarter more of this training would bring, by the fitted curve."""
+    points = [(one.step, loss) for one, loss in losses(facts)]
+    curve = fit_curve([step for step, _ in points], [loss for _, loss in points])
+    seconds_s = step_s(facts)
+    if curve is None or seconds_s is None or has_turned(facts):
+        return
+    more = round(facts.last_step * _LOOK_AHEAD)
+    now = points[-1][0]
+    fall = curve.at(now) - curve.at(now + more)
+    price = cost_text(facts, more * seconds_s)
+    text = (
+        f"{units.LOSS.text(fall)} less dev loss in {units.DURATION.text(more * seconds_s)}"
+        f"{f' for {price}' if price else ''} (curve {units.LOSS.text(curve.floor)} + "
+        f"{curve.height:.3g} / step^{curve.power:.2f})"
+    )
+    yield Evidence(f"{units.COUNT.text(more)} more steps, by the fitted curve", fall, text)
+
+
+def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
+    seen = losses(facts)
+    if not seen:
+        return
+    last, loss = seen[-1]
+    yield evidence("dev loss", units.LOSS, loss)
+    yield evidence("loss on the training slice", units.LOSS, last.train_slice_loss)
+    if last.train_slice_loss is not None:
+        yield evidence("gap", units.LOSS, loss - last.train_slice_loss)
+    best, lowest = min(seen, key=lambda pair: pair[1])
+    yield evidence("dev loss above its best", units.SHARE, loss / lowest - 1 if lowest else None)
+    yield in_words("step of the best", units.COUNT.text(best.step))
+
+
+_VALIDATE = "Bring the events of rank 0, or lower train.validate_every_steps."
+
+
+def _no_dev_loss(facts: Facts) -> str:
+    last, without = losses(facts)[-1][0].step, units.COUNT.text(steps_without_dev_loss(facts))
+    return (
+        f"No dev loss is known for the last {without} steps, after step {units.COUNT.text(last)}."
+    )
+
+
+def _validations(facts: Facts) -> str:
+    count = len(losses(facts))
+    counted = "1 validation" if count == 1 else f"{count} validations"
+    return f"{counted} after the start {'is' if count == 1 else 'are'}"
+
+
+def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:
+    """Told from the later half of the points, at least four."""
+    if len(points) < FEWEST:
+        return None
+    last = points[-max(FEWEST, len(points) // 2) :]
+    return trend([step for step, _ in last], [value for _, value in last], stretch=STRETCH)
+
+
+def _fall_text(found: Trend) -> str:
+    low, high = units.SHARE.text(-found.high), units.SHARE.text(-found.low)
+    return (
+        f"{_STRETCH_WORDS}lower the dev loss by {units.SHARE.text(-found.gain)} ({low} to {high})"
+    )
+
+
+def _go_on(facts: Facts) -> str:
+    if facts.max_steps and facts.last_step < facts.max_steps:
+        left = units.COUNT.text(facts.max_steps - facts.last_step)
+        return f"Let it go on: {left} steps of the schedule are left."
+    return "Train longer: raise train.max_steps."

@@ -1,0 +1,552 @@
+"""What was measured of a run, typed. None is "not measured", never a guess.
+
+Times are seconds; `time` is seconds since 1970 on the clock of rank 0. Losses are nats a target
+token. Shares are of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.recipe.recipe import Recipe
+from dragoman.reporting.imported import ImportedRun
+
+_SILENCE_S = 600.0
+_MOST_LOST = 1
+"""Intervals that a rank may lack: a kill tears at most the last line of its file."""
+_LATE_S = 60.0
+"""While a run goes on, the events of another host may come so much later than those of this one."""
+_SILENT_GAPS = 5
+"""A run that says nothing for this many times its longest pause does not run any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The life of one process: from its start to its end, or to its last sign of life."""
+
+    started: float
+    ended: float
+    first_step: int
+    last_step: int
+    reason: str | None
+    """Why it ended; None if it does not say (it runs, crashed or was killed)."""
+    accounted: float
+    """Up to when its events say what it did; samples of the host come on after that."""
+    world_size: int | None = None
+    """Ranks that trained together then; None if its start is not in the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Some updates of one rank up to `step`; sums over them, as in the train_interval event."""
+
+    step: int
+    steps: int
+    time: float
+    epoch: int | None = None
+    train_loss: float | None = None
+    train_nll: float | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    pairs: int | None = None
+    source_tokens: int | None = None
+    target_tokens: int | None = None
+    padding_share: float | None = None
+    interval_s: float | None = None
+    step_median_s: float | None = None
+    step_p95_s: float | None = None
+    compute_median_s: float | None = None
+    data_wait_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    sync_s: float | None = None
+    optimizer_s: float | None = None
+    sync_bytes: int | None = None
+    skipped_steps: int | None = None
+    peak_memory_bytes: int | None = None
+
+    @property
+    def compute_s(self) -> float | None:
+        """Forward, backward and optimizer."""
+        return total(self.forward_s, self.backward_s, self.optimizer_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """What one rank wrote. Its times are already on the clock of rank 0."""
+
+    rank: int
+    host: str
+    intervals: tuple[Interval, ...]
+    clock_offset_s: float
+    """How far its own clock is ahead of rank 0's."""
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """One validation, as in the validated event."""
+
+    step: int
+    time: float
+    dev_loss: float | None = None
+    train_slice_loss: float | None = None
+    bleu: float | None = None
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+    bleu_signature: str | None = None
+    chrf: float | None = None
+    loss_s: float | None = None
+    decode_s: float | None = None
+
+    @property
+    def seconds_s(self) -> float | None:
+        """What it took, as far as it was timed."""
+        return summed((self.loss_s, self.decode_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestScore:
+    """A test set, decoded and scored."""
+
+    name: str
+    bleu: float
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+    bleu_signature: str | None = None
+    chrf: float | None = None
+    decode_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWrite:
+    """A checkpoint that was written."""
+
+    step: int
+    time: float
+    size_bytes: int | None
+    seconds_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFile:
+    """A file of the newest checkpoint on disk."""
+
+    name: str
+    purpose: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """From the first to the last sign of something; steps where intervals tell of it."""
+
+    since: float
+    until: float
+    since_step: int | None = None
+    until_step: int | None = None
+    from_start: bool
+    to_end: bool
+    """Whether the last that is known was still so."""
+    share: float
+    """The part of what was looked at between the two that showed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Means over the samples of one GPU while training.
+
+    throttled_share: of the time with a lowered clock; being at the power limit is not counted.
+    """
+
+    host: str
+    gpu: int
+    name: str
+    samples: int
+    utilisation_share: float | None
+    sm_activity_share: float | None
+    power_w: float | None
+    power_limit_w: float | None
+    memory_bytes: float | None
+    throttled_share: float
+    throttle_reasons: tuple[str, ...]
+    ecc_errors: int | None
+    throttled: Spell | None = None
+
+    @property
+    def power_share(self) -> float | None:
+        """The part of the power limit that the board draws."""
+        if self.power_w is None or not self.power_limit_w:
+            return None
+        return self.power_w / self.power_limit_w
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """The interface of one host over its samples; most_sent_bytes_per_s: its busiest second."""
+
+    host: str
+    interface: str
+    seconds_s: float
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+    most_sent_bytes_per_s: float | None
+    errors: int
+    nominal_bits_per_s: float | None
+    carrier_changes: int
+    faulty: Spell | None = None
+    """When there were errors, or its link was lost or found."""
+
+    @property
+    def sent_bytes_per_s(self) -> float | None:
+        """Mean over all samples."""
+        return self.sent_bytes / self.seconds_s if self.seconds_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Means over the samples of one host while training; amounts are sums over `seconds_s`."""
+
+    host: str
+    seconds_s: float
+    cpu_share: float | None
+    others_cpu_share: float | None
+    """The part of its processors that other programs used."""
+    memory_share: float | None
+    disk_free_bytes: float | None
+    """At the last sample, which is of `last_seen`."""
+    last_seen: float | None = None
+    disk_read_bytes: float
+    disk_written_bytes: float
+    queued_batches: float | None
+    sampling_share: float | None
+    """The part of one processor that sampling itself took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A link's measured capacity in one direction."""
+
+    host: str
+    peer: str
+    bytes_per_s: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChange:
+    """The network between hosts carries another rate from a step on, as was measured when steps
+    became slow or fast."""
+
+    interface: str
+    where: str
+    before_bytes_per_s: float
+    now_bytes_per_s: float
+    since_step: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What one device does alone."""
+
+    host: str
+    device: str
+    matrix_flop_per_s: float
+    alone_tokens_per_s: float | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What the run itself wanted a person to know; severity is info, warning or error."""
+
+    time: float
+    step: int | None
+    severity: str = "warning"
+    cause: str
+    remedy: str = ""
+    host: str = ""
+    rank: int | None = None
+
+    @property
+    def text(self) -> str:
+        """With the step at which it was said."""
+        return self.cause if self.step is None else f"step {self.step:,}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A rank did not go on for a while: what it says itself, or else a rank that waited for it.
+
+    step: updates that were complete. during: the phase of a step, "sync" in a sum, "validating" or
+    "saving".
+    """
+
+    rank: int
+    host: str
+    began: float
+    seconds_s: float
+    step: int
+    during: str
+    own: bool
+
+    @property
+    def ended(self) -> float:
+        """When it went on."""
+        return self.began + self.seconds_s
+
+    @property
+    def name(self) -> str:
+        """The rank and its host."""
+        return f"rank {self.rank} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The strategy that `auto` chose: its name, it with its numbers, and why."""
+
+    strategy: str
+    label: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How the command ended that trained: finished, stopped, failed, or gone without a word."""
+
+    state: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one machine costs an hour."""
+
+    amount: float
+    currency: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that was measured of one run."""
+
+    name: str
+    read_at: float
+    world_size: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    num_parameters: int | None = None
+    max_steps: int | None = None
+    train_pairs: int | None = None
+    segments: tuple[Segment, ...] = ()
+    exit: Exit | None = None
+    """None if it trains still, or nobody knows."""
+    ranks: tuple[Rank, ...] = ()
+    validations: tuple[Validation, ...] = ()
+    test_scores: tuple[TestScore, ...] = ()
+    checkpoints: tuple[CheckpointWrite, ...] = ()
+    checkpoint_files: tuple[CheckpointFile, ...] = ()
+    repeated_steps: int = 0
+    """Updates that were made again after a resume, because they came after the checkpoint."""
+    repeated_s: float = 0.0
+    """What they took the first time."""
+    prepare_s: float | None = None
+    environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    alerts: tuple[Alert, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    """Times of intervals are without them."""
+    gpus: tuple[Gpu, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    links: tuple[Link, ...] = ()
+    link_changes: tuple[LinkChange, ...] = ()
+    chosen: Chosen | None = None
+    devices: tuple[Device, ...] = ()
+    manifest: Manifest | None = None
+    recipe: Recipe | None = None
+    imported: ImportedRun | None = None
+    imported_scores: tuple[tuple[int, float], ...] = ()
+    """(step, what the other tool called its BLEU)."""
+    price: Price | None = None
+    recorded_hosts: int | None = None
+    """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with the evidence itself: torn lines, missing ranks, clocks that differ."""
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """Those of the rank that tells most: see `fullest`."""
+        return fullest(self.ranks).intervals if self.ranks else ()
+
+    @property
+    def last_step(self) -> int:
+        """The last update that any rank is known to have made."""
+        lives = (*self.segments, *(life for rank in self.ranks for life in rank.segments))
+        return max(
+            [*(one.last_step for one in lives), *(one.step for one in self.intervals[-1:])],
+            default=0,
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the machines, each once."""
+        if self.imported is not None:
+            return tuple(self.imported.hosts.split(","))
+        return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+
+    def machines_of(self, segment: Segment) -> int | None:
+        """How many machines took part in one life; None if a rank of it has left no events.
+
+        segment: one of `segments`. A restart may go on with fewer machines, or with others.
+        """
+        if self.imported is not None:
+            return len(self.hosts)
+        there = [
+            rank
+            for rank in self.ranks
+            if any(
+                life.started <= segment.ended and segment.started <= life.ended
+                for life in rank.segments
+            )
+        ]
+        seen = len({rank.host for rank in there})
+        if segment.world_size is not None and len(there) >= segment.world_size:
+            return seen
+        if segment.world_size == self.world_size and (self.recorded_hosts or 0) >= max(seen, 1):
+            return self.recorded_hosts
+        return None
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether every rank has told that it is on the same host as the others."""
+        return len(self.hosts) == 1 and len(self.ranks) == self.world_size
+
+    def ranks_at(self, step: int) -> int:
+        """How many ranks made a step together; 0 if no start says it."""
+        lives = [life for life in self.segments if life.first_step < step]
+        return (lives[-1].world_size if lives else None) or self.world_size or 0
+
+    @property
+    def side_by_side(self) -> list[list[Interval]]:
+        """Intervals that every rank recorded: one of each rank, by step and rank."""
+        found = []
+        for step, told in self._by_step().items():
+            ranks = self.ranks_at(step)
+            together = [told[rank] for rank in sorted(told) if rank < ranks]
+            if self.imported is not None or len(together) == ranks:
+                found.append(together)
+        return found
+
+    @property
+    def missing_intervals(self) -> dict[int, int]:
+        """How many intervals each rank lacks that another rank recorded."""
+        counts = {rank.rank: 0 for rank in self.ranks}
+        is_running = self.is_running
+        newest = max((rank.intervals[-1].time for rank in self.ranks if rank.intervals), default=0)
+        for step, told in self._by_step().items():
+            age_s = newest - max(one.time for one in told.values())
+            ranks = self.ranks_at(step)
+            if not (is_running and age_s < _LATE_S):
+                for rank in counts:
+                    counts[rank] += rank not in told and rank < ranks
+        return counts
+
+    def _by_step(self) -> dict[int, dict[int, Interval]]:
+        found: dict[int, dict[int, Interval]] = {}
+        for rank in self.ranks:
+            for one in rank.intervals:
+                found.setdefault(one.step, {})[rank.rank] = one
+        return dict(sorted(found.items()))
+
+    @property
+    def complete_ranks(self) -> list[Rank]:
+        """Ranks that recorded all their intervals, except the one that a kill may cost."""
+        missing = {} if self.imported is not None else self.missing_intervals
+        return [rank for rank in self.ranks if missing.get(rank.rank, 0) <= _MOST_LOST]
+
+    @property
+    def lacks_ranks(self) -> bool:
+        """Whether a rank left no events, or lacks more than one interval that others recorded.
+
+        Also if nobody knows how many ranks there were.
+        """
+        if self.imported is not None:
+            return False
+        sizes = [life.world_size for life in self.segments if life.world_size is not None]
+        if self.world_size is None or max([self.world_size, *sizes]) > len(self.ranks):
+            return True
+        return len(self.complete_ranks) < len(self.ranks)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run said itself that it ended, and not by a signal."""
+        return bool(self.segments) and self.segments[-1].reason in (
+            "max_steps",
+            "early_stop",
+            "diverged",
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it crashed or was killed: it did not say how it ended, and did end or say nothing
+        for long."""
+        if not self.segments or self.segments[-1].reason is not None:
+            return False
+        if self.exit is not None:
+            return True
+        gaps = [two.time - one.time for one, two in pairwise(self.intervals)]
+        patience_s = max([_SILENCE_S, *(_SILENT_GAPS * gap for gap in gaps)])
+        return self.read_at - self.segments[-1].ended > patience_s
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun, did not end and gave a sign of life lately."""
+        began = bool(self.segments) and self.segments[-1].reason is None
+        return began and not self.is_silent
+
+    @property
+    def train_s(self) -> float | None:
+        """Seconds inside updates, those that were lost included, pauses not."""
+        seconds_s = summed(interval.interval_s for interval in self.intervals)
+        return None if seconds_s is None else seconds_s + self.repeated_s
+
+    @property
+    def wall_s(self) -> float | None:
+        """From each start to each end; the time between two lives is not counted."""
+        return summed(segment.ended - segment.started for segment in self.segments)
+
+    @property
+    def untold_s(self) -> float:
+        """Seconds at the end of lives that no event says anything of: the steps under way there."""
+        open_ended = (one for one in self.segments if one.reason is None)
+        return sum(one.ended - one.accounted for one in open_ended)
+
+
+def fullest(ranks: Sequence[Rank]) -> Rank:
+    """Rank 0, or the lowest that is there; another only if it tells of more lives or intervals.
+
+    The one interval that a kill may cost does not count.
+    """
+    most = max(ranks, key=lambda rank: (len(rank.segments), len(rank.intervals)))
+    first = ranks[0]
+    if len(most.segments) > len(first.segments):
+        return most
+    return most if len(most.intervals) > len(first.intervals) + _MOST_LOST else first
+
+
+def total(*values: float | None) -> float | None:
+    """The sum, or None if one is not measured."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def summed(values: Iterable[float | None]) -> float | None:
+    """The sum of those that are measured, or None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

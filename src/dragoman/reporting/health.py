@@ -1,0 +1,437 @@
+"""What goes wrong in runs: each ailment is a measured value, a limit and a remedy."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dragoman.base import units
+from dragoman.base.units import Quantity
+from dragoman.reporting import measures
+from dragoman.reporting.convergence import (
+    LEAST_FALL,
+    NOT_LEARNT,
+    SMOOTHED,
+    by_chance,
+    decay_left,
+    far_above,
+    has_diverged,
+    has_learnt,
+    has_turned,
+    left_of_uniform,
+    loss_trend,
+    trained,
+    uniform_loss,
+)
+from dragoman.reporting.facts import Facts, Interval, Machine, Rank, total
+from dragoman.reporting.pauses import pauses
+from dragoman.reporting.speed import THROTTLED
+from dragoman.reporting.spells import FEWEST, clock, lasting, spells, when
+from dragoman.reporting.verdict import Answer, Verdict, evidence
+
+_RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
+_QUARTERS = 4
+STARVES = 0.1
+"""Part of a step in which a rank waits for data."""
+STRAGGLES = 1.25
+"""Times the median rank's compute."""
+_EARLY = 5
+"""A fifth of the schedule is enough to have learnt something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ailment:
+    """yes: the value reaches the limit; no: it does not; cannot tell: it was not measured."""
+
+    key: str
+    question: str
+    what: str
+    measure: Callable[[Facts], float | None]
+    quantity: Quantity
+    limit: float
+    remedy: str
+    culprit: Callable[[Facts], str] = lambda _facts: ""
+    """Which rank, host, interface or GPU it is, and since when; asked where the answer is yes."""
+    is_whole: Callable[[Facts], bool] = lambda _facts: True
+    """Whether all ranks or hosts were looked at that may have it; if not, there is no "no"."""
+
+    def judge(self, facts: Facts) -> Verdict:
+        """The answer for one run."""
+        value = self.measure(facts)
+        answer: Answer = "cannot tell"
+        says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
+        if value is not None and value < self.limit and not self.is_whole(facts):
+            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)} as far as "
+            says += "it was measured, which was not on every rank and host."
+        elif value is not None:
+            answer = "yes" if value >= self.limit else "no"
+            named = self.culprit(facts) if answer == "yes" else ""
+            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}"
+            says += f": {named}." if named else "."
+        return Verdict(
+            key=self.key,
+            question=self.question,
+            answer=answer,
+            says=says,
+            evidence=(evidence(self.what, self.quantity, value),),
+            thresholds=(f"yes from {self.quantity.text(self.limit)} on",),
+            remedy=self.remedy if answer == "yes" else "",
+        )
+
+
+def _divergences(facts: Facts) -> float | None:
+    return float(has_diverged(facts)) if facts.intervals else None
+
+
+def _flat_share_left(facts: Facts) -> float | None:
+    """What is left of the schedule, if the dev loss is surely flat and no decay is to come.
+
+    0 if the loss surely moves, or nothing was learnt, so that this is no plateau. None if unclear.
+    """
+    found = loss_trend(facts)
+    if found is None or not facts.max_steps:
+        return None
+    if -found.high > LEAST_FALL or has_turned(facts) or has_learnt(facts) is False:
+        return 0.0
+    if max(-found.low, found.high) >= LEAST_FALL or has_learnt(facts) is None:
+        return None
+    if decay_left(facts) > 1:
+        return 0.0
+    if trained(facts).answer != "yes":  # BLEU may rise yet, or the weights not change at all
+        return None
+    return max(facts.max_steps - facts.last_step, 0) / facts.max_steps
+
+
+def _spikes(facts: Facts) -> float | None:
+    """Training losses `far_above` the lowest median of nine before them, after the warmup."""
+    warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
+    losses = [
+        one.train_loss
+        for one in facts.intervals
+        if one.train_loss is not None and one.step > warmup
+    ]
+    if len(losses) <= SMOOTHED:
+        return None
+    chance, lowest, count = by_chance(losses), float("inf"), 0
+    for number in range(SMOOTHED, len(losses)):
+        lowest = min(lowest, statistics.median(losses[number - SMOOTHED : number]))
+        count += losses[number] > far_above(lowest, chance)
+    return float(count)
+
+
+def _not_learnt(facts: Facts) -> float | None:
+    """`left_of_uniform`, after a fifth of the schedule or more; None without a recipe.
+
+    The loss on training text counts if it is lower: a rate that learns it by heart is not too low.
+    """
+    if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
+        return None
+    left, uniform = left_of_uniform(facts), uniform_loss(facts)
+    sliced = [one.train_slice_loss for one in facts.validations if one.train_slice_loss is not None]
+    if left is None or not uniform or not sliced:
+        return left
+    return min(left, min(sliced) / uniform)
+
+
+def _data_wait(facts: Facts) -> float | None:
+    """The wait of the rank that waits most: the others wait for it."""
+    starved = measures.most_data_wait(facts)
+    return None if starved is None else starved[0]
+
+
+def _starved_rank(facts: Facts) -> str:
+    starved = measures.most_data_wait(facts)
+    if starved is None:
+        return ""
+    intervals = [one for one in measures.steady(starved[1].intervals) if one.interval_s]
+    bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
+    found = " and ".join(map(when, spells(intervals, bad)))
+    return found if facts.world_size == 1 else f"{_name(starved[1])}, {found}"
+
+
+def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
+    """Intervals of all ranks side by side, and the compute of their median steps.
+
+    In place of intervals of which a rank does not tell, one stands in which no rank was slow.
+    """
+    intervals: list[list[Interval]] = []
+    computes_s: list[list[float]] = []
+    for together in measures.steady(facts.side_by_side):
+        seconds_s = [measures.interval_compute_s(one) for one in together]
+        known = [one for one in seconds_s if one is not None]
+        if not len(known) == len(together) == facts.world_size:
+            continue
+        if intervals and together[0].step - together[0].steps > intervals[-1][0].step:
+            intervals.append(together)
+            computes_s.append([min(known)] * len(known))
+        intervals.append(together)
+        computes_s.append(known)
+    return intervals, computes_s
+
+
+def _stragglers(facts: Facts) -> list[tuple[float, str]]:
+    """Ranks that were slow for long: compute over the median rank's meanwhile, and in words."""
+    together, computes_s = _computes(facts)
+    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
+    found = []
+    for place, rank in enumerate(facts.ranks[: facts.world_size]):
+        own_s = [all_s[place] for all_s in computes_s]
+        bad = [own >= STRAGGLES * middle > 0 for own, middle in zip(own_s, middles_s, strict=True)]
+        slow = [at for first, last in lasting(bad) for at in range(first, last + 1) if bad[at]]
+        if slow:
+            usual_s = [statistics.median(some[at] for at in slow) for some in (own_s, middles_s)]
+            both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
+            times = " and ".join(map(when, spells([one[place] for one in together], bad)))
+            text = f"{_name(rank)}, {times} ({both[0]}, {both[1]} the median rank)"
+            found.append((statistics.median(own_s[at] / middles_s[at] for at in slow), text))
+    return sorted(found, reverse=True)
+
+
+def _slowest_rank(facts: Facts) -> float | None:
+    """Compute of the slowest rank over the median of ranks in the same steps, if it lasted.
+
+    Ranks that are slow in turn are none. If no rank was slow for long, the least that a rank had in
+    a quarter of the intervals.
+    """
+    if facts.world_size == 1:
+        return 1.0
+    _, computes_s = _computes(facts)
+    if facts.lacks_ranks or len(computes_s) < FEWEST:
+        return None
+    if found := _stragglers(facts):
+        return found[0][0]
+    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
+    usual = 1.0
+    for own_s in zip(*computes_s, strict=True):
+        ratios = sorted(own / (mid or 1.0) for own, mid in zip(own_s, middles_s, strict=True))
+        usual = max(usual, ratios[len(ratios) // 4])
+    return min(usual, STRAGGLES - 0.01)
+
+
+def _slow_ranks(facts: Facts) -> str:
+    """The slow ranks, the slowest first: since when, and their figures."""
+    return "; ".join(text for _, text in _stragglers(facts))
+
+
+def _network_faults(facts: Facts) -> float | None:
+    counts = [one.errors + one.carrier_changes for one in facts.traffic]
+    return float(sum(counts)) if counts else None
+
+
+def _faulty_interfaces(facts: Facts) -> str:
+    return ", ".join(
+        f"{one.interface} of {one.host} ({one.errors} errors, link lost or found "
+        f"{one.carrier_changes} times{f', {when(one.faulty)}' if one.faulty else ''})"
+        for one in facts.traffic
+        if one.errors or one.carrier_changes
+    )
+
+
+def _fullest_disk(facts: Facts) -> Machine | None:
+    known = [one for one in facts.machines if one.disk_free_bytes is not None]
+    return min(known, key=lambda one: one.disk_free_bytes or 0.0, default=None)
+
+
+def _checkpoint_of_free_disk(facts: Facts) -> float | None:
+    """The last checkpoint over what is free on the fullest disk."""
+    fullest = _fullest_disk(facts)
+    sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
+    if fullest is None or not fullest.disk_free_bytes or not sizes:
+        return None
+    return sizes[-1] / fullest.disk_free_bytes
+
+
+def _full_disk(facts: Facts) -> str:
+    fullest = _fullest_disk(facts)
+    if fullest is None or fullest.disk_free_bytes is None:
+        return ""
+    at = "" if fullest.last_seen is None else f" at {clock(fullest.last_seen)}"
+    free = units.SIZE.text(fullest.disk_free_bytes)
+    return f"the disk of the run on {fullest.host}, {free} free{at}"
+
+
+def _throttled(facts: Facts) -> float | None:
+    return max((gpu.throttled_share for gpu in facts.gpus), default=None)
+
+
+def _throttled_gpu(facts: Facts) -> str:
+    worst = max(facts.gpus, key=lambda gpu: gpu.throttled_share)
+    by = f"GPU {worst.gpu} of {worst.host}, by {', '.join(worst.throttle_reasons)}"
+    return by if worst.throttled is None else f"{by}, {when(worst.throttled)}"
+
+
+def _creep(facts: Facts) -> float | None:
+    """Growth of the peak memory after a quarter of the run, as far as each later quarter has it.
+
+    What is kept from step to step grows in all of them; a first long batch or validation in one.
+    """
+    return max((growth for growth, _ in _growths(facts)), default=None)
+
+
+def _growths(facts: Facts) -> list[tuple[float, Rank]]:
+    growths = []
+    for rank in facts.ranks:
+        peaks = [one.peak_memory_bytes for one in rank.intervals if one.peak_memory_bytes]
+        if len(peaks) >= 2 * _QUARTERS:
+            ends = [peaks[(len(peaks) - 1) * n // _QUARTERS] for n in range(1, _QUARTERS + 1)]
+            least = min(two - one for one, two in pairwise(ends))
+            growths.append(((_QUARTERS - 1) * least / ends[0], rank))
+    return growths
+
+
+def _growing_rank(facts: Facts) -> str:
+    rank = max(_growths(facts), key=lambda found: found[0])[1]
+    known = [(one.peak_memory_bytes, one.step) for one in rank.intervals if one.peak_memory_bytes]
+    least, since = min(known, key=lambda one: (one[0], -one[1]))
+    most, until = max(known, key=lambda one: (one[0], -one[1]))
+    return (
+        f"{_name(rank)}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
+        f"to {units.SIZE.text(most)} at step {units.COUNT.text(until)}"
+    )
+
+
+def _is_sampled(facts: Facts, hosts: Set[str]) -> bool:
+    return not facts.lacks_ranks and hosts >= set(facts.hosts)
+
+
+def _name(rank: Rank) -> str:
+    return f"rank {rank.rank} on {rank.host}"
+
+
+def _evaluation_share(facts: Facts) -> float | None:
+    seconds_s = measures.validate_s(facts)
+    whole_s = total(seconds_s, facts.train_s)
+    return seconds_s / whole_s if seconds_s is not None and whole_s else None
+
+
+AILMENTS: tuple[Ailment, ...] = (
+    Ailment(
+        key="diverged",
+        question="Did it diverge?",
+        what="times it stopped itself because of the loss",
+        measure=_divergences,
+        quantity=units.COUNT,
+        limit=1,
+        remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
+    ),
+    Ailment(
+        key="plateau",
+        question="Is it on a plateau long before its end?",
+        what="schedule left while the dev loss is flat",
+        measure=_flat_share_left,
+        quantity=units.SHARE,
+        limit=0.1,
+        remedy="Stop here, or set train.patience; a larger model or more data would help.",
+    ),
+    Ailment(
+        key="rate_too_high",
+        question="Is the learning rate too high?",
+        what="training losses over 1.2 x the lowest median before them, beyond chance",
+        measure=_spikes,
+        quantity=units.COUNT,
+        limit=3,
+        remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
+    ),
+    Ailment(
+        key="rate_too_low",
+        question="Is the learning rate too low?",
+        what="lowest dev loss or loss on training text, of that of a model that knows nothing",
+        measure=_not_learnt,
+        quantity=units.SHARE,
+        limit=NOT_LEARNT,
+        remedy="Raise the peak learning rate, or shorten the warmup.",
+    ),
+    Ailment(
+        key="starved",
+        question="Does training wait for data?",
+        what="waiting for data, of a step",
+        measure=_data_wait,
+        culprit=_starved_rank,
+        is_whole=lambda facts: not facts.lacks_ranks,
+        quantity=units.SHARE,
+        limit=STARVES,
+        remedy="Put the shards on a local disk, free a core, raise data.prefetch_batches.",
+    ),
+    Ailment(
+        key="straggler",
+        question="Is one rank slower than the others?",
+        what="compute of the slowest rank to the median, in three of four intervals of a quarter "
+        "of the run or more",
+        measure=_slowest_rank,
+        culprit=_slow_ranks,
+        quantity=_RATIO,
+        limit=STRAGGLES,
+        remedy="Look at that host: its clock, its temperature, what else runs on it.",
+    ),
+    Ailment(
+        key="throttled",
+        question="Is a GPU throttled?",
+        what="samples with a lowered clock",
+        measure=_throttled,
+        culprit=_throttled_gpu,
+        is_whole=lambda facts: _is_sampled(facts, {gpu.host for gpu in facts.gpus}),
+        quantity=units.SHARE,
+        limit=THROTTLED,
+        remedy="Look at cooling and power supply.",
+    ),
+    Ailment(
+        key="network_faults",
+        question="Is an interface faulty?",
+        what="errors and lost links on the interfaces of the collectives",
+        measure=_network_faults,
+        culprit=_faulty_interfaces,
+        is_whole=lambda facts: _is_sampled(facts, {one.host for one in facts.traffic}),
+        quantity=units.COUNT,
+        limit=1,
+        remedy="Look at cable, port and driver of the host: dragoman report lists each interface.",
+    ),
+    Ailment(
+        key="disk",
+        question="Will the disk be full soon?",
+        what="a checkpoint, of the disk that is free",
+        measure=_checkpoint_of_free_disk,
+        culprit=_full_disk,
+        quantity=units.SHARE,
+        limit=0.3,
+        remedy="Free disk space, or lower checkpoint.keep_last.",
+    ),
+    Ailment(
+        key="memory_creep",
+        question="Does memory creep up?",
+        what="steady growth of the peak memory after a quarter of the run",
+        measure=_creep,
+        culprit=_growing_rank,
+        is_whole=lambda facts: not facts.lacks_ranks and len(_growths(facts)) == len(facts.ranks),
+        quantity=units.SHARE,
+        limit=0.2,
+        remedy="Something is kept from step to step; report it with this file.",
+    ),
+    Ailment(
+        key="padding",
+        question="Is much of a batch padding?",
+        what="padding, of all cells",
+        measure=measures.padding_share,
+        quantity=units.SHARE,
+        limit=0.2,
+        remedy="Set data.bucket = true, or a larger data.pool_pairs.",
+    ),
+    Ailment(
+        key="evaluation",
+        question="Is it evaluated too often?",
+        what="validation, of training and validation",
+        measure=_evaluation_share,
+        quantity=units.SHARE,
+        limit=0.2,
+        remedy="Raise train.validate_every_steps, or lower evaluate.bleu_pairs.",
+    ),
+)
+
+
+def examine(facts: Facts) -> Iterator[Verdict]:
+    """The answer for each ailment."""
+    for ailment in AILMENTS:
+        yield ailment.judge(facts)
+        if ailment.key == "straggler":
+            yield pauses(facts)

@@ -1,0 +1,278 @@
+"""Numbers that several questions need, computed from facts. None: not measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from dragoman.recipe.estimate import training_flop
+from dragoman.reporting.facts import Facts, Interval, Link, LinkChange, Rank, summed, total
+from dragoman.reporting.trend import ratio_interval
+
+T = TypeVar("T")
+FP32_BYTES = 4
+_RECENT = 20
+"""Intervals whose speed tells when the run will end."""
+COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
+
+
+def steady(intervals: Sequence[T]) -> Sequence[T]:
+    """Without the first one, in which everything warms up, where three or more are left to say."""
+    return intervals[1:] if len(intervals) >= 3 else intervals
+
+
+def share(intervals: Sequence[Interval], name: str) -> float | None:
+    """The part of the time of steps that one field in seconds took."""
+    timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
+    seconds_s = sum(one.interval_s or 0.0 for one in timed)
+    return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
+
+
+def most_data_wait(facts: Facts) -> tuple[float, Rank] | None:
+    """The rank that waited most for data, and the part of a step that it waited."""
+    waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
+    known = [(waited, rank) for waited, rank in waits if waited is not None]
+    return max(known, key=lambda found: found[0], default=None)
+
+
+def per_step(intervals: Sequence[Interval], name: str) -> float | None:
+    """The mean of a field over steps."""
+    timed = [one for one in steady(intervals) if getattr(one, name) is not None]
+    steps = sum(one.steps for one in timed)
+    return sum(getattr(one, name) for one in timed) / steps if steps else None
+
+
+def per_step_total(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
+    """The mean of some fields together over steps; None if one is missing."""
+    return total(*(per_step(intervals, name) for name in names))
+
+
+def interval_compute_s(interval: Interval) -> float | None:
+    """Compute of the median step of an interval, or of its mean one where none was recorded."""
+    if interval.compute_median_s is not None:
+        return interval.compute_median_s
+    whole_s = interval.compute_s
+    return whole_s / interval.steps if whole_s is not None and interval.steps else None
+
+
+def step_s(facts: Facts) -> float | None:
+    """Mean seconds of a step; validations, checkpoints and pauses are not counted."""
+    timed = [one for one in facts.intervals if one.interval_s is not None]
+    steps = sum(one.steps for one in timed)
+    return sum(one.interval_s or 0.0 for one in timed) / steps if steps else None
+
+
+def step_median_s(facts: Facts) -> float | None:
+    """The median over intervals of their median step."""
+    medians = [one.step_median_s for one in facts.intervals if one.step_median_s is not None]
+    return statistics.median(medians) if medians else None
+
+
+def step_p95_s(facts: Facts) -> float | None:
+    """The median over intervals of their 95th percentile."""
+    p95s = [one.step_p95_s for one in facts.intervals if one.step_p95_s is not None]
+    return statistics.median(p95s) if p95s else None
+
+
+def tokens(facts: Facts) -> float | None:
+    """Source and target tokens of all updates that count, padding not counted."""
+    sides = (summed(getattr(one, side) for one in facts.intervals) for side in _SIDES)
+    return summed(sides)
+
+
+def tokens_per_s(facts: Facts) -> float | None:
+    """Source and target tokens a second inside steps."""
+    timed = [one for one in steady(facts.intervals) if one.interval_s and one.target_tokens]
+    seconds_s = sum(one.interval_s or 0.0 for one in timed)
+    count = sum((one.source_tokens or 0) + (one.target_tokens or 0) for one in timed)
+    return count / seconds_s if seconds_s else None
+
+
+def padding_share(facts: Facts) -> float | None:
+    """The part of the cells of all batches that is padding, weighted by steps."""
+    known = [one for one in facts.intervals if one.padding_share is not None]
+    steps = sum(one.steps for one in known)
+    return sum((one.padding_share or 0.0) * one.steps for one in known) / steps if steps else None
+
+
+def validate_s(facts: Facts) -> float | None:
+    """Seconds of validations."""
+    return summed(one.seconds_s for one in facts.validations)
+
+
+def save_s(facts: Facts) -> float | None:
+    """Seconds of writing checkpoints."""
+    return summed(one.seconds_s for one in facts.checkpoints)
+
+
+def left_s(facts: Facts) -> float | None:
+    """Seconds until the last step; None if the run does not go on, or nothing was timed.
+
+    At the speed of the last intervals, each step with its part of all else so far.
+    """
+    if not facts.is_running or facts.imported or not facts.max_steps:
+        return None
+    timed = [one for one in facts.intervals[-_RECENT:] if one.interval_s is not None]
+    recent, made = (sum(one.steps for one in some) for some in (timed, facts.intervals))
+    if not recent or facts.wall_s is None or facts.train_s is None:
+        return None
+    recent_s = sum(one.interval_s or 0.0 for one in timed) / recent
+    other_s = max(facts.wall_s - facts.untold_s - facts.train_s, 0.0)
+    made += facts.repeated_steps
+    return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / made)
+
+
+def exposed(facts: Facts) -> list[Interval]:
+    """For each interval, the record of the rank that waited least in communication.
+
+    A rank that is early also waits for the others; the one that waits least waits for the network
+    alone, unless ranks are late in turn within the interval. It need not be the same rank always.
+    Intervals of which a rank does not tell are left out: it may be the one that waited least.
+    """
+    least = []
+    for together in steady(facts.side_by_side):
+        timed = [one for one in together if one.interval_s and one.sync_s is not None]
+        if len(timed) == len(together) > 0:
+            least.append(min(timed, key=lambda one: one.sync_s or 0.0))
+    return least
+
+
+def exposed_share(facts: Facts) -> float | None:
+    """The part of the steps' time that was spent waiting for the network: see `exposed`."""
+    found = exposed_interval(facts)
+    return None if found is None else found[0]
+
+
+def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
+    """The same with its 95% confidence interval."""
+    timed = exposed(facts)
+    waits = [one.sync_s or 0.0 for one in timed]
+    found = ratio_interval(waits, [one.interval_s or 0.0 for one in timed])
+    return None if found is None else (found[0], max(found[1], 0.0), min(found[2], 1.0))
+
+
+def exposed_s(facts: Facts) -> float | None:
+    """Seconds of a step that waited for the network: see `exposed`."""
+    timed = exposed(facts)
+    steps = sum(one.steps for one in timed)
+    return sum(one.sync_s or 0.0 for one in timed) / steps if steps else None
+
+
+def least_network_share(facts: Facts) -> float:
+    """The part of a step that surely was the network, however late ranks were in turn.
+
+    In every step one rank waits for nobody. So a step without the network lasts at most as long as
+    what all ranks do beside waiting, one after the other.
+    """
+    waits = [share(rank.intervals, "sync_s") for rank in facts.ranks]
+    own = [1 - wait for wait in waits if wait is not None]
+    if facts.lacks_ranks or len(own) < len(waits):
+        return 0.0
+    return max(1 - sum(own), 0.0)
+
+
+def wire_bytes_per_step(facts: Facts) -> float | None:
+    """Bytes that a rank sends for the gradients of one step: counted, not calculated."""
+    counts = [per_step(rank.intervals, "sync_bytes") for rank in facts.ranks]
+    known = [count for count in counts if count is not None]
+    return max(known) if known else None
+
+
+def ring_bytes(facts: Facts) -> float | None:
+    """What a ring over all ranks sends in each direction for fp32 gradients: 2(N-1)/N x 4 x P."""
+    if facts.num_parameters is None or not facts.world_size:
+        return None
+    return 2 * (facts.world_size - 1) / facts.world_size * FP32_BYTES * facts.num_parameters
+
+
+def capacity_bytes_per_s(facts: Facts) -> float | None:
+    """The slowest of the links that were measured."""
+    return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
+
+
+def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
+    """The run cut where its network changed: each change with the facts of the time after it.
+
+    Those of the time before the first change come first. An interval in which the network changed
+    belongs to neither. Without a change the whole run is one period.
+    """
+    changes = sorted(facts.link_changes, key=lambda one: one.since_step)
+    if not changes:
+        return [(None, facts)]
+    found: list[tuple[LinkChange | None, Facts]] = []
+    for change, after in zip([None, *changes], [*changes, None], strict=True):
+        first = change.since_step if change else 0
+        last = after.since_step - 1 if after else facts.last_step
+        ranks = tuple(
+            replace(
+                rank,
+                intervals=tuple(
+                    one
+                    for one in rank.intervals
+                    if first <= one.step - one.steps + 1 and one.step <= last
+                ),
+            )
+            for rank in facts.ranks
+        )
+        links = facts.links
+        if change is not None:
+            link = Link(
+                host=facts.hosts[0],
+                peer="the other hosts",
+                bytes_per_s=change.now_bytes_per_s,
+                method="measured when steps took another time",
+            )
+            links = (link,)
+        found.append((change, replace(facts, ranks=ranks, links=links, link_changes=())))
+    return found
+
+
+def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
+    """Useful FLOPs over those of matrix products in the same time (MFU); padding is not useful.
+
+    host: of its devices alone. Every rank does an equal part of the useful FLOPs.
+    """
+    devices = [one for one in facts.devices if host in (None, one.host)]
+    if facts.recipe is None or not devices or not facts.world_size:
+        return None
+    timed = [one for one in steady(facts.intervals) if one.interval_s and one.pairs]
+    pairs = sum(one.pairs or 0 for one in timed)
+    seconds_s = sum(one.interval_s or 0.0 for one in timed)
+    if not pairs or not seconds_s:
+        return None
+    lengths = {side: sum(getattr(one, side) or 0 for one in timed) / pairs for side in _SIDES}
+    flop = training_flop(
+        facts.recipe.model,
+        target_vocab_size=facts.recipe.corpus.subword.vocab_size,
+        source_length=round(lengths["source_tokens"]),
+        target_length=round(lengths["target_tokens"]),
+    )
+    possible = sum(device.matrix_flop_per_s for device in devices) / len(devices)
+    return flop * pairs / (seconds_s * possible * facts.world_size)
+
+
+def scaling_efficiency(facts: Facts) -> float | None:
+    """Tokens a second over those of as many devices that work alone.
+
+    Where a device alone was not measured: of a step, the data wait and compute of a rank, which are
+    all that it would do alone. None for a single rank.
+    """
+    if facts.world_size is None or facts.world_size < 2:
+        return None
+    alone = [one.alone_tokens_per_s for one in facts.devices if one.alone_tokens_per_s]
+    rate = tokens_per_s(facts)
+    if alone and rate is not None:
+        return rate / (sum(alone) / len(alone) * facts.world_size)
+    own = [mean_share(rank.intervals, (*COMPUTE_FIELDS, "data_wait_s")) for rank in facts.ranks]
+    known = [one for one in own if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+def mean_share(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
+    """The part of the time of steps that some fields took together; None if one is missing."""
+    return total(*(share(intervals, name) for name in names))
+
+
+_SIDES = ("source_tokens", "target_tokens")

@@ -1,0 +1,374 @@
+"""Was the network the bottleneck, and does it explain the time of a step? Questions 5 and 11."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman.base import units
+from dragoman.cluster import step_time
+from dragoman.cluster.workload import Shapes, weight_shapes
+from dragoman.recipe.recipe import Recipe
+from dragoman.reporting import measures
+from dragoman.reporting.facts import Facts, LinkChange, Traffic
+from dragoman.reporting.spells import clock
+from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence, in_words
+
+NETWORK_BOUND = 0.2
+"""Part of a step in exposed communication from which the network decides the speed.
+
+A network without end would then make steps faster by a quarter or more (Amdahl 1967).
+"""
+_MOST_CAPACITY = 1.25
+"""Times the measured capacity. A run cannot send more, so that figure is not of this run's link.
+
+The measurement itself is within some percent, and a limited port lets a burst through.
+"""
+_LARGE_RESIDUAL = 0.1
+"""Part of a step; a wait that differs from the computed one by more has another cause."""
+_LITTLE = 0.02
+"""Part of a step; nobody asks what so little went to."""
+_MISSING = (
+    "Events of a rank are missing, or end before those of the others: it may be the rank that "
+    "waited least, or for which the others waited."
+)
+_BRING = "Bring the events of all ranks."
+_BURSTS = "The link carried more than was measured of it: it lets bursts through, or was busy."
+
+
+def network(facts: Facts) -> Verdict:
+    """Question 5."""
+    answer, says, remedy = _is_network_bound(facts)
+    if facts.link_changes:
+        for change, period in measures.periods(facts):
+            then, share, better = _is_network_bound(period)
+            says += f" {_change(change)}. {share}" if change else f" Before it changed: {share}"
+            if then == "yes" and answer != "yes":
+                answer, remedy = then, better
+    if any(one.now_bytes_per_s < one.before_bytes_per_s for one in facts.link_changes):
+        remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
+    return Verdict(
+        key="network",
+        question="Was the network the bottleneck?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_network_evidence(facts)),
+        thresholds=(
+            f"yes: at least {units.SHARE.text(NETWORK_BOUND)} of a step in exposed communication, "
+            "with 95% confidence, and as much is explained by bytes over the measured capacity, or "
+            "ranks cannot have been that late; no: less exposed communication; cannot tell: the "
+            "events of a rank are missing or end early",
+        ),
+        method="Exposed communication is timed where a rank waits for gradients after its own "
+        "backward pass; in each interval the rank that waits least counts, the others wait for "
+        "ranks too. Ranks that are late in turn make all of them wait: hence bytes must agree. "
+        "Capacity is measured, never nominal.",
+        remedy=remedy,
+    )
+
+
+def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
+    if facts.world_size == 1:
+        return "no", "One process trained alone: nothing was sent.", ""
+    found = measures.exposed_interval(facts)
+    part = "" if found is None else _of_step(*found)
+    if facts.is_one_host:
+        say = "All ranks share one host: no network was used."
+        return "no", f"{say} Summing between them took {part}." if part else say, ""
+    if facts.lacks_ranks:
+        return "cannot tell", _MISSING, _BRING
+    if found is None:
+        say = f"Exposed communication was not measured. {_needed_rate(facts)}".rstrip()
+        return "cannot tell", say, ""
+    mean, low, high = found
+    if len(measures.exposed(facts)) == 1:
+        say = f"Waiting took {units.SHARE.text(mean)} of a step in the only interval there is."
+        return "cannot tell", say, "Train longer, or lower train.log_every_steps."
+    sure = network_share(facts)
+    say = f"Waiting in sums took {part}"
+    say += ": for the network, or for ranks that are late in turn." if high >= _LITTLE else "."
+    if is_network(facts):
+        say = f"Waiting for the network took {part}."
+    if high < NETWORK_BOUND:
+        return "no", say, ""
+    if low < NETWORK_BOUND:
+        return (
+            "cannot tell",
+            f"{say} That is too near the limit.",
+            "More steps narrow the interval.",
+        )
+    if sure >= NETWORK_BOUND:
+        if sure < mean - _LARGE_RESIDUAL:
+            say = f"Waiting in sums took {part}, {units.SHARE.text(sure)} surely for the network."
+        return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
+    explained = _explained_share(facts)
+    if _times_capacity(facts) > _MOST_CAPACITY:
+        say += " The run sent more in a second than the link carried when it was measured."
+        return "cannot tell", say, "Measure the link again: dragoman doctor --hosts."
+    if explained is None:
+        say += " The capacity of the link, or what a step sends, was not measured."
+        return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
+    say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
+    return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
+
+
+def _of_step(mean: float, low: float, high: float) -> str:
+    both = f"{units.SHARE.text(low)} to {units.SHARE.text(high)}"
+    return f"{units.SHARE.text(mean)} of a step ({both})"
+
+
+def network_share(facts: Facts) -> float:
+    """The part of a step that surely waited for the network; 0 if that is not known.
+
+    It is what bytes over the measured capacity explain, or what ranks cannot have been late by,
+    but not more than was waited.
+    """
+    waited = measures.exposed_share(facts)
+    if waited is None or facts.lacks_ranks or facts.is_one_host:
+        return 0.0
+    if len(measures.exposed(facts)) == 1:  # one interval tells nothing of the others
+        return 0.0
+    explained = _explained_share(facts)
+    if explained is None or _times_capacity(facts) > _MOST_CAPACITY:
+        explained = 0.0
+    return min(max(explained, measures.least_network_share(facts)), waited)
+
+
+def is_network(facts: Facts) -> bool:
+    """Whether the wait of the rank that waits least is the network's.
+
+    It is if the network surely caused half of it, or so much that it is the bottleneck. If not,
+    ranks may have been late in turn. Questions 4, 5 and 11 all ask this.
+    """
+    sure, waited = network_share(facts), measures.exposed_share(facts)
+    return sure > 0 and waited is not None and (sure >= waited / 2 or sure >= NETWORK_BOUND)
+
+
+def _times_capacity(facts: Facts) -> float:
+    """Mean rate at which the run sent, as a share of the measured capacity; 0 if unknown."""
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    seconds_s = measures.step_s(facts)
+    return wire / seconds_s / capacity if wire and capacity and seconds_s else 0.0
+
+
+def _explained_share(facts: Facts) -> float | None:
+    """The part of a step that the bytes over the measured capacity explain; None if unknown.
+
+    If the strategy hides an unknown part of the transfer, that part is counted as well.
+    """
+    wire, capacity, seconds_s = (
+        _wire_bytes(facts),
+        measures.capacity_bytes_per_s(facts),
+        measures.step_s(facts),
+    )
+    if wire is None or capacity is None or not seconds_s:
+        return None
+    network_s = wire / capacity
+    computed_s = computed_exposed_s(facts, network_s)
+    return (network_s if computed_s is None else computed_s) / seconds_s
+
+
+def _change(change: LinkChange) -> str:
+    """Since when what carried which rate."""
+    now, before = (
+        units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)
+    )
+    where = ", ".join(text for text in (change.interface, change.where) if text) or "the link"
+    since = f"Since step {units.COUNT.text(change.since_step)}, {clock(change.since)}"
+    return f"{since}, {where} carried {now} each way, {before} before"
+
+
+def _needed_rate(facts: Facts) -> str:
+    """What the gradients of another tool's run ask of a link that is busy all the time."""
+    wire, seconds_s = measures.ring_bytes(facts), measures.step_s(facts)
+    if not wire or not seconds_s:
+        return ""
+    return (
+        f"A ring sends {units.SIZE.text(wire)} of fp32 gradients per step and direction: at "
+        f"{units.STEP_TIME.text(seconds_s)} that needs {units.BYTE_RATE.text(wire / seconds_s)}."
+    )
+
+
+def _network_evidence(facts: Facts) -> Iterator[Evidence]:
+    if facts.world_size == 1:
+        yield in_words("processes that train", "1")
+        return
+    wire, seconds_s = _wire_bytes(facts), measures.step_s(facts)
+    yield evidence("exposed communication, of a step", units.SHARE, measures.exposed_share(facts))
+    if facts.chosen is not None:
+        yield in_words("strategy, chosen by auto", f"{facts.chosen.label}: {facts.chosen.why}")
+    elif facts.recipe is not None:
+        yield in_words("strategy", facts.recipe.distributed.strategy)
+    for rank in facts.ranks:
+        share = measures.share(rank.intervals, "sync_s")
+        if share is not None and len(facts.ranks) > 1:
+            yield evidence(f"rank {rank.rank} on {rank.host}", units.SHARE, share)
+    yield evidence("sent per step and direction", units.SIZE, wire)
+    if wire and seconds_s:
+        yield evidence("that needs, all the time", units.BYTE_RATE, wire / seconds_s)
+    yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
+    for change in facts.link_changes:
+        yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
+    for one in facts.traffic:
+        name = f"{one.interface} of {one.host}"
+        yield Evidence(name, one.sent_bytes_per_s, _traffic_text(one))
+    if facts.imported is not None and facts.imported.interface:
+        yield in_words("interface of the collectives", facts.imported.interface)
+
+
+def _traffic_text(one: Traffic) -> str:
+    """What the kernel counted, all that the host sent through it included."""
+    sent, received = (
+        units.BYTE_RATE.text(count / one.seconds_s)
+        for count in (one.sent_bytes, one.received_bytes)
+    )
+    parts = [f"{sent} out, {received} in on average"]
+    if one.most_sent_bytes_per_s is not None:
+        most = units.BYTE_RATE.text(one.most_sent_bytes_per_s)
+        parts.append(f"{most} out in the busiest second")
+    if one.nominal_bits_per_s is not None:
+        parts.append(f"nominally {units.BIT_RATE.text(one.nominal_bits_per_s)}")
+    packets = one.sent_packets + one.received_packets
+    parts.append(f"{one.errors} errors in {units.COUNT.text(packets)} packets")
+    if one.carrier_changes:
+        parts.append(f"link lost or found {one.carrier_changes} times")
+    return ", ".join(parts)
+
+
+def network_fit(facts: Facts) -> Verdict:
+    """Question 11."""
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    question = "How does the time of a step relate to network use?"
+    if facts.world_size == 1 or facts.is_one_host:
+        alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
+        return Verdict(
+            key="network_fit",
+            question=question,
+            answer="measured",
+            says=f"Not at all: {alone}.",
+            evidence=(
+                in_words("hosts of the ranks", ", ".join(facts.hosts)),
+                evidence(
+                    "time in sums between ranks, of a step",
+                    units.SHARE,
+                    measures.exposed_share(facts),
+                ),
+            ),
+            method="Each rank says at its start on which host it is.",
+        )
+    exposed_s = measures.exposed_s(facts)
+    fits = []
+    for change, period in measures.periods(facts):
+        answer, text, remedy = _fit(
+            period,
+            _wire_bytes(period),
+            measures.capacity_bytes_per_s(period),
+            measures.exposed_s(period),
+        )
+        fits.append(f"{_change(change)}. {text}" if change else text)
+    says = " ".join(fits)
+    return Verdict(
+        key="network_fit",
+        question=question,
+        answer=answer,
+        says=says,
+        evidence=tuple(_fit_evidence(facts, wire, capacity, exposed_s)),
+        method="Bytes over bandwidth, less what can be hidden behind 90% of the backward pass (the "
+        "last gradients leave when it ends), against the exposed communication that was timed.",
+        remedy=remedy,
+    )
+
+
+def _fit(
+    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
+) -> tuple[Answer, str, str]:
+    if facts.lacks_ranks:
+        return "cannot tell", _MISSING, _BRING
+    seconds_s = measures.step_s(facts)
+    if wire is None or capacity is None or exposed_s is None or not seconds_s:
+        says = _needed_rate(facts) or "The bytes of a step were not counted."
+        if capacity is None:
+            says += " The capacity of the link was not measured."
+        return "cannot tell", says, "Measure the link before the run."
+    network_s = wire / capacity
+    computed_s = computed_exposed_s(facts, network_s)
+    step = units.DURATION.text(seconds_s)
+    says = (
+        f"{units.SIZE.text(wire)} over {units.BYTE_RATE.text(capacity)} is "
+        f"{units.DURATION.text(network_s)}"
+    )
+    if network_s > _MOST_CAPACITY * seconds_s:
+        says += f", more than a whole step, {step}: the link carried more than was measured of it."
+        return "cannot tell", says, f"{_BURSTS} Measure the link again: dragoman doctor --hosts."
+    says += f", a step {step}: "
+    was = units.DURATION.text(exposed_s)
+    if computed_s is None:
+        says += f"{was} of it was spent waiting in sums."
+        return "measured", says, ""
+    says += f"{units.DURATION.text(computed_s)} of it should wait for the network, "
+    says += f"{was} was spent waiting in sums."
+    if abs(exposed_s - computed_s) < _LARGE_RESIDUAL * seconds_s:
+        return "measured", says, ""
+    if exposed_s < computed_s:
+        return "measured", says, _BURSTS
+    what = "Bytes do not explain all of it" if is_network(facts) else "Bytes do not explain it"
+    return "measured", says, f"{what}: look for other traffic, latency, and ranks that are late."
+
+
+def _fit_evidence(
+    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
+) -> Iterator[Evidence]:
+    yield evidence("sent per step and direction", units.SIZE, wire)
+    yield evidence("capacity of the link", units.BYTE_RATE, capacity)
+    for change in facts.link_changes:
+        yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
+    yield evidence("exposed communication, measured", units.STEP_TIME, exposed_s)
+    if wire is not None and capacity and exposed_s is not None:
+        computed_s = computed_exposed_s(facts, wire / capacity)
+        yield evidence("exposed communication, computed", units.STEP_TIME, computed_s)
+        residual_s = None if computed_s is None else exposed_s - computed_s
+        yield evidence("residual", units.STEP_TIME, residual_s)
+
+
+def computed_exposed_s(facts: Facts, network_s: float) -> float | None:
+    """What a step should wait for transfers of `network_s`, by the formulas of the planner.
+
+    The backward pass is the measured one. None if the strategy is not known well enough.
+    """
+    backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
+    if facts.recipe is None:
+        return max(network_s - step_time.OVERLAP_SHARE * backward_s, 0.0)
+    config = facts.recipe.distributed
+    strategy = facts.chosen.strategy if facts.chosen else config.strategy
+    if strategy == "powersgd":
+        return network_s
+    if facts.chosen and strategy != "sync":
+        return None  # with which numbers `auto` chose it is told in words alone
+    if strategy == "diloco":
+        step_s = measures.per_step_total(facts.intervals, measures.COMPUTE_FIELDS) or 0.0
+        every, parts = config.diloco.every, config.diloco.fragments
+        return step_time.streaming_exposed_s(
+            step_s,
+            network_s * every / parts,
+            sync_every=every,
+            num_fragments=parts,
+            delay=config.diloco.delay,
+        )
+    every = config.accum.every if strategy == "accum" else 1
+    buckets = step_time.bucket_bytes(_weight_shapes(facts.recipe))
+    last_micro_batch_s = backward_s / facts.recipe.data.accumulate
+    exposed_s = step_time.sync_exposed_s(
+        last_micro_batch_s / step_time.BACKWARD_SHARE,
+        network_s * every,
+        last_share=buckets[-1] / sum(buckets),
+    )
+    return exposed_s / every
+
+
+def _weight_shapes(recipe: Recipe) -> Shapes:
+    size = recipe.corpus.subword.vocab_size
+    return weight_shapes(recipe.model, source_vocab_size=size, target_vocab_size=size)
+
+
+def _wire_bytes(facts: Facts) -> float | None:
+    counted = measures.wire_bytes_per_step(facts)
+    return measures.ring_bytes(facts) if counted is None and facts.imported else counted

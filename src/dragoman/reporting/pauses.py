@@ -1,0 +1,143 @@
+"""Did a rank stand still? When, for how long, and what a step takes without that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from dragoman.base import units
+from dragoman.reporting.facts import Facts, Interval, Pause, Rank
+from dragoman.reporting.spells import clock
+from dragoman.reporting.verdict import Evidence, Verdict, evidence
+from dragoman.telemetry.events import OUTSIDE_STEPS
+
+WORTH_A_LOOK = 0.01
+"""Part of the training time; the cause of pauses that take more is worth looking for."""
+_MOST_NAMED = 3
+_PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "sync_s")
+_AT_LEAST = 0.8
+"""Part of a pause; a phase that lasted less cannot hold it."""
+
+
+def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
+    """Each pause once, by time: what a rank says of itself goes before what another saw of it."""
+    kept: list[Pause] = []
+    for pause in sorted(pauses, key=lambda one: (not one.own, one.began)):
+        if not any(pause.rank == one.rank and _overlap(pause, one) for one in kept):
+            kept.append(pause)
+    return sorted(kept, key=lambda one: one.began)
+
+
+def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank, ...]:
+    """Ranks whose intervals do not count the pauses.
+
+    A pause is no part of what a step takes: the paused rank loses it from the phase that it was in,
+    the others from their wait in sums.
+    """
+    changed = {rank.rank: list(rank.intervals) for rank in ranks}
+    for together in _groups([one for one in pauses if one.during not in OUTSIDE_STEPS]):
+        whole_s = max(one.ended for one in together) - together[0].began
+        own = {one.rank: one for one in together}
+        for rank, intervals in changed.items():
+            pause = own.get(rank)
+            at = next(
+                (n for n, one in enumerate(intervals) if one.step > together[0].step),
+                None,
+            )
+            if at is None:
+                continue
+            if pause is not None:
+                intervals[at] = _less(intervals[at], pause.during, pause.seconds_s)
+            waited_s = whole_s - (pause.seconds_s if pause else 0.0)
+            intervals[at] = _less(intervals[at], "sync", waited_s)
+    return tuple(replace(rank, intervals=tuple(changed[rank.rank])) for rank in ranks)
+
+
+def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
+    """The interval with so many seconds less of one phase, or of the one that can hold them."""
+    had = {name: getattr(interval, name) for name in _PHASES}
+    known = {name: had_s for name, had_s in had.items() if had_s is not None}
+    if interval.interval_s is None or not known or seconds_s <= 0:
+        return interval
+    name = f"{phase}_s"
+    if known.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase was over when it was looked at
+        name = max(known, key=lambda one: known[one])
+    lost_s = min(seconds_s, known[name], interval.interval_s)
+    return replace(
+        interval, **{name: known[name] - lost_s, "interval_s": interval.interval_s - lost_s}
+    )
+
+
+def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:
+    """Pauses of several ranks at the same time, as when their host stands still."""
+    group: list[Pause] = []
+    for pause in pauses:
+        if group and pause.began >= max(one.ended for one in group):
+            yield group
+            group = []
+        group.append(pause)
+    if group:
+        yield group
+
+
+def _overlap(one: Pause, two: Pause) -> bool:
+    return one.began < two.ended and two.began < one.ended
+
+
+def paused_s(facts: Facts) -> float:
+    """Seconds in which at least one rank stood still."""
+    return sum(max(one.ended for one in group) - group[0].began for group in _groups(facts.pauses))
+
+
+def pauses(facts: Facts) -> Verdict:
+    """The ailment: pauses, each with its rank, host and time."""
+    whole_s, lost_s = facts.wall_s, paused_s(facts)
+    share = lost_s / whole_s if whole_s else None
+    watched = any(
+        one.compute_median_s is not None for rank in facts.ranks for one in rank.intervals
+    )
+    says = "Nobody looked for pauses: the run was made by an older version."
+    if facts.pauses:
+        named = [_told(one) for one in longest(facts)[:_MOST_NAMED]]
+        more = len(facts.pauses) - len(named)
+        says = "; ".join(named) + (f"; and {more} more" if more else "")
+        says += f". In all {_long(lost_s)}"
+        says += "." if share is None else f", {units.SHARE.text(share)} of the run."
+    elif watched:
+        says = "No rank stood still for 3 s or longer."
+    bad = share is not None and bool(facts.pauses) and share >= WORTH_A_LOOK
+    return Verdict(
+        key="pauses",
+        question="Did a rank stand still?",
+        answer="yes" if bad else "no" if facts.pauses or watched else "cannot tell",
+        says=says,
+        evidence=(
+            evidence("standing still, of the run", units.SHARE, share if watched else None),
+            *(Evidence(one.name, one.seconds_s, _told(one)) for one in facts.pauses),
+        ),
+        thresholds=(f"yes from {units.SHARE.text(WORTH_A_LOOK)} of the run on",),
+        method="A thread of each rank looks at the clock twice a second; ranks that wait see who "
+        "has not come. Times of steps, and all shares of them, are without pauses.",
+        remedy="Look at who stopped it then, at that host's memory and at its other guests."
+        if bad
+        else "",
+    )
+
+
+def longest(facts: Facts) -> list[Pause]:
+    """The longest first."""
+    return sorted(facts.pauses, key=lambda one: -one.seconds_s)
+
+
+def _told(pause: Pause) -> str:
+    where = (
+        f"while {pause.during} after step {units.COUNT.text(pause.step)}"
+        if pause.during in OUTSIDE_STEPS
+        else f"in step {units.COUNT.text(pause.step + 1)}"
+    )
+    how_long = _long(pause.seconds_s)
+    return f"{pause.name} stood still for {how_long} from {clock(pause.began)} on, {where}"
+
+
+def _long(seconds_s: float) -> str:
+    return units.DURATION.text(round(seconds_s, 1))

@@ -1,0 +1,290 @@
+"""The events of one rank -> what it says, on one clock.
+
+Nothing here trusts a file: a field that is missing or of another type is "not measured".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dragoman.base.errors import MachineError
+from dragoman.reporting import facts
+from dragoman.reporting.imported import ImportedRun, ImportedScore
+from dragoman.reporting.payloads import from_payload, number
+from dragoman.reporting.sampling import Samples
+from dragoman.telemetry import events
+from dragoman.telemetry.events import SCHEMA_VERSION, Event, StrategyChosen, TestScored, read_events
+
+_CLOCK_JUMP_S = 5.0
+_ACCOUNTS = {
+    events.TrainInterval.kind,
+    events.Validated.kind,
+    events.CheckpointWritten.kind,
+    events.RunFinished.kind,
+}
+"""Kinds that say what the time before them went to."""
+_TOOK = {
+    events.TrainInterval.kind: ("interval_s",),
+    events.Validated.kind: ("loss_s", "decode_s"),
+    events.CheckpointWritten.kind: ("seconds_s",),
+}
+"""Where they say how long it took."""
+_PHASES = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
+_MOST_OF_INTERVAL = 1.02
+"""Phases do not overlap: together they take at most an interval, but for what clocks round."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RankFile:
+    """What one file of events says; `read` it once."""
+
+    rank: int
+    host: str = "unknown"
+    run: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    imported: dict[str, Any] = field(default_factory=dict)
+    imported_scores: list[tuple[int, float]] = field(default_factory=list)
+    segments: list[facts.Segment] = field(default_factory=list)
+    intervals: list[facts.Interval] = field(default_factory=list)
+    repeated: list[facts.Interval] = field(default_factory=list)
+    validations: list[facts.Validation] = field(default_factory=list)
+    test_scores: list[facts.TestScore] = field(default_factory=list)
+    checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
+    links: list[facts.Link] = field(default_factory=list)
+    link_changes: list[facts.LinkChange] = field(default_factory=list)
+    chosen: list[facts.Chosen] = field(default_factory=list)
+    devices: list[facts.Device] = field(default_factory=list)
+    alerts: list[facts.Alert] = field(default_factory=list)
+    pauses: list[facts.Pause] = field(default_factory=list)
+    prepare_s: float | None = None
+    samples: Samples = field(default_factory=Samples)
+    unreadable: str = ""
+    """Why the file could not be read to its end."""
+    damaged: list[int] = field(default_factory=list)
+    boot: float | None = None
+    """When its machine was started, by its own clock."""
+    versions: set[int] = field(default_factory=set)
+    incomplete: int = 0
+    overfull: int = 0
+    """Intervals whose phases are longer than they are."""
+    clock_jumps_s: list[float] = field(default_factory=list)
+    _base: tuple[float, float] | None = None
+    _ahead_s: float = 0.0
+    _alive: bool = False
+
+    @classmethod
+    def empty(cls, path: Path) -> RankFile:
+        """Nothing read yet of `rank-NNNN.jsonl`."""
+        return cls(rank=_rank_of(path))
+
+    @classmethod
+    def read(cls, path: Path) -> RankFile:
+        """The events of `rank-NNNN.jsonl`."""
+        found = cls.empty(path)
+        try:
+            for event in read_events(path, on_damaged=found.damaged.append):
+                found.see(event)
+        except MachineError as error:
+            found.unreadable = str(error)
+        return found
+
+    def problems(self) -> list[str]:
+        """What is wrong with the file, in words."""
+        name = f"events of rank {self.rank}"
+        found = [self.unreadable] if self.unreadable else []
+        if self.damaged:
+            lines = ", ".join(map(str, self.damaged[:5]))
+            found.append(f"{name}: {len(self.damaged)} damaged lines passed over (line {lines})")
+        if self.incomplete:
+            found.append(f"{name}: {self.incomplete} events without what their kind needs")
+        if self.overfull:
+            said = f"{self.overfull} intervals are shorter than their phases, which do not count"
+            found.append(f"{name}: {said}")
+        if other := sorted(self.versions - {SCHEMA_VERSION}):
+            found.append(f"{name}: written with schema {other[0]}, this is {SCHEMA_VERSION}")
+        if self.clock_jumps_s:
+            largest = max(self.clock_jumps_s, key=abs)
+            found.append(f"{name}: the clock of {self.host} was set by {largest:+.0f} s meanwhile")
+        return found
+
+    def see(self, event: Event) -> None:
+        """Take in one event; they come in the order of the file."""
+        self.versions.add(event.v)
+        self.host = event.host
+        moment = self._moment(event)
+        if not self._alive:
+            self._begin_before(event, moment)
+        reader = _READERS.get(event.kind)
+        if reader is not None:
+            reader(self, event, moment)
+        if self._alive:
+            self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
+
+    def _moment(self, event: Event) -> float:
+        """The time of an event by the monotonic clock, which nobody sets."""
+        fresh = event.kind == events.RunStarted.kind or not self._alive
+        if self._base is None or fresh or event.mono_s < self._base[1]:
+            self._base, self._ahead_s = (event.time, event.mono_s), 0.0
+            self.boot = event.time - event.mono_s
+        moment = self._base[0] + event.mono_s - self._base[1]
+        jump_s = event.time - moment - self._ahead_s
+        if abs(jump_s) > _CLOCK_JUMP_S:
+            self.clock_jumps_s.append(jump_s)
+            self._ahead_s += jump_s
+        return moment
+
+    def _begin(self, moment: float, first_step: int, world_size: int | None = None) -> None:
+        self._alive = True
+        self.segments.append(
+            facts.Segment(
+                world_size=world_size,
+                started=moment,
+                ended=moment,
+                first_step=first_step,
+                last_step=first_step,
+                reason=None,
+                accounted=moment,
+            )
+        )
+
+    def _extend(self, moment: float, step: int | None, *, is_account: bool) -> None:
+        last = self.segments[-1]
+        self.segments[-1] = replace(
+            last,
+            ended=max(last.ended, moment),
+            last_step=max(last.last_step, step or 0),
+            accounted=max(last.accounted, moment) if is_account else last.accounted,
+        )
+
+    def _run_started(self, event: Event, moment: float) -> None:
+        self.run = event.payload
+        resumed = number(event.payload.get("resumed_from_step"))
+        last_kept = -1 if resumed is None else int(resumed)
+        self.repeated += [interval for interval in self.intervals if interval.step > last_kept]
+        self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
+        self.validations = [seen for seen in self.validations if seen.step <= last_kept]
+        ranks = number(event.payload.get("world_size"))
+        self._begin(moment, max(last_kept, 0), None if ranks is None else int(ranks))
+
+    def _run_finished(self, event: Event, moment: float) -> None:
+        if self._alive:
+            self._extend(moment, event.step, is_account=True)
+            reason = str(event.payload.get("reason"))
+            self.segments[-1] = replace(self.segments[-1], reason=reason)
+            self._alive = False
+
+    def _train_interval(self, event: Event, moment: float) -> None:
+        interval_s = number(event.payload.get("interval_s"))
+        phases_s = facts.summed(number(event.payload.get(name)) for name in _PHASES)
+        if interval_s is not None and (phases_s or 0.0) > _MOST_OF_INTERVAL * interval_s:
+            self.overfull += 1
+            payload = {key: one for key, one in event.payload.items() if key not in _PHASES}
+            event = replace(event, payload=payload)
+        self._keep(facts.Interval, self.intervals, event, moment)
+
+    def _begin_before(self, event: Event, moment: float) -> None:
+        """Begin a life whose start is not in the record, but was before what this event tells."""
+        took = _TOOK.get(event.kind)
+        if took is not None:
+            told_s = facts.summed(number(event.payload.get(name)) for name in took)
+            self._begin(moment - max(told_s or 0.0, 0.0), 0)
+
+    def _environment(self, event: Event, _moment: float) -> None:
+        self.environment = event.payload
+
+    def _rank_paused(self, event: Event, moment: float) -> None:
+        """When it ended by the clock that nobody sets; it was written as soon as it had."""
+        seconds_s = number(event.payload.get("seconds_s"))
+        rank, host = number(event.payload.get("paused_rank")), event.payload.get("paused_host")
+        if seconds_s is None or rank is None or seconds_s < 0:
+            self.incomplete += 1
+            return
+        pause = facts.Pause(
+            rank=int(rank),
+            host=str(host),
+            began=moment - seconds_s,
+            seconds_s=seconds_s,
+            step=event.step or 0,
+            during=str(event.payload.get("during")),
+            own=event.payload.get("own") is True,
+        )
+        self.pauses.append(pause)
+
+    def _corpus_stage(self, event: Event, _moment: float) -> None:
+        seconds_s = number(event.payload.get("seconds_s"))
+        if seconds_s is not None:
+            self.prepare_s = (self.prepare_s or 0.0) + seconds_s
+
+    def _sample(self, event: Event, moment: float) -> None:
+        self.samples.see(event, moment)
+
+    def _strategy_chosen(self, event: Event, moment: float) -> None:
+        """What `auto` measured before it chose."""
+        rate = number(event.payload.get("link_bytes_per_s"))
+        if rate is not None:
+            method = "sums as training makes them, before the strategy was chosen"
+            link = facts.Link(
+                host=event.host, peer="the other ranks", bytes_per_s=rate, method=method
+            )
+            self.links.append(link)
+        self._keep(facts.Chosen, self.chosen, event, moment)
+
+    def _imported_run(self, event: Event, _moment: float) -> None:
+        self.imported = event.payload
+
+    def _imported_score(self, event: Event, _moment: float) -> None:
+        value = number(event.payload.get("value"))
+        if value is not None and event.step is not None:
+            self.imported_scores.append((event.step, value))
+
+    def _keep(self, kind: type[T], kept: list[T], event: Event, moment: float) -> None:
+        """Keep the event as a fact, or count it where it lacks what the fact needs."""
+        envelope = {"step": event.step, "host": event.host, "rank": event.rank}
+        made = from_payload(kind, envelope | event.payload | {"time": moment})
+        if made is None:
+            self.incomplete += 1
+        else:
+            kept.append(made)
+
+
+_Reader = Callable[[RankFile, Event, float], None]
+
+
+def _kept(kind: type[Any], name: str) -> _Reader:
+    def read(file: RankFile, event: Event, moment: float) -> None:
+        file._keep(kind, getattr(file, name), event, moment)
+
+    return read
+
+
+_READERS: dict[str, _Reader] = {
+    events.RunStarted.kind: RankFile._run_started,
+    events.RunFinished.kind: RankFile._run_finished,
+    events.TrainInterval.kind: RankFile._train_interval,
+    events.Validated.kind: _kept(facts.Validation, "validations"),
+    TestScored.kind: _kept(facts.TestScore, "test_scores"),
+    events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
+    events.Environment.kind: RankFile._environment,
+    events.Alert.kind: _kept(facts.Alert, "alerts"),
+    events.RankPaused.kind: RankFile._rank_paused,
+    events.CorpusStage.kind: RankFile._corpus_stage,
+    events.LinkMeasured.kind: _kept(facts.Link, "links"),
+    events.LinkChanged.kind: _kept(facts.LinkChange, "link_changes"),
+    events.DeviceMeasured.kind: _kept(facts.Device, "devices"),
+    events.GpuSampled.kind: RankFile._sample,
+    events.NetworkSampled.kind: RankFile._sample,
+    events.HostSampled.kind: RankFile._sample,
+    StrategyChosen.kind: RankFile._strategy_chosen,
+    ImportedRun.kind: RankFile._imported_run,
+    ImportedScore.kind: RankFile._imported_score,
+}
+
+
+def _rank_of(path: Path) -> int:
+    digits = path.stem.removeprefix("rank-")
+    return int(digits) if digits.isdecimal() else 0

@@ -1,0 +1,149 @@
+"""The learning rate: its formula over the logged curve. Question 6."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dragoman.base import units
+from dragoman.reporting.facts import Facts
+from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
+
+LARGEST_DEVIATION = 1e-6
+"""Relative: beyond it what was logged is not this formula."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """A schedule with all it depends on."""
+
+    config: ScheduleConfig
+    d_model: int
+    max_steps: int
+
+    def at(self, update: int) -> float:
+        """The rate of update number `update`, counted from 0."""
+        return learning_rate(update, self.config, d_model=self.d_model, max_steps=self.max_steps)
+
+    @property
+    def formula(self) -> str:
+        """The formula with its numbers."""
+        config = self.config
+        formula = SCHEDULES[config.kind].formula
+        text = formula.format(
+            **config.model_dump(),
+            scale=config.noam_scale,
+            peak=config.peak_learning_rate,
+            final=config.peak_learning_rate * config.final_ratio,
+            total=units.COUNT.text(config.total_steps or self.max_steps),
+            decay=units.COUNT.text(config.decay_steps),
+            warmup=units.COUNT.text(config.warmup_steps),
+        )
+        if "d_model" in formula:
+            text += f", d_model = {self.d_model}"
+        if "warmup" in formula.lower():
+            text += f", warmup = {units.COUNT.text(config.warmup_steps)}"
+        return text
+
+    def peak(self) -> tuple[int, float]:
+        """The first update with the highest rate, and that rate: at the end of the warmup, at the
+        end, or among a thousand from the start on.
+        """
+        warmup, last = self.config.warmup_steps, self.max_steps - 1
+        near = range(max(warmup - 2, 0), min(warmup + 2, self.max_steps))
+        between = range(0, self.max_steps, max(self.max_steps // 1000, 1))
+        known = sorted({*near, *between, last})
+        return max(((update, self.at(update)) for update in known), key=lambda found: found[1])
+
+
+def rates_of(facts: Facts) -> Rates | None:
+    """The schedule of a run; None if neither a recipe nor another tool's log gives it."""
+    if facts.max_steps is None:
+        return None
+    if facts.recipe is not None:
+        return Rates(facts.recipe.schedule, facts.recipe.model.d_model, facts.max_steps)
+    seen = facts.imported
+    if seen is None or not (seen.schedule_scale and seen.schedule_width and seen.schedule_warmup):
+        return None
+    config = ScheduleConfig(
+        kind="noam", noam_scale=seen.schedule_scale, warmup_steps=seen.schedule_warmup
+    )
+    return Rates(config, seen.schedule_width, facts.max_steps)
+
+
+def rate(facts: Facts) -> Verdict:
+    """Question 6."""
+    found, question = rates_of(facts), "What does the learning rate do?"
+    if found is None:
+        return _logged(facts, question)
+    deviation = largest_deviation(facts, found)
+    step, peak = found.peak()
+    rises = f"it rises to {units.LEARNING_RATE.text(peak)} at step {units.COUNT.text(step + 1)}"
+    if not step:
+        rises = f"it begins with {units.LEARNING_RATE.text(peak)}"
+    says = f"{found.formula}: {rises}"
+    falls = found.at(found.max_steps - 1) < peak
+    says += ", then falls with the step alone." if falls else "."
+    remedy = ""
+    if deviation is not None and deviation > LARGEST_DEVIATION:
+        remedy = "What was logged is not this formula: was the recipe changed during the run?"
+    return Verdict(
+        key="learning_rate",
+        question=question,
+        answer="measured",
+        says=says,
+        evidence=tuple(_evidence(facts, found, deviation)),
+        method="The formula of the recipe, laid over what was logged. It depends on the step only: "
+        "neither Adam nor the loss changes it.",
+        remedy=remedy,
+    )
+
+
+def _logged(facts: Facts, question: str) -> Verdict:
+    """What was logged, if the schedule is one that this version does not know."""
+    rates = [(one.learning_rate, one.step) for one in facts.intervals if one.learning_rate]
+    says = "The schedule of this run is not known."
+    if not rates:
+        return Verdict(key="learning_rate", question=question, answer="cannot tell", says=says)
+    rows = [("highest logged", max(rates)), ("last logged", rates[-1])]
+    texts = [
+        f"{units.LEARNING_RATE.text(value)} at step {units.COUNT.text(step)}"
+        for _, (value, step) in rows
+    ]
+    return Verdict(
+        key="learning_rate",
+        question=question,
+        answer="measured",
+        says=f"{says} The highest that was logged is {texts[0]}, the last {texts[1]}.",
+        evidence=tuple(
+            Evidence(name, value, text)
+            for (name, (value, _)), text in zip(rows, texts, strict=True)
+        ),
+        method="The rates in the log alone: there is no formula to lay over them.",
+    )
+
+
+def largest_deviation(facts: Facts, found: Rates) -> float | None:
+    """Largest relative deviation of a logged rate from the formula; None if none was logged."""
+    logged = [
+        (found.at(one.step - 1), one.learning_rate)
+        for one in facts.intervals
+        if one.learning_rate is not None and one.step > 0
+    ]
+    return max((abs(seen / want - 1) for want, seen in logged if want), default=None)
+
+
+def _evidence(facts: Facts, found: Rates, deviation: float | None) -> Iterator[Evidence]:
+    step, peak = found.peak()
+    yield in_words("formula", found.formula)
+    yield evidence("at the first step", units.LEARNING_RATE, found.at(0))
+    text = f"{units.LEARNING_RATE.text(peak)} at step {units.COUNT.text(step + 1)}"
+    yield Evidence("peak", peak, text)
+    if facts.last_step:
+        now = found.at(facts.last_step - 1)
+        text = f"{units.LEARNING_RATE.text(now)} at step {units.COUNT.text(facts.last_step)}"
+        yield Evidence("last", now, text)
+    text = "no rate was logged" if deviation is None else f"{deviation:.1e} of the value"
+    text = "none" if deviation == 0 else text
+    yield Evidence("largest deviation of the log", deviation, text)

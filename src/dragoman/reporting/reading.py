@@ -1,0 +1,356 @@
+"""A run directory -> Facts. Works during the run, after a crash and on a run of last year."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.cluster.hosts import Hosts, recorded_hosts
+from dragoman.corpus.manifest import Manifest
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.reporting import facts
+from dragoman.reporting.facts import Exit, Facts, Price, Rank, Segment, Spell
+from dragoman.reporting.imported import ImportedRun
+from dragoman.reporting.pauses import known_pauses, without_pauses
+from dragoman.reporting.payloads import from_payload
+from dragoman.reporting.preparation import prepare_s
+from dragoman.reporting.rank_file import RankFile
+from dragoman.telemetry.session import read_session
+from dragoman.training.durable import step_directories
+from dragoman.training.inventory import take_inventory
+
+_CLOCKS_DIFFER_S = 5.0
+_MOST_RANKS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What a run directory holds beside its events."""
+
+    manifest: Manifest | None = None
+    recipe: Recipe | None = None
+    prepare_s: float | None = None
+    hosts: Hosts | None = None
+    """Those it was last trained on, where `train --hosts` did that."""
+    problems: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """What is there; what is broken is a problem and left out."""
+        problems: list[str] = []
+        manifest, recipe = _manifest(directory, problems), _recipe(directory, problems)
+        hosts = _hosts(directory, problems)
+        return cls(manifest, recipe, prepare_s(directory / "events"), hosts, tuple(problems))
+
+
+def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
+    """The facts of a run.
+
+    price: of one machine for an hour; where it is None, what its hosts.toml said.
+    now: seconds since 1970, this moment where it is None.
+    Raises CheckpointError if there is no run.
+    """
+    paths = event_paths(directory)
+    if not paths and not (directory / "recipe.toml").is_file():
+        raise CheckpointError(
+            "is no run: it holds neither a recipe.toml nor events",
+            place=directory,
+            remedy="name a directory that dragoman run or dragoman train made",
+        )
+    files = [RankFile.read(path) for path in paths]
+    moment = time.time() if now is None else now
+    return combine(directory, files, Records.read(directory), price=price, now=moment)
+
+
+def event_paths(directory: Path) -> list[Path]:
+    """The event files of a run, by rank."""
+    return sorted((directory / "events").glob("rank-*.jsonl"))
+
+
+def combine(
+    directory: Path,
+    files: Sequence[RankFile],
+    records: Records,
+    *,
+    price: Price | None,
+    now: float,
+) -> Facts:
+    """The facts of a run whose files were read, by rank, up to the moment `now`."""
+    problems = [problem for file in files for problem in file.problems()]
+    problems += records.problems
+    names = _names_of_machines(files, problems)
+    recipe = records.recipe
+    ranks = [
+        replace(_on_main_clock(file, files[0], problems), host=name)
+        for file, name in zip(files, names, strict=True)
+    ]
+    offsets_s = {rank.rank: rank.clock_offset_s for rank in ranks}
+    machine_of = {rank.rank: rank.host for rank in ranks}
+    pauses = known_pauses(
+        replace(
+            pause,
+            began=pause.began - offsets_s[file.rank],
+            host=machine_of.get(pause.rank, pause.host),
+        )
+        for file in files
+        for pause in file.pauses
+    )
+    alerts = (
+        replace(alert, time=alert.time - offsets_s[file.rank])
+        for file in files
+        for alert in file.alerts
+    )
+    known = Facts(name="", read_at=0.0)
+    if files:  # what one rank has lost is in the files of others
+        fullest = facts.fullest(ranks)
+        lives = files[ranks.index(fullest)]
+        started = lives.run or next((file.run for file in files if file.run), {})
+        known = _of_main_rank(files[0], started, lives=lives)
+        known = replace(known, segments=fullest.segments)
+    problems += [] if known.imported else _missing_ranks(files, known.world_size)
+    found = replace(
+        known,
+        name=known.name or (recipe.name if recipe else directory.name),
+        read_at=now,
+        max_steps=known.max_steps or (recipe.train.max_steps if recipe else None),
+        prepare_s=records.prepare_s if known.prepare_s is None else known.prepare_s,
+        ranks=without_pauses(ranks, pauses),
+        pauses=tuple(pauses),
+        alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
+        gpus=tuple(
+            replace(gpu, host=name, throttled=_moved(gpu.throttled, offsets_s[file.rank]))
+            for file, name in zip(files, names, strict=True)
+            for gpu in file.samples.gpus()
+        ),
+        traffic=tuple(
+            replace(traffic, host=name, faulty=_moved(traffic.faulty, offsets_s[file.rank]))
+            for file, name in zip(files, names, strict=True)
+            for traffic in file.samples.traffic()
+        ),
+        machines=tuple(
+            replace(
+                machine,
+                host=name,
+                last_seen=None
+                if machine.last_seen is None
+                else machine.last_seen - offsets_s[file.rank],
+            )
+            for file, name in zip(files, names, strict=True)
+            for machine in file.samples.machines()
+        ),
+        links=tuple(link for file in files for link in file.links),
+        link_changes=tuple(change for file in files for change in file.link_changes),
+        devices=tuple(
+            replace(device, host=name)
+            for file, name in zip(files, names, strict=True)
+            for device in file.devices
+        ),
+        exit=_exit(directory, known.segments),
+        checkpoint_files=_checkpoint_files(directory / "checkpoints"),
+        manifest=records.manifest,
+        recipe=recipe,
+        recorded_hosts=_recorded_hosts(records.hosts, known.world_size),
+        price=price or _price(records.hosts, known_hosts={rank.host for rank in ranks}),
+    )
+    problems += _short_ranks(found)
+    return replace(found, problems=tuple(problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunFields:
+    """What is read of a run_started event."""
+
+    run_name: str | None = None
+    world_size: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    num_parameters: int | None = None
+    max_steps: int | None = None
+    train_pairs: int | None = None
+
+
+def _of_main_rank(file: RankFile, run_started: Mapping[str, Any], *, lives: RankFile) -> Facts:
+    """What rank 0 alone writes. lives: the file that tells most of starts, ends and steps."""
+    run = from_payload(_RunFields, run_started) or _RunFields()
+    imported = from_payload(ImportedRun, file.imported) if file.imported else None
+    return Facts(
+        name=run.run_name or "",
+        read_at=0.0,
+        world_size=run.world_size,
+        device=run.device,
+        precision=run.precision,
+        num_parameters=run.num_parameters,
+        max_steps=run.max_steps,
+        train_pairs=run.train_pairs,
+        validations=tuple(file.validations),
+        test_scores=tuple(file.test_scores),
+        checkpoints=tuple(file.checkpoints),
+        repeated_steps=sum(interval.steps for interval in lives.repeated),
+        repeated_s=facts.summed(interval.interval_s for interval in lives.repeated) or 0.0,
+        prepare_s=file.prepare_s,
+        environment=file.environment,
+        chosen=file.chosen[-1] if file.chosen else None,
+        imported=imported,
+        imported_scores=tuple(file.imported_scores),
+    )
+
+
+def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
+    """A rank with its times as rank 0's clock has them: ranks end the same update together."""
+    times = {interval.step: interval.time for interval in main.intervals}
+    ahead = [one.time - times[one.step] for one in file.intervals if one.step in times]
+    offset_s = statistics.median(ahead) if ahead else 0.0
+    if abs(offset_s) > _CLOCKS_DIFFER_S:
+        problems.append(
+            f"the clock of {file.host} (rank {file.rank}) is {units.DURATION.text(abs(offset_s))} "
+            f"{'ahead of' if offset_s > 0 else 'behind'} that of {main.host}; times are corrected"
+        )
+    moved = tuple(replace(one, time=one.time - offset_s) for one in file.intervals)
+    lives = tuple(
+        replace(
+            one,
+            started=one.started - offset_s,
+            ended=one.ended - offset_s,
+            accounted=one.accounted - offset_s,
+        )
+        for one in file.segments
+    )
+    return Rank(
+        rank=file.rank,
+        host=file.host,
+        intervals=moved,
+        clock_offset_s=offset_s,
+        segments=lives,
+    )
+
+
+def _moved(spell: Spell | None, offset_s: float) -> Spell | None:
+    """The same by the clock of rank 0."""
+    if spell is None:
+        return None
+    return replace(spell, since=spell.since - offset_s, until=spell.until - offset_s)
+
+
+def _names_of_machines(files: Sequence[RankFile], problems: list[str]) -> list[str]:
+    """The name of each file's machine; two machines of one name are told apart by a number.
+
+    They are two if they were started at different times, or if both have a rank that samples its
+    host: one rank of each host does. Clones that are sampled by nobody cannot be told apart.
+    """
+    names: list[str] = []
+    machines: dict[str, list[list[RankFile]]] = {}
+    for file in files:
+        known = machines.setdefault(file.host, [])
+        same = next((some for some in known if all(_may_share(file, one) for one in some)), None)
+        if same is None:
+            known.append(same := [])
+            if len(known) == 2:
+                problems.append(f"more than one machine has the name {file.host}")
+        same.append(file)
+        number = known.index(same) + 1
+        names.append(file.host if number == 1 else f"{file.host} ({number})")
+    return names
+
+
+def _may_share(one: RankFile, other: RankFile) -> bool:
+    if one.samples.has_host and other.samples.has_host:
+        return False
+    if one.boot is None or other.boot is None or one.clock_jumps_s or other.clock_jumps_s:
+        return True
+    return abs(one.boot - other.boot) < _CLOCKS_DIFFER_S
+
+
+def _recorded_hosts(hosts: Hosts | None, world_size: int | None) -> int | None:
+    if hosts is None or sum(host.ranks for host in hosts.host) != world_size:
+        return None
+    return len(hosts.host)
+
+
+def _missing_ranks(files: Sequence[RankFile], world_size: int | None) -> list[str]:
+    missing = set(range(min(world_size or 0, _MOST_RANKS))) - {file.rank for file in files}
+    if not files:
+        return ["there are no events yet: the run has not started"]
+    if not missing:
+        return []
+    names = ", ".join(map(str, sorted(missing)))
+    return [f"no events of rank {names}, of {world_size} ranks: answers rest on the others"]
+
+
+def _short_ranks(found: Facts) -> list[str]:
+    if found.imported is not None:
+        return []
+    whole = {rank.rank for rank in found.complete_ranks}
+    return [
+        f"events of rank {rank} lack {count} intervals of training that other ranks tell of"
+        for rank, count in found.missing_intervals.items()
+        if rank not in whole
+    ]
+
+
+def _manifest(directory: Path, problems: list[str]) -> Manifest | None:
+    if not (directory / "manifest.json").is_file():
+        return None
+    try:
+        return Manifest.load(directory)
+    except CorpusError as error:
+        problems.append(str(error))
+        return None
+
+
+def _recipe(directory: Path, problems: list[str]) -> Recipe | None:
+    if not (directory / "recipe.toml").is_file():
+        return None
+    try:
+        return load_recipe(str(directory / "recipe.toml"), [])
+    except ConfigError as error:
+        problems.append(str(error))
+        return None
+
+
+def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
+    try:
+        return recorded_hosts(directory)
+    except CheckpointError as error:
+        problems.append(f"{error.place}: cannot be read: the prices of its hosts are not known")
+        return None
+
+
+def _price(hosts: Hosts | None, *, known_hosts: Set[str]) -> Price | None:
+    """The mean price of a host; None if one has no price, or if the run was trained elsewhere."""
+    if hosts is None or hosts.price_per_hour is None:
+        return None
+    if len(known_hosts) == 1 < len(hosts.host):
+        return None
+    return Price(amount=hosts.price_per_hour / len(hosts.host), currency=hosts.currency)
+
+
+def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
+    """How the command ended whose training is the last that the events tell of."""
+    session = read_session(directory)
+    if session is None or session.state == "running" or not segments:
+        return None
+    if session.state == "gone" and session.machine != socket.gethostname():
+        return None  # whether a process of another machine is there cannot be seen from here
+    if segments[-1].started < session.started - _CLOCKS_DIFFER_S:
+        return None  # that training came to nothing; the events are of one before
+    return Exit(state=session.state, problem=session.problem)
+
+
+def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:
+    """The files of the newest checkpoint."""
+    found = step_directories(directory)
+    if not found:
+        return ()
+    return tuple(
+        facts.CheckpointFile(
+            name=str(entry.path), purpose=entry.purpose, size_bytes=entry.size_bytes
+        )
+        for entry in take_inventory(found[-1]).entries
+    )

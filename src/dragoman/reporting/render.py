@@ -1,0 +1,164 @@
+"""Verdicts -> report.json, report.md and report.html."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.base import units
+from dragoman.base.errors import MachineError
+from dragoman.base.files import write_whole
+from dragoman.base.printable import printable
+from dragoman.reporting.facts import Facts
+from dragoman.reporting.health import examine
+from dragoman.reporting.page import page, state_text
+from dragoman.reporting.verdict import Verdict
+from dragoman.reporting.verdicts import judge
+
+REPORT_VERSION = 1
+_MARKS: Final = re.compile(r"[\\`*\[\]|]")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run's facts and what they answer."""
+
+    facts: Facts
+    answers: tuple[Verdict, ...]
+    ailments: tuple[Verdict, ...]
+
+    @classmethod
+    def of(cls, facts: Facts) -> Report:
+        """The report of a run."""
+        return cls(facts, tuple(judge(facts)), tuple(examine(facts)))
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write report.html, report.md and report.json; returns their paths.
+
+        Raises MachineError if the directory cannot be written.
+        """
+        texts = {
+            "report.html": page(self.facts, self.answers, self.ailments),
+            "report.md": as_markdown(self),
+            "report.json": as_json(self),
+        }
+        return write_files(directory, texts)
+
+
+def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write texts by their names; returns their paths.
+
+    What a file of events may hold and no text can, such as control characters that steer the
+    terminal of whoever reads it, or half a surrogate pair, is written as �.
+    Raises MachineError if the directory cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_whole(directory / name, printable(text))
+    except OSError as error:
+        raise MachineError(
+            f"cannot write the report: {error.strerror}",
+            place=directory,
+            remedy="free disk space, or choose another place",
+        ) from error
+    return [directory / name for name in texts]
+
+
+def as_json(report: Report) -> str:
+    """The report for programs: values in base units beside their texts."""
+    facts = report.facts
+    values = {
+        "version": REPORT_VERSION,
+        "run": {
+            "name": facts.name,
+            "world_size": facts.world_size,
+            "hosts": list(facts.hosts),
+            "device": facts.device,
+            "precision": facts.precision,
+            "num_parameters": facts.num_parameters,
+            "max_steps": facts.max_steps,
+            "last_step": facts.last_step,
+            "state": state_text(facts),
+            "finished": facts.is_finished,
+            "read_at": facts.read_at,
+        },
+        "answers": [asdict(verdict) for verdict in report.answers],
+        "ailments": [asdict(verdict) for verdict in report.ailments],
+        "problems": list(facts.problems),
+        "alerts": [asdict(alert) for alert in facts.alerts],
+        "environment": dict(facts.environment),
+    }
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+
+def as_markdown(report: Report) -> str:
+    """The report as text: the answers in one line each, then each with its evidence."""
+    return "\n".join(_markdown(report)) + "\n"
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    facts = report.facts
+    yield f"# {cell(facts.name)}"
+    yield ""
+    yield cell(summary(facts))
+    yield ""
+    yield "| | question | answer | |"
+    yield "|---:|---|---|---|"
+    for number, one in enumerate(report.answers, 1):
+        yield f"| {number} | {cell(one.question)} | **{one.answer}** | {cell(one.says)} |"
+    yield from _ailments(report.ailments)
+    if facts.problems:
+        yield from ("", "## About the evidence", "")
+        yield from (f"- {cell(problem)}" for problem in facts.problems)
+    for number, one in enumerate(report.answers, 1):
+        yield from ("", f"## {number}. {cell(one.question)}", "")
+        yield f"**{one.answer}**: {cell(one.says)}"
+        yield from _details(one)
+
+
+def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
+    yield from ("", "## Ailments", "")
+    for one in ailments:
+        remedy = f" {one.remedy}" if one.remedy else ""
+        yield f"- {cell(one.question)} **{one.answer}**: {cell(one.says + remedy)}"
+
+
+def _details(verdict: Verdict) -> Iterator[str]:
+    if verdict.evidence:
+        yield from ("", "| evidence | |", "|---|---|")
+        for row in verdict.evidence:
+            yield f"| {cell(row.name)} | {cell(row.text)} |"
+    for label, text in (
+        ("Limits", "; ".join(verdict.thresholds)),
+        ("Method", verdict.method),
+        ("Remedy", verdict.remedy),
+    ):
+        if text:
+            yield from ("", f"{label}: {cell(text)}")
+
+
+def summary(facts: Facts) -> str:
+    """The run in one sentence."""
+    parts = [f"{units.COUNT.text(facts.last_step)} steps"]
+    if facts.max_steps:
+        parts[0] = (
+            f"step {units.COUNT.text(facts.last_step)} of {units.COUNT.text(facts.max_steps)}"
+        )
+    if facts.num_parameters:
+        parts.append(f"{units.COUNT.text(facts.num_parameters)} parameters")
+    if facts.world_size:
+        ranks = "1 rank" if facts.world_size == 1 else f"{facts.world_size} ranks"
+        parts.append(f"{ranks} on {', '.join(facts.hosts)}" if facts.hosts else ranks)
+    parts += [text for text in (facts.device, facts.precision) if text]
+    return ", ".join(parts)
+
+
+def cell(text: str) -> str:
+    """Text for markdown, in one line: no tag, no link, no code and no end of a table's cell."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))

@@ -1,0 +1,320 @@
+"""Where the time of a step goes: questions 4 and 10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman.base import units
+from dragoman.reporting import measures
+from dragoman.reporting.facts import Facts, Gpu, Machine
+from dragoman.reporting.network import is_network
+from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence
+from dragoman.telemetry.console import told
+
+BUSY_COMPUTE = 0.9
+"""Part of a step in compute; below it the device waits for something else."""
+LOW_POWER = 0.5
+"""Part of a GPU's power limit; below it the GPU spins rather than computes.
+
+A V100 of the reference run drew 16% to 18% while it only waited, an H200 18% in a recorded run.
+"""
+FULL_POWER = 0.9
+"""Part of a GPU's power limit from which it is full. Between both limits power decides nothing."""
+FULL_HOST = 0.9
+"""Part of a host's processors that is busy; below it some are idle."""
+MOST_OTHERS = 0.1
+"""Part of a host's processors that others use; above it a run gets too few of them."""
+THROTTLED = 0.05
+"""Share of samples with a lowered clock from which on a GPU counts as throttled."""
+BUSY_FLOPS = 0.3
+"""Useful FLOPs over those of matrix products in the same time.
+
+Large trainings that were tuned reach 21% to 46% of the peak (Chowdhery et al. 2022, table 3).
+"""
+
+
+_MOST_SCALING = 1.1
+"""Several devices are no faster than as many alone, but for what a measurement is off."""
+_IMPOSSIBLE = ", more than possible: the device was measured while something else used it"
+
+
+def processors(facts: Facts) -> Verdict:
+    """Question 4."""
+    answer, says, remedy = _are_busy(facts)
+    return Verdict(
+        key="processors",
+        question="Were the GPUs fully used?"
+        if _is_gpu(facts)
+        else "Were the processors fully used?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_busy_evidence(facts)),
+        thresholds=(
+            f"yes: at least {units.SHARE.text(BUSY_COMPUTE)} of a step of every rank in compute "
+            f"and, on a GPU, useful FLOPs of {units.SHARE.text(BUSY_FLOPS)} or more of what its "
+            f"matrix products reach, or {units.SHARE.text(FULL_POWER)} of the power of every GPU; "
+            f"without one, at least {units.SHARE.text(FULL_HOST)} of the processors of every host "
+            f"busy, at most {units.SHARE.text(MOST_OTHERS)} of them with other work",
+            f"no: less compute, processors or useful FLOPs, a GPU below "
+            f"{units.SHARE.text(LOW_POWER)} of its power, or with a lowered clock in "
+            f"{units.SHARE.text(THROTTLED)} of the samples",
+            "cannot tell: any of these was not measured for every rank, GPU and host, or events of "
+            "a rank are missing",
+        ),
+        method="Phases of a step on the device's own clock. The utilisation counter alone decides "
+        "nothing: a kernel that only waits for the network keeps it at 100%.",
+        remedy=remedy,
+    )
+
+
+def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
+    compute = compute_share(facts)
+    weakest = min(_powered(facts), key=lambda gpu: gpu.power_share or 0.0, default=None)
+    power = weakest.power_share if weakest is not None else None
+    if weakest is not None and power is not None and power < LOW_POWER:
+        counter = weakest.utilisation_share or 0.0
+        say = f"GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its power"
+        if counter > BUSY_COMPUTE:
+            say += f" while its utilisation counter read {units.SHARE.text(counter)}: it waited"
+        return "no", f"{say}.", _what_waits(facts)
+    if compute is None:
+        say = "The phases of a step were not measured; utilisation alone tells nothing."
+        if facts.lacks_ranks:
+            say = "Events of a rank are missing, or end before those of the others."
+        return "cannot tell", say, ""
+    say = f"{units.SHARE.text(compute)} of a step was compute"
+    if compute < BUSY_COMPUTE:
+        return "no", f"{say}.", _what_waits(facts)
+    if facts.lacks_ranks:
+        say += " in the ranks that tell; events of a rank are missing."
+        return "cannot tell", say, "Bring the events of all ranks."
+    if not _is_gpu(facts):
+        return _are_its_own(facts, say)
+    slowed = max(facts.gpus, key=lambda gpu: gpu.throttled_share, default=None)
+    if slowed is not None and slowed.throttled_share >= THROTTLED:
+        say += f", but the clock of GPU {slowed.gpu} of {slowed.host} was lowered "
+        say += f"({', '.join(slowed.throttle_reasons)}) for "
+        say += f"{units.SHARE.text(slowed.throttled_share)} of the samples."
+        return "no", say, "Look at cooling and power supply."
+    flops = measures.useful_flop_share(facts)
+    if not {device.host for device in facts.devices} >= set(facts.hosts):
+        flops = None  # a device that was not measured may do much more than those that were
+    if flops is not None and flops > 1:
+        say += f", at {units.SHARE.text(flops)} of the matrix rate, which is more than possible."
+        return "cannot tell", say, "The rate was measured while something else used the device."
+    if flops is not None:
+        say += f", at {units.SHARE.text(flops)} of the matrix rate."
+        remedy = "Larger batches, train.compile, bf16; see padding."
+        return ("yes", say, "") if flops >= BUSY_FLOPS else ("no", say, remedy)
+    if power is None or len(_powered(facts)) < (facts.world_size or 1):
+        say += "; how well, neither useful FLOPs nor the power of every GPU tells."
+        return "cannot tell", say, "Measure the device, or sample its power."
+    say += f", at {units.SHARE.text(power)} of the power or more."
+    if power < FULL_POWER:
+        return "cannot tell", f"{say} That is neither idle nor full.", "Measure the device."
+    return "yes", say, ""
+
+
+def _are_its_own(facts: Facts, say: str) -> tuple[Answer, str, str]:
+    """A rank may be in the middle of its compute and not run: a processor's counters tell."""
+    for one in facts.machines:
+        busy, others = one.cpu_share, one.others_cpu_share
+        if others is not None and others > MOST_OTHERS:
+            say += ", but other programs, or other guests of the machine, used "
+            say += f"{units.SHARE.text(others)} of the processors of {one.host}."
+            remedy = "See with top what else runs there; steal, in top, is other guests."
+            return "no", say, remedy
+        if busy is not None and busy < FULL_HOST:
+            say += f", but only {units.SHARE.text(busy)} of the processors of {one.host} were busy."
+            return "no", say, "More threads or ranks on this host; see data wait and evaluation."
+    told_of = {
+        one.host
+        for one in facts.machines
+        if one.cpu_share is not None and one.others_cpu_share is not None
+    }
+    if set(facts.hosts) - told_of:
+        say += "; how many processors the run itself kept busy was not measured on every host."
+        return (
+            "cannot tell",
+            say,
+            "Bring the events of the first rank of every host, which samples it.",
+        )
+    busy = min(one.cpu_share or 0.0 for one in facts.machines)
+    return "yes", f"{say}, with {units.SHARE.text(busy)} of the processors busy or more.", ""
+
+
+def _what_waits(facts: Facts) -> str:
+    """What most of the wait went to.
+
+    A rank waits for data; the rank that waits least in sums waits for the network, or for ranks
+    that are late in turn; the others wait as well for ranks that compute for longer, as far as
+    waiting for data does not make those late.
+    """
+    starved = measures.most_data_wait(facts)
+    data, starved_rank = starved or (0.0, None)
+    sums = measures.exposed_share(facts)
+    if sums is None or facts.lacks_ranks:  # nobody knows which rank waited least
+        both, sums = "waiting in sums, for the network or for another rank", _most_in_sums(facts)
+        late = 0.0
+    else:
+        late = _most_in_sums(facts) - sums - data
+        both = "the network, or to ranks that are late in turn (see question 5)"
+        if facts.is_one_host:
+            both = "sums between ranks"
+        elif is_network(facts):
+            both = "the network (see question 5)"
+    where = f" on rank {starved_rank.rank} of {starved_rank.host}" if starved_rank else ""
+    where = where if len(facts.ranks) > 1 else ""
+    waits = {
+        f"data{where}: raise data.prefetch_batches, look at the disk": data,
+        both: sums,
+        "waiting for ranks that compute for longer": late,
+    }
+    worst, share = max(waits.items(), key=lambda item: item[1])
+    return f"Most of the rest went to {worst}." if share > 0.02 else ""
+
+
+def _most_in_sums(facts: Facts) -> float:
+    """The largest part of a step that a rank spent in sums."""
+    shares = (measures.share(rank.intervals, "sync_s") for rank in facts.ranks)
+    return max((share for share in shares if share is not None), default=0.0)
+
+
+def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
+    yield evidence("compute, of a step", units.SHARE, compute_share(facts))
+    yield evidence("exposed communication", units.SHARE, measures.exposed_share(facts))
+    starved = measures.most_data_wait(facts)
+    yield evidence("waiting for data", units.SHARE, None if starved is None else starved[0])
+    yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
+    yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
+    flops = measures.useful_flop_share(facts)
+    text = told(units.SHARE, flops)
+    text += _IMPOSSIBLE if flops is not None and flops > 1 else ""
+    yield Evidence("useful FLOPs, of what matrix products reach (MFU)", flops, text)
+    yield _scaling(facts)
+    for gpu in facts.gpus:
+        yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, _gpu_text(gpu))
+    for machine in facts.machines:
+        yield Evidence(machine.host, machine.cpu_share, _machine_text(machine))
+
+
+def _scaling(facts: Facts) -> Evidence:
+    """How many devices that work alone would have done the same."""
+    name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
+    if found is None or not ranks:
+        return evidence(name, units.SHARE, found)
+    worth = f": {ranks} ranks were as fast as {found * ranks:.3g} that wait for nobody"
+    worth = _IMPOSSIBLE if found > _MOST_SCALING else worth
+    return Evidence(name, found, f"{units.SHARE.text(found)}{worth}")
+
+
+def _machine_text(machine: Machine) -> str:
+    busy, used = (told(units.SHARE, value) for value in (machine.cpu_share, machine.memory_share))
+    others = machine.others_cpu_share
+    part = "" if others is None else f" ({units.SHARE.text(others)} by others)"
+    parts = [f"processors {busy} busy{part}, memory {used} used"]
+    if machine.queued_batches is not None:
+        parts.append(f"{units.SCORE.text(machine.queued_batches)} batches ready for the next steps")
+    return ", ".join(parts)
+
+
+def _gpu_text(gpu: Gpu) -> str:
+    """Its own counters, those that it has."""
+    parts = []
+    if gpu.utilisation_share is not None:
+        parts.append(f"utilisation counter {units.SHARE.text(gpu.utilisation_share)}")
+    if gpu.sm_activity_share is not None:
+        parts.append(f"{units.SHARE.text(gpu.sm_activity_share)} of its multiprocessors busy")
+    if gpu.power_w is not None:
+        limit = "" if gpu.power_limit_w is None else f" of {units.POWER.text(gpu.power_limit_w)}"
+        parts.append(f"{units.POWER.text(gpu.power_w)}{limit}")
+    if gpu.memory_bytes is not None:
+        parts.append(f"memory {units.SIZE.text(gpu.memory_bytes)}")
+    if gpu.throttle_reasons:
+        parts.append(f"clock lowered by {', '.join(gpu.throttle_reasons)}")
+    if gpu.ecc_errors:
+        parts.append(f"{gpu.ecc_errors} memory errors")
+    return ", ".join(parts) or "tells nothing"
+
+
+def step_time(facts: Facts) -> Verdict:
+    """Question 10."""
+    seconds_s = measures.step_s(facts)
+    says = "No step was timed."
+    if seconds_s:
+        both = f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
+        says = f"One update over the global batch: {both} on average, evaluation not counted."
+    return Verdict(
+        key="step_time",
+        question="What is a step, and how long did one take?",
+        answer="measured" if seconds_s else "cannot tell",
+        says=says,
+        evidence=tuple(_step_evidence(facts, seconds_s)),
+        method="The time of a step runs from asking for its batch to the end of its update.",
+    )
+
+
+def _step_evidence(facts: Facts, seconds_s: float | None) -> Iterator[Evidence]:
+    yield evidence("mean", units.STEP_TIME, seconds_s)
+    yield evidence("median", units.STEP_TIME, measures.step_median_s(facts))
+    yield evidence("95% are below", units.STEP_TIME, measures.step_p95_s(facts))
+    steps = sum(one.steps for one in facts.intervals) + facts.repeated_steps
+    if facts.wall_s and steps:
+        yield evidence("with evaluation and all else", units.STEP_TIME, facts.wall_s / steps)
+    if facts.imported is not None:
+        yield from _batch_arithmetic(facts)
+        return
+    for name in ("pairs", "source_tokens", "target_tokens"):
+        count = measures.per_step(facts.intervals, name)
+        label = f"{name.replace('_', ' ')} a step"
+        yield evidence(label, units.COUNT, None if count is None else round(count))
+    yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
+
+
+def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
+    """Batches of another tool: its configuration, and lengths of the pairs that it printed."""
+    seen = facts.imported
+    if seen is None or seen.pairs_per_rank is None or not facts.world_size:
+        return
+    pairs = seen.pairs_per_rank * facts.world_size
+    text = f"{units.COUNT.text(pairs)} = {facts.world_size} ranks x {seen.pairs_per_rank}"
+    yield Evidence("pairs a step", pairs, text)
+    source, target, at_most = (
+        seen.printed_source_tokens,
+        seen.printed_target_tokens,
+        seen.max_length,
+    )
+    if source is None or target is None or not at_most or seen.printed_at_max_share is None:
+        return
+    printed = f"estimated from {seen.printed_pairs} printed pairs"
+    tokens = round(pairs * (source + target))
+    yield Evidence(
+        "source + target tokens a step", tokens, f"{units.COUNT.text(tokens)}, {printed}"
+    )
+    full = 1 - (1 - seen.printed_at_max_share) ** seen.pairs_per_rank
+    padding = 1 - (source + target) / (2 * at_most)
+    yield Evidence(
+        "padding, of all cells",
+        padding,
+        f"{units.SHARE.text(padding)}, {printed}: {seen.pairs_per_rank} random pairs hold one of "
+        f"{at_most} pieces with a chance of {units.SHARE.text(full)}, and all are padded to it",
+    )
+
+
+def compute_share(facts: Facts) -> float | None:
+    """The least part of a step that a rank spent in forward, backward and optimizer."""
+    shares = (
+        measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS)
+        for rank in facts.complete_ranks
+    )
+    return min((share for share in shares if share is not None), default=None)
+
+
+def _powered(facts: Facts) -> list[Gpu]:
+    """GPUs whose power and power limit were sampled."""
+    return [gpu for gpu in facts.gpus if gpu.power_share is not None]
+
+
+def _is_gpu(facts: Facts) -> bool:
+    named = facts.imported is not None and facts.imported.gpu_name is not None
+    return named or bool(facts.gpus) or str(facts.device).startswith("cuda")

@@ -1,0 +1,36 @@
+"""The twelve questions that people asked of a training run, in their order.
+
+Pure: facts in, verdicts out. Missing evidence gives "cannot tell".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dragoman.reporting import account, convergence, network, rates, speed
+from dragoman.reporting.facts import Facts
+from dragoman.reporting.verdict import Verdict
+
+QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
+    account.duration,
+    convergence.trained,
+    convergence.overfitting,
+    speed.processors,
+    network.network,
+    rates.rate,
+    account.corpus,
+    account.checkpoint_files,
+    account.checkpoint_size,
+    speed.step_time,
+    network.network_fit,
+    account.cost,
+)
+
+
+def judge(facts: Facts) -> list[Verdict]:
+    """The answers to the twelve questions."""
+    verdicts = [question(facts) for question in QUESTIONS]
+    if facts.imported is None:
+        return verdicts
+    return [replace(verdict, remedy="") for verdict in verdicts]  # remedies name our settings

@@ -1,0 +1,71 @@
+"""The mean of several checkpoints' weights: often a better model than any of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dragoman.base.errors import CheckpointError
+from dragoman.training.checkpoint import (
+    check_trained_with,
+    copy_named,
+    read_state,
+    read_trained_with,
+    weights_metadata,
+)
+from dragoman.training.durable import publish, verify
+
+PROVENANCE_FILE: Final = "provenance.json"
+_WEIGHTS_FILE: Final = "model.safetensors"
+
+
+def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
+    """Write the mean weights of checkpoints as a directory that `load_weights` reads.
+
+    It holds the weights, their digest, and which checkpoints they come from. Weights are those
+    after the updates, not their moving averages. An older average at `output` is replaced.
+
+    Raises CheckpointError if a checkpoint is damaged or of another model than the first, or
+    where something else is at `output`; MachineError if the output cannot be written.
+    """
+    if not paths:
+        raise CheckpointError(
+            "there is no checkpoint to average", place=output, remedy="train some steps first"
+        )
+    if output.exists() and not (output / PROVENANCE_FILE).is_file():
+        # It would be replaced as a whole: a run, or somebody's home.
+        raise CheckpointError(
+            "is there already and is no average", place=output, remedy="give another --output"
+        )
+    for path in paths:
+        verify(path)
+    trained_with = read_trained_with(paths[0] / _WEIGHTS_FILE)
+    for path in paths[1:]:
+        check_trained_with(path / _WEIGHTS_FILE, trained_with)
+    mean = _mean(paths)
+    provenance = [{"path": str(path.resolve()), "step": read_state(path).step} for path in paths]
+
+    def fill(draft: Path) -> None:
+        save_file(mean, draft / _WEIGHTS_FILE, metadata=weights_metadata(trained_with))
+        text = json.dumps({"average_of": provenance}, indent=1)
+        (draft / PROVENANCE_FILE).write_text(text, encoding="utf-8")
+
+    publish(output, fill)
+
+
+def _mean(paths: Sequence[Path]) -> dict[str, Tensor]:
+    first = load_file(paths[0] / _WEIGHTS_FILE)
+    sums = {name: tensor.double() for name, tensor in first.items()}
+    for path in paths[1:]:
+        file = path / _WEIGHTS_FILE
+        others = {name: torch.empty_like(tensor) for name, tensor in first.items()}
+        copy_named(load_file(file), others, place=file)
+        for name, tensor in others.items():
+            sums[name] += tensor
+    return {name: (total / len(paths)).float() for name, total in sums.items()}

@@ -1,0 +1,481 @@
+"""Checkpoints: atomic directories with digests; what to keep; which one to go on from.
+
+step-0004000/
+    model.safetensors       the weights, fp32, by parameter name
+    ema.safetensors         their moving average, where the run keeps one
+    optimizer.safetensors   the optimizer's state, by parameter name and kind
+    strategy.safetensors    what the gradient strategy remembers on all ranks alike
+    replica.safetensors     what it remembers on this rank alone
+    state.json              see `TrainState`
+    digests.json            size and SHA-256 of each of the others
+rank-0001/step-0004000/     the same of another rank, but only what is not the same on all
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import open_regular, read_regular
+from dragoman.distributed.config import DistributedConfig
+from dragoman.training.config import CheckpointConfig
+from dragoman.training.divergence import LossTrend
+from dragoman.training.durable import (
+    discard,
+    publish,
+    read_digests,
+    remove_drafts,
+    step_directories,
+    step_name,
+    step_number,
+    verify,
+)
+
+_NO_LONGER_KEPT: Final = {"untrained_loss", "recent_loss"}
+"""What older checkpoints hold beside the rest."""
+
+
+class TrainState(BaseModel):
+    """Where training stands after `step` updates.
+
+    step: updates made since the beginning; the position in the data follows from it.
+    epoch: that the last update belonged to, from 0.
+    seed, world_size: those of the worker that wrote this; a run may go on with another world size.
+    recipe_digest, corpus_digest: what the run was started with.
+    loss_trend: what tells whether training diverges.
+    best_...: of all validations so far, and the steps they were measured at.
+    validations_without_best: in a row, by the metric that stops early.
+    dev_loss, bleu: measured at this very step; None if none was.
+    validated_step: of the last validation.
+    planned_step_s: what `auto` expects a step to take; None if nothing was planned.
+    link_bytes_per_s: what the network between hosts carried each way when the run began; None where
+        nobody measured it.
+    sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    step: int = 0
+    epoch: int = 0
+    seed: int
+    world_size: int
+    recipe_digest: str
+    corpus_digest: str
+    loss_trend: LossTrend = LossTrend()
+    skipped_steps: int = 0
+    best_dev_loss: float | None = None
+    best_dev_loss_step: int | None = None
+    best_bleu: float | None = None
+    best_bleu_step: int | None = None
+    validations_without_best: int = 0
+    dev_loss: float | None = None
+    bleu: float | None = None
+    loss_scaler: dict[str, float] | None = None
+    validated_step: int | None = None
+    planned_step_s: float | None = None
+    link_bytes_per_s: float | None = None
+    sync: DistributedConfig = DistributedConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_old_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {key: value for key, value in values.items() if key not in _NO_LONGER_KEPT}
+
+    def after_update(self, epoch: int, *, steps: int = 1) -> Self:
+        """The state after one more update; nothing has been measured at it yet."""
+        return self.model_copy(
+            update={"step": self.step + steps, "epoch": epoch, "dev_loss": None, "bleu": None}
+        )
+
+    def after_validation(
+        self, *, dev_loss: float, bleu: float | None, stop_metric: Literal["dev_loss", "bleu"]
+    ) -> Self:
+        """The state with this step's scores; patience counts by `stop_metric`.
+
+        Where `stop_metric` is bleu but nothing was decoded, patience does not count.
+        """
+        better_loss = self.best_dev_loss is None or dev_loss < self.best_dev_loss
+        better_bleu = bleu is not None and (self.best_bleu is None or bleu > self.best_bleu)
+        update: dict[str, object] = {
+            "dev_loss": dev_loss,
+            "bleu": bleu,
+            "validated_step": self.step,
+        }
+        if better_loss:
+            update |= {"best_dev_loss": dev_loss, "best_dev_loss_step": self.step}
+        if better_bleu:
+            update |= {"best_bleu": bleu, "best_bleu_step": self.step}
+        if stop_metric == "dev_loss" or bleu is not None:
+            better = better_loss if stop_metric == "dev_loss" else better_bleu
+            waited = 0 if better else self.validations_without_best + 1
+            update["validations_without_best"] = waited
+        return self.model_copy(update=update)
+
+
+STATE_FILE: Final = "state.json"
+TensorGroups = Mapping[str, Mapping[str, Tensor]]
+"""Named tensors by the file they belong in: model, ema, optimizer, strategy, replica."""
+TrainedWith = Mapping[str, str]
+"""What weights are wrong without and no tensor's shape tells: settings of the model, digests of the
+vocabularies. It stands in the file of the weights, wherever that is copied to."""
+_METADATA_KEY: Final = "trained_with"
+_TRAINED_WITH: Final = TypeAdapter(dict[str, str])
+_OTHER_FILE: Final = "use another checkpoint, or copy the file here again"
+_LONGEST_STATE: Final = 1 << 20
+_LONGEST_HEADER: Final = 1 << 24
+"""Bytes of what stands before the tensors: room for a hundred thousand of them."""
+_FLOATS: Final = frozenset({"F32", "F16", "BF16"})
+_DIGITS: Final = 12
+"""Digits of a digest that an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    path: Path
+    state: TrainState
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The checkpoint in this directory, every file checked against its digest.
+
+        Raises CheckpointError that names the file which is missing, torn or altered.
+        """
+        verify(path)
+        return cls(path, read_state(path))
+
+    def file(self, group: str) -> Path:
+        """Where the tensors of a group are."""
+        return _tensor_file(self.path, group)
+
+    def has(self, group: str) -> bool:
+        """Whether the checkpoint has tensors of this group."""
+        return self.file(group).is_file()
+
+    def tensors(self, group: str) -> dict[str, Tensor]:
+        """The tensors of a group by name, on the CPU."""
+        return load_file(self.file(group))
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a save took."""
+
+    path: Path
+    size_bytes: int
+    seconds_s: float
+
+
+class CheckpointStore:
+    """The checkpoints of one run. Only one process may save; any may look."""
+
+    def __init__(
+        self, directory: Path, config: CheckpointConfig, trained_with: TrainedWith | None = None
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.trained_with = trained_with or {}
+
+    def of_rank(self, rank: int) -> CheckpointStore:
+        """Where a rank keeps what is its own; rank 0 keeps it with what all share."""
+        if rank == 0:
+            return self
+        return CheckpointStore(self.directory / f"rank-{rank:04d}", self.config, self.trained_with)
+
+    def clean(self) -> None:
+        """Remove what a killed process left half-written; only for the process that saves."""
+        remove_drafts(self.directory)
+
+    def save(self, state: TrainState, groups: TensorGroups) -> Saved:
+        """Write the checkpoint of `state.step`, then remove those no longer to be kept.
+
+        Raises MachineError if the disk is full; the older checkpoints are untouched then.
+        """
+        start = time.perf_counter()
+        path = self._path(state.step)
+
+        def fill(draft: Path) -> None:
+            for group, tensors in groups.items():
+                if tensors:
+                    metadata = weights_metadata(self.trained_with)
+                    save_file(dict(tensors), _tensor_file(draft, group), metadata=metadata)
+            (draft / STATE_FILE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
+
+        size_bytes = publish(path, fill)
+        for other in self._not_kept(state.step):
+            discard(other)
+        return Saved(path, size_bytes, time.perf_counter() - start)
+
+    def paths(self) -> list[Path]:
+        """The directories of all checkpoints by step; none of them is checked."""
+        return step_directories(self.directory)
+
+    def latest_valid(self, warn: Callable[[CheckpointError], None]) -> Checkpoint | None:
+        """The newest intact checkpoint; None if there is none at all.
+
+        warn: called with the damage of each newer one, which is passed over.
+        Raises CheckpointError if there are checkpoints and all are damaged.
+        """
+        paths = self.paths()
+        for path in reversed(paths):
+            try:
+                return Checkpoint.open(path)
+            except CheckpointError as error:
+                warn(error)
+        if paths:
+            raise CheckpointError(
+                f"none of the {len(paths)} checkpoints is intact",
+                place=self.directory,
+                remedy="start a new run with --fresh",
+            )
+        return None
+
+    def intact(self, step: int) -> Checkpoint | None:
+        """The checkpoint of this step where there is one and nothing of it is damaged."""
+        try:
+            return Checkpoint.open(self._path(step))
+        except CheckpointError:
+            return None
+
+    def last(self, count: int) -> list[Path]:
+        """The directories of the last `count` checkpoints, or of fewer, by step."""
+        return [path for path, _ in self._states()][-count:]
+
+    def best(self, count: int, *, by: Literal["dev_loss", "bleu"] = "dev_loss") -> list[Path]:
+        """The directories of the best `count` of those that were measured, best first."""
+        return _ranked(dict(self._states()), by)[:count]
+
+    def is_among_best(self, state: TrainState) -> bool:
+        """Whether a checkpoint of this state would be one of the best that are kept."""
+        path = self._path(state.step)
+        states = {other: found for other, found in self._states() if _step(other) < state.step}
+        states[path] = state
+        best = self.config.keep_best
+        return any(path in _ranked(states, by)[:best] for by in ("dev_loss", "bleu"))
+
+    def choose(self, which: str) -> Path:
+        """The directory of one checkpoint.
+
+        which: "last"; "best-loss"; "best-bleu"; "best", which is by BLEU where any was measured
+            and by dev loss where not; or a step.
+        Raises CheckpointError if there is no such checkpoint.
+        """
+        candidates = {
+            "last": lambda: self.last(1),
+            "best-loss": lambda: self.best(1),
+            "best-bleu": lambda: self.best(1, by="bleu"),
+            "best": lambda: self.best(1, by="bleu") or self.best(1),
+        }.get(which, lambda: [path for path in self.paths() if str(_step(path)) == which])()
+        if candidates:
+            return candidates[0]
+        steps = ", ".join(str(_step(path)) for path in self.paths()) or "none"
+        readable = any(True for _ in self._states()) or not self.paths()
+        raise CheckpointError(
+            f"no checkpoint {which!r}{'' if readable else ' whose state can be read'}",
+            place=self.directory,
+            remedy=f"choose last, best, best-loss, best-bleu or a step (there are: {steps})",
+        )
+
+    def _path(self, step: int) -> Path:
+        return self.directory / step_name(step)
+
+    def _not_kept(self, step: int) -> list[Path]:
+        """All but the last ones and the best ones up to `step`.
+
+        Those beyond it belong to a future that was given up because they were damaged.
+        """
+        states = {path: state for path, state in self._states() if _step(path) <= step}
+        best = self.config.keep_best
+        kept = {
+            *list(states)[-self.config.keep_last :],
+            *_ranked(states, "dev_loss")[:best],
+            *_ranked(states, "bleu")[:best],
+        }
+        return [path for path in self.paths() if path not in kept]
+
+    def _states(self) -> Iterator[tuple[Path, TrainState]]:
+        """All checkpoints whose state can be read, by step."""
+        for path in self.paths():
+            try:
+                yield path, read_state(path)
+            except CheckpointError:
+                continue
+
+
+def read_state(path: Path) -> TrainState:
+    """The JSON part of the checkpoint in this directory; raises CheckpointError."""
+    verify(path, [STATE_FILE])
+    try:
+        return TrainState.model_validate_json(read_regular(path / STATE_FILE, limit=_LONGEST_STATE))
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(
+            "the state cannot be read",
+            place=path / STATE_FILE,
+            remedy="use another checkpoint, or the version of dragoman that wrote this one",
+        ) from error
+
+
+def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None = None) -> None:
+    """Put the weights to translate with into a model: the moving average where there is one.
+
+    path: a checkpoint, or the directory that `average` made.
+    trained_with: of the model and the vocabularies that they are to be used with.
+    Raises CheckpointError if they are damaged or belong to another model or vocabulary.
+    """
+    file = weights_file(path)
+    verify(path, [file.name])
+    check_trained_with(file, trained_with or {})
+    copy_named(read_weights(file), dict(model.named_parameters()), place=file)
+
+
+def weights_file(path: Path) -> Path:
+    """The file that `load_weights` reads; raises CheckpointError."""
+    averaged = _tensor_file(path, "ema")
+    # One that is gone is not made up for: the other weights translate, but not the same.
+    kept = averaged.is_file() or averaged.name in read_digests(path)
+    return averaged if kept else _tensor_file(path, "model")
+
+
+def weight_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor in a file of weights, from its header alone.
+
+    Raises CheckpointError if the file cannot be read or holds anything but floats. The library
+    refuses tensors that overlap, or lie outside the file.
+    """
+    with _opened_weights(file) as weights:
+        slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
+        for name, one in slices.items():
+            if one.get_dtype() not in _FLOATS:
+                problem = f"{name} holds {one.get_dtype()}, not floats of 16 or 32 bits"
+                raise CheckpointError(problem, place=file, remedy=_OTHER_FILE)
+        return {name: tuple(one.get_shape()) for name, one in slices.items()}
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file of weights, on the CPU.
+
+    Raises CheckpointError if it cannot be read, or a weight is infinite or not a number: a
+    model with such weights translates everything to nothing, without an error.
+    """
+    weight_shapes(file)
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot be read: {error}", place=file, remedy=_OTHER_FILE) from error
+    for name, tensor in weights.items():
+        # In 64 bits no sum of finite floats overflows, and nothing hides an infinity or a NaN.
+        if not math.isfinite(tensor.sum(dtype=torch.float64).item()):
+            problem = f"{name} has weights that are infinite or not numbers"
+            raise CheckpointError(problem, place=file, remedy=_OTHER_FILE)
+    return weights
+
+
+@contextmanager
+def _opened_weights(file: Path) -> Iterator[Any]:
+    """A safetensors file whose header has a size that is worth reading; raises CheckpointError."""
+    try:
+        with open_regular(file) as raw:
+            length = int.from_bytes(raw.read(8), "little")
+        if length > _LONGEST_HEADER:
+            problem = f"its header is said to have {length:,} bytes"
+            raise CheckpointError(problem, place=file, remedy=_OTHER_FILE)
+        with safe_open(file, framework="pt") as weights:
+            yield weights
+    except (OSError, SafetensorError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"cannot be read: {problem}", place=file, remedy=_OTHER_FILE
+        ) from error
+
+
+def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
+    """For a file of weights; one entry, because safetensors writes several in any order."""
+    return {_METADATA_KEY: json.dumps(dict(trained_with), sort_keys=True)}
+
+
+def read_trained_with(file: Path) -> dict[str, str]:
+    """What a file of weights says that they were trained with; nothing if it does not say."""
+    with _opened_weights(file) as weights:
+        metadata: dict[str, str] = weights.metadata() or {}
+    try:
+        return _TRAINED_WITH.validate_json(metadata.get(_METADATA_KEY, "{}"))
+    except ValidationError as error:
+        problem = f"what it says under {_METADATA_KEY} cannot be read"
+        raise CheckpointError(problem, place=file, remedy=_OTHER_FILE) from error
+
+
+def check_trained_with(file: Path, expected: TrainedWith) -> None:
+    """Raises CheckpointError if weights would be used with anything else than in training."""
+    for name, value in read_trained_with(file).items():
+        if expected.get(name, value) != value:
+            raise CheckpointError(
+                f"was trained with another {name}: {value[:_DIGITS]}",
+                place=file,
+                remedy="restore the files of the run that it was trained in, or name that run",
+            )
+
+
+@torch.no_grad()
+def copy_named(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, place: Path) -> None:
+    """Copy tensors onto those of the same name.
+
+    Raises CheckpointError, before anything is copied, that names a tensor which only one side
+    has or whose shapes differ.
+    """
+    check_shapes(_shapes(source), _shapes(target), place=place)
+    for name, tensor in source.items():
+        target[name].copy_(tensor)
+
+
+def check_shapes(
+    found: Mapping[str, tuple[int, ...]], model: Mapping[str, tuple[int, ...]], *, place: Path
+) -> None:
+    """Raises CheckpointError that names a tensor which only one side has or whose shapes differ."""
+    remedy = "use the recipe that the checkpoint was trained with, or start a new run"
+    for name in [*model, *found]:
+        if name not in found or name not in model:
+            problem = f"{name} is in the {'checkpoint' if name in found else 'model'} only"
+            raise CheckpointError(problem, place=place, remedy=remedy)
+        if found[name] != model[name]:
+            problem = f"{name} is {found[name]} in the checkpoint and {model[name]} in the model"
+            raise CheckpointError(problem, place=place, remedy=remedy)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _ranked(states: Mapping[Path, TrainState], by: Literal["dev_loss", "bleu"]) -> list[Path]:
+    """Those that were measured, best first, the earlier of two equals first.
+
+    A BLEU of 0 does not count: early on all have it, and the first of them is the worst.
+    """
+    sign = 1 if by == "dev_loss" else -1
+    values = {path: getattr(state, by) for path, state in states.items()}
+    measured = [path for path, value in values.items() if value or (value == 0 and sign > 0)]
+    return sorted(measured, key=lambda path: (sign * values[path], _step(path)))
+
+
+def _step(path: Path) -> int:
+    return step_number(path.name)
+
+
+def _tensor_file(path: Path, group: str) -> Path:
+    return path / f"{group}.safetensors"

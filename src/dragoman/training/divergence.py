@@ -1,0 +1,195 @@
+"""When training has left the range in which it makes sense, and what to change then.
+
+The loss is judged by its trend, never by one batch: the median of 40 updates against the lowest
+such median so far. It has diverged when the last median stands `far` above the lowest, or when the
+last three, of 120 updates together, all stand 0.4 times as far above it. Far is the largest of:
+
+- five standard deviations of the difference of two such medians, told from the noise between
+  batches, that is from what neighbours differ by (this is never less);
+- a third of the way back to the loss of a model that knows nothing, the logarithm of the number
+  of target pieces;
+- a tenth of that loss, for a model that has hardly learnt.
+
+A run may diverge before it has a first median. Then its first loss stands for one, with the noise
+of a single batch; and the dev loss, which has no such noise, confirms it: both half as far above
+what they were. When the dev loss alone rises, that is overfitting or another kind of text.
+
+A learning rate that is raised again lifts the loss of a trained model for a while: the demo's own
+peak rate, 30 times a usual one of fine-tuning, by a twentieth of the way back. Targets of other
+sources take it a sixth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10 5`,
+marian-dev, src/training/scheduler.h) compares a fast moving average of 10 updates with a slow one
+of 1000 by five standard deviations of the losses, and only after 1000 updates. That is later than
+a fine-tuning may be long, and a mean lets one wild batch speak for ten: hence medians. The lowest
+median replaces the slow average, which follows a loss that rises slowly.
+
+Gradients and losses that are NaN or infinite are not part of the trend: those updates change no
+weight, and the loop judges them by themselves (in fp16 by the loss scale).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from dragoman.base.errors import DivergenceError
+from dragoman.training.durable import step_number
+
+WINDOW: Final = 40
+"""Updates whose median is judged."""
+_WINDOWS: Final = 3
+_LASTING: Final = 0.4
+"""So many medians in a row, by so much of what is far, are enough, too."""
+DEVIATIONS: Final = 5.0
+"""How often the difference that chance makes; Marian's default."""
+WAY_BACK: Final = 1 / 3
+"""From the lowest median to the loss of a model that knows nothing."""
+LEAST_RISE: Final = 0.1
+"""Part of the loss of a model that knows nothing."""
+_OF_TWO_MEDIANS: Final = math.sqrt(2 * math.pi / (2 * WINDOW))
+"""The standard deviation of the difference of two medians of 40 draws, over that of a draw."""
+_OF_NEIGHBOURS: Final = 1.048
+"""A normal distribution's standard deviation over the median distance of two draws from it."""
+
+
+class Problem(NamedTuple):
+    """What is wrong, in words, and the step at whose end it began."""
+
+    text: str
+    since: int
+
+
+class LossTrend(BaseModel):
+    """The training losses so far, as far as the judgement needs them; a part of checkpoints.
+
+    recent: of the last 120 updates with a finite loss, in nats per target token, with label
+        smoothing. steps: the training steps at whose ends they were measured.
+    first: the loss of the first update. lowest: the lowest median of 40 so far, the last of them
+        at lowest_step; None before there are 40. noise: the standard deviation between batches
+        there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recent: tuple[float, ...] = ()
+    steps: tuple[int, ...] = ()
+    first: float | None = None
+    lowest: float | None = None
+    lowest_step: int = 0
+    noise: float = 0.0
+
+    @property
+    def median(self) -> float:
+        """The median loss of the last 40 updates, or fewer."""
+        return statistics.median(self.recent[-WINDOW:])
+
+    def after(self, loss: float, *, step: int) -> Self:
+        """The trend with one more update, the one that ended at `step`."""
+        if not math.isfinite(loss):
+            return self
+        kept = _WINDOWS * WINDOW
+        recent, steps = (*self.recent, loss)[-kept:], (*self.steps, step)[-kept:]
+        update: dict[str, object] = {"recent": recent, "steps": steps}
+        if self.first is None:
+            update["first"] = loss
+        if len(recent) >= WINDOW:
+            last = recent[-WINDOW:]
+            median = statistics.median(last)
+            if self.lowest is None or median < self.lowest:
+                update |= {"lowest": median, "lowest_step": step, "noise": _noise(last)}
+        return self.model_copy(update=update)
+
+    def problem(self, after: LossTrend, *, untrained_loss: float) -> Problem | None:
+        """What is wrong with the trend `after` one more update; None if nothing is.
+
+        untrained_loss: of a model that knows nothing, nats per target token.
+        """
+        if self.first is None or len(after.recent) < WINDOW:
+            return None
+        if self.lowest is None:
+            known, at = self.first, self.steps[0]
+            by_chance = _noise(after.recent)
+        else:
+            known, at = self.lowest, self.lowest_step
+            by_chance = self.noise * _OF_TWO_MEDIANS
+        far = _far(known, untrained_loss)
+        for num_windows, rise in ((1, far), (_WINDOWS, _LASTING * far)):
+            limit = known + max(DEVIATIONS * by_chance, rise)
+            judged = after.recent[-num_windows * WINDOW :]
+            windows = [judged[n : n + WINDOW] for n in range(0, len(judged), WINDOW)]
+            if len(judged) == num_windows * WINDOW and all(
+                statistics.median(window) > limit for window in windows
+            ):
+                steps = after.steps[-len(judged) :]
+                since = steps[_turn([loss > limit for loss in judged])]
+                text = (
+                    f"the training loss is {after.median:.3f} (median of {WINDOW} updates), was "
+                    f"{known:.3f} at step {at} and is above {limit:.3f} since step {since}"
+                )
+                return Problem(text, since)
+        return None
+
+    def dev_problem(
+        self, dev_loss: float, *, best: float, best_step: int, untrained_loss: float
+    ) -> Problem | None:
+        """What is wrong when the dev loss is this and was `best`; None if nothing is."""
+        if self.first is None or dev_loss <= best + _far(best, untrained_loss) / 2:
+            return None
+        if self.median <= self.first + _far(self.first, untrained_loss) / 2:
+            return None
+        text = (
+            f"the dev loss is {dev_loss:.3f}, was {best:.3f} at step {best_step} and is above that "
+            f"since step {best_step + 1}; the training loss is {self.median:.3f} (median of "
+            f"{WINDOW} updates), was {self.first:.3f} at first"
+        )
+        return Problem(text, best_step + 1)
+
+
+def _far(known_loss: float, untrained_loss: float) -> float:
+    return max(WAY_BACK * (untrained_loss - known_loss), LEAST_RISE * untrained_loss)
+
+
+def not_finite(what: str, loss: float, step: int) -> Problem:
+    """The problem of numbers that are NaN or infinite; what: which of them.
+
+    loss: of the update that ended at `step`, or the last one that was finite.
+    """
+    return Problem(f"{what} since step {step}, with a training loss of {loss:.3f}", step)
+
+
+def diverged(problem: Problem, *, step: int, checkpoints: Iterable[Path]) -> DivergenceError:
+    """The error that ends the run.
+
+    checkpoints: those of the run, oldest first. The one to go back to is the newest that was
+    written before the problem began.
+    """
+    good = [path for path in checkpoints if step_number(path.name) < problem.since]
+    where = str(good[-1]) if good else "none was written"
+    return DivergenceError(
+        f"training diverged: {problem.text}",
+        place=f"step {step}",
+        remedy="lower schedule.peak_learning_rate (for noam schedule.noam_scale), lengthen "
+        "schedule.warmup_steps or set optimizer.clip_norm = 1.0, look at the text if the rate is "
+        f"low already, and start a new run; the last good checkpoint: {where}",
+    )
+
+
+def _noise(losses: Sequence[float]) -> float:
+    """The standard deviation between batches, whatever the trend."""
+    return _OF_NEIGHBOURS * statistics.median(abs(two - one) for one, two in pairwise(losses))
+
+
+def _turn(above: Sequence[bool]) -> int:
+    """Where losses went above the limit: most before it are below, most from it on above."""
+    before, best, turn = 0, sum(above), 0
+    for number, is_above in enumerate(above, start=1):
+        before += 1 if not is_above else -1
+        agreeing = before + sum(above)
+        if agreeing > best:
+            best, turn = agreeing, number
+    return turn

@@ -1,0 +1,185 @@
+"""What each file of a run is for, how large it is, and how much disk a run will need.
+
+Free of torch: to look at files takes no model.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from dragoman.base.errors import CheckpointError
+from dragoman.training.config import CheckpointConfig, TrainConfig
+
+Part = Literal["weights", "optimizer", "state", "vocabulary", "text", "record"]
+
+_EVENT_BYTES: Final = 900
+"""A TrainInterval as a line of JSON; it outweighs all other events."""
+_TENSORBOARD_BYTES: Final = 600
+"""The same for TensorBoard."""
+
+
+class _Purpose(NamedTuple):
+    pattern: str
+    part: Part
+    purpose: str
+
+
+_PURPOSES: Final = tuple(
+    _Purpose(*row)
+    for row in (
+        ("*model.safetensors", "weights", "the weights, fp32, by parameter name"),
+        ("*ema.safetensors", "weights", "moving average of the weights: what translates best"),
+        ("*optimizer.safetensors", "optimizer", "Adam's two moments of each weight: to go on"),
+        ("*strategy.safetensors", "state", "what the strategy of several ranks remembers"),
+        ("*replica.safetensors", "state", "what it remembers on one rank alone"),
+        ("*/state.json", "state", "step, best scores, patience, loss scale: to go on exactly"),
+        ("*digests.json", "state", "size and SHA-256 of the other files: to notice damage"),
+        ("*provenance.json", "state", "which checkpoints these weights are the mean of"),
+        ("*source.model", "vocabulary", "subword model of the source language"),
+        ("*target.model", "vocabulary", "subword model of the target language"),
+        ("*recipe.toml", "record", "the resolved recipe: every setting of the run"),
+        ("*corpus.json", "record", "where the shards lie, and their digest"),
+        ("*manifest.json", "record", "what the shards were made of: sources, counts, digests"),
+        ("*origin.json", "record", "the model that the run's first weights came from"),
+        ("*environment.json", "record", "versions and hardware of the last start"),
+        ("*session.*", "record", "who trains the run now, or how the last training ended"),
+        ("*hosts.json", "record", "the hosts it was last trained on: what resume reads"),
+        ("*rank-*.jsonl", "record", "what happened, one event a line"),
+        ("*prepare.jsonl", "record", "what happened while the corpus was prepared"),
+        ("*tfevents*", "record", "the same for TensorBoard"),
+        ("*logs/*", "record", "what the worker processes printed"),
+        ("*samples/*", "record", "translations made by the run"),
+        ("*report/report.html", "record", "answers about the run, as a page: dragoman report"),
+        ("*report/report.md", "record", "the same as text"),
+        ("*report/report.json", "record", "the same for programs"),
+        ("*_ids.npy", "text", "subword ids of one side, end to end"),
+        ("*_offsets.npy", "text", "where each sentence begins"),
+        ("*_lengths.npy", "text", "how long each sentence is"),
+        ("*/source.txt", "text", "normalised source text"),
+        ("*/target.txt", "text", "normalised reference text"),
+        ("*rejected/*", "record", "pairs that were dropped, by which filter and why"),
+        ("*.draft/*", "state", "half-written by a killed process; removed at the next start"),
+        ("*.older/*", "state", "replaced as a process was killed; removed at the next start"),
+        ("*.doomed/*", "state", "half-removed by a killed process; removed at the next start"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryEntry:
+    """One file; its path is relative to the directory that was looked at."""
+
+    path: Path
+    part: Part
+    purpose: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Every file of a directory."""
+
+    root: Path
+    entries: tuple[InventoryEntry, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+    def bytes_by_part(self) -> dict[Part, int]:
+        """The same by what the files hold; parts without a file are left out."""
+        sizes: dict[Part, int] = {}
+        for entry in self.entries:
+            sizes[entry.part] = sizes.get(entry.part, 0) + entry.size_bytes
+        return sizes
+
+    def inference_bytes(self) -> int:
+        """What translating takes: one set of weights and the vocabularies.
+
+        That of the newest checkpoint, or of its moving average; 0 without a checkpoint.
+        """
+        weights = [entry for entry in self.entries if entry.part == "weights"]
+        if not weights:
+            return 0
+        newest = max(entry.path.parent for entry in weights)
+        by_name = {e.path.name: e.size_bytes for e in weights if e.path.parent == newest}
+        chosen = by_name.get("ema.safetensors", by_name.get("model.safetensors", 0))
+        return chosen + self.bytes_by_part().get("vocabulary", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskForecast:
+    """Bytes that a run will have on disk at the most.
+
+    num_checkpoints: those that are kept, and the one being written beside them.
+    """
+
+    checkpoint_bytes: int
+    num_checkpoints: int
+    record_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """All together."""
+        return self.checkpoint_bytes * self.num_checkpoints + self.record_bytes
+
+
+def take_inventory(root: Path) -> Inventory:
+    """Every file of a run, a checkpoint or prepared shards, in the order of their paths.
+
+    The run may be training meanwhile. Raises CheckpointError if there is no such directory.
+    """
+    if not root.is_dir():
+        raise CheckpointError(
+            "no such directory", place=root, remedy="name a run, a checkpoint or prepared shards"
+        )
+    paths = sorted(Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    entries = (_entry(root, path) for path in paths)
+    return Inventory(root, tuple(entry for entry in entries if entry is not None))
+
+
+def forecast_disk(
+    num_parameters: int,
+    *,
+    train: TrainConfig,
+    checkpoint: CheckpointConfig,
+    world_size: int = 1,
+    strategy_tensors: int = 0,
+) -> DiskForecast:
+    """The most disk that a run takes under its keep policy, by arithmetic alone.
+
+    A checkpoint is the weights, two moments of each and perhaps their moving average, in fp32.
+    The best by dev loss and the best by BLEU may be different ones.
+    strategy_tensors: what ranks save beside these, in tensors as large as the weights.
+    """
+    tensors = 3 + (train.ema_decay > 0) + strategy_tensors
+    intervals = train.max_steps // train.log_every_steps + 1
+    return DiskForecast(
+        checkpoint_bytes=num_parameters * 4 * tensors,
+        num_checkpoints=checkpoint.keep_last + 2 * checkpoint.keep_best + 1,
+        record_bytes=intervals * (world_size * _EVENT_BYTES + _TENSORBOARD_BYTES),
+    )
+
+
+def _entry(root: Path, path: Path) -> InventoryEntry | None:
+    """None if the file has gone meanwhile, as old checkpoints do, or is a link to nowhere."""
+    try:
+        size_bytes = path.stat().st_size
+    except OSError:
+        return None
+    relative = path.relative_to(root)
+    # With the root's own name, so that patterns see the files of a checkpoint in their place.
+    part, purpose = _purpose(f"{root.resolve().name}/{relative}")
+    return InventoryEntry(relative, part, purpose, size_bytes)
+
+
+def _purpose(path: str) -> tuple[Part, str]:
+    for known in reversed(_PURPOSES):
+        if fnmatch(path, known.pattern):
+            return known.part, known.purpose
+    return "record", "not written by dragoman"

@@ -1,0 +1,79 @@
+"""What the matrix products of one device reach, beside which useful FLOPs are judged."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from typing import Final
+
+import torch
+
+from dragoman.model.products import project
+from dragoman.telemetry.events import Alert, DeviceMeasured
+from dragoman.training.config import Precision
+
+_DTYPES: Final[dict[Precision, torch.dtype]] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+_SIZES: Final = {"cuda": 8192, "cpu": 1024}
+"""Square matrices that fill the device and are made in an instant."""
+_TRIES: Final = 7
+_ENOUGH_S: Final = 1.0
+"""A type without instructions on the device (fp16 on most CPUs) is not tried again and again."""
+_CLEARLY_SLOWER: Final = 1.25
+"""fp32 against half precision: less may be noise."""
+
+
+def measure_device(device: torch.device, precision: Precision) -> DeviceMeasured:
+    """Multiply matrices for some tenths of a second in the precision of training.
+
+    Where several ranks share a host, each calls this at the same time and finds its own part.
+    """
+    size = _SIZES.get(device.type, _SIZES["cpu"])
+    matrix = torch.randn(size, size, device=device, dtype=_DTYPES[precision])
+    _product_s(matrix)  # loads the library
+    seconds: list[float] = []
+    while len(seconds) < _TRIES and sum(seconds) < _ENOUGH_S:
+        seconds.append(_product_s(matrix))
+    return DeviceMeasured(
+        device=str(device),
+        matrix_flop_per_s=2.0 * size**3 / statistics.median(seconds),
+        alone_tokens_per_s=None,
+        method=f"products of {size} x {size} matrices in {precision}, before the first step",
+    )
+
+
+def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | None:
+    """What to say where a product takes longer in half precision than it would in fp32.
+
+    A processor without instructions for bf16 (AVX2 alone) computes it a number at a time: an EPYC
+    of 2021 takes up to 15 times as long as in fp32, and nothing else tells why a training crawls.
+    """
+    if precision == "fp32":
+        return None
+    fp32 = measure_device(torch.device(measured.device), "fp32").matrix_flop_per_s
+    times = fp32 / measured.matrix_flop_per_s
+    if times < _CLEARLY_SLOWER:
+        return None
+    return Alert(
+        severity="warning",
+        cause=f"on {socket.gethostname()} products of matrices take {times:.1f} times as long in "
+        f"{precision} as in fp32",
+        remedy="train in fp32: --set train.precision=fp32",
+    )
+
+
+def _product_s(matrix: torch.Tensor) -> float:
+    _wait(matrix.device)
+    began = time.perf_counter()
+    project(matrix, matrix)
+    _wait(matrix.device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,166 @@
+"""Everything an update changes, as named tensors: into a checkpoint and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import file_sha256
+from dragoman.distributed.world import World
+from dragoman.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    TensorGroups,
+    TrainState,
+    check_trained_with,
+    copy_named,
+)
+from dragoman.training.durable import DIGESTS_FILE
+from dragoman.training.step import TrainStep
+
+
+def snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGroups]:
+    """What rank 0 saves: the state with the loss scale in it; the tensors by group.
+
+    Tensors are not copied: write them before the next update.
+    """
+    names = [name for name, _ in step.model.named_parameters()]
+    state, own = own_snapshot(state, step)
+    shared = {
+        "model": dict(zip(names, step.sync.weights(), strict=True)),
+        "ema": {} if step.ema is None else step.ema.weights(),
+        "optimizer": _optimizer_tensors(step),
+        "strategy": step.sync.shared_state(),
+    }
+    return state, {**shared, **own}
+
+
+def own_snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGroups]:
+    """What each other rank saves: what is not the same on all."""
+    scale = None if step.scaler is None else step.scaler.state_dict()
+    groups = {"replica": step.sync.own_state()}
+    if step.sync.own_optimizer:
+        groups["optimizer"] = _optimizer_tensors(step)
+    return state.model_copy(update={"loss_scaler": scale}), groups
+
+
+def agreed_checkpoint(
+    store: CheckpointStore, world: World, warn: Callable[[CheckpointError], None]
+) -> Checkpoint | None:
+    """The newest checkpoint that every rank finds intact where it is, with the same content.
+
+    Every rank calls it, and all get the same: machines may have other checkpoints.
+    warn: called with the damage of those that this rank passes over.
+    Returns None if there is no checkpoint, or only that of step 0: the weights of another model,
+    which the run began with. Raises CheckpointError if ranks have none in common.
+    """
+    newest = store.latest_valid(warn)
+    steps = world.gather_json(-1 if newest is None else newest.state.step)
+    if max(steps) < 0:
+        return None
+    oldest = max(min(steps), 0)
+    common = newest if min(steps) == max(steps) else store.intact(oldest)
+    digests = world.gather_json("" if common is None else file_sha256(common.path / DIGESTS_FILE))
+    if common is None or len(set(digests)) > 1:
+        differs = (digest != digests[0] for digest in digests)
+        other = next((rank for rank, does in enumerate(differs) if does), steps.index(min(steps)))
+        raise CheckpointError(
+            f"rank {other} does not find the checkpoint of step {max(steps)} that others have",
+            place=store.directory,
+            remedy="delete the run's checkpoints on its machine, and start again",
+        )
+    return common if common.state.step else None
+
+
+def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> TrainState:
+    """Load a checkpoint of the store, on any number of ranks; every rank calls it.
+
+    Ranks that remember something of their own get it back where all of them are the ones that
+    wrote it, on hosts of as many ranks; else each goes on from what all share, with the optimizer
+    of rank 0.
+    Raises CheckpointError.
+    """
+    check_trained_with(checkpoint.file("model"), store.trained_with)
+    restore(checkpoint, step, own=_own(store, checkpoint, step))
+    return checkpoint.state.model_copy(update={"world_size": step.world.world_size})
+
+
+def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:
+    """Put model, optimizer, averages, loss scale and strategy where the checkpoint has them.
+
+    own: of this rank; None if it has nothing of its own, or where the ranks are others.
+    Raises CheckpointError if the checkpoint is of another model or of other settings.
+    """
+    path = checkpoint.path
+    weights = dict(step.model.named_parameters())
+    copy_named(checkpoint.tensors("model"), weights, place=path)
+    if step.ema is not None:
+        copy_named(_group(checkpoint, "ema"), step.ema.weights(), place=path)
+    nearest = own if own is not None and step.sync.own_optimizer else checkpoint
+    _restore_optimizer(_group(nearest, "optimizer"), weights, step.optimizer, place=nearest.path)
+    if step.scaler is not None:
+        if nearest.state.loss_scaler is None:
+            raise _other_settings(path, "no loss scale")
+        step.scaler.load_state_dict(nearest.state.loss_scaler)
+    shared = checkpoint.tensors("strategy") if checkpoint.has("strategy") else {}
+    own_state = None if own is None else own.tensors("replica")
+    step.sync.load_state(shared, own_state, step=checkpoint.state.step)
+
+
+def _own(store: CheckpointStore, checkpoint: Checkpoint, step: TrainStep) -> Checkpoint | None:
+    """This rank's part of the checkpoint, unless a rank lacks its own."""
+    if not checkpoint.has("replica"):
+        return None
+    own = store.of_rank(step.world.rank).intact(checkpoint.state.step)
+    found = (
+        own is not None
+        and checkpoint.state.world_size == step.world.world_size
+        and step.sync.wrote(own.tensors("replica"))
+    )
+    return own if all(step.world.gather_json(found)) else None
+
+
+def _optimizer_tensors(step: TrainStep) -> dict[str, Tensor]:
+    return {
+        f"{name}/{kind}": tensor
+        for name, weight in step.model.named_parameters()
+        for kind, tensor in step.optimizer.state[weight].items()
+    }
+
+
+def _restore_optimizer(
+    tensors: Mapping[str, Tensor],
+    weights: Mapping[str, nn.Parameter],
+    optimizer: torch.optim.Adam,
+    *,
+    place: Path,
+) -> None:
+    for key, tensor in tensors.items():
+        name, kind = key.rsplit("/", 1)
+        weight = weights.get(name)
+        if weight is None or tensor.shape not in ((), weight.shape):
+            raise CheckpointError(
+                f"the optimizer's state {key} does not fit the model",
+                place=place,
+                remedy="use the recipe that the checkpoint was trained with",
+            )
+        # A copy in memory of its own: the file's pages go when the file does.
+        optimizer.state[weight][kind] = tensor.to(weight.device, copy=True)
+
+
+def _group(checkpoint: Checkpoint, group: str) -> dict[str, Tensor]:
+    if not checkpoint.has(group):
+        raise _other_settings(checkpoint.path, f"no {group}.safetensors")
+    return checkpoint.tensors(group)
+
+
+def _other_settings(place: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{what}: it was written with other settings",
+        place=place,
+        remedy="go on with the settings of the run, or start a new one with --fresh",
+    )

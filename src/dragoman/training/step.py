@@ -1,0 +1,132 @@
+"""One update over one global batch: micro-batches -> gradients -> weights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.data.batch import Batch
+from dragoman.data.loader import Update
+from dragoman.distributed.gradient_sync import GradientSync
+from dragoman.distributed.world import World
+from dragoman.model.loss import LossSum
+from dragoman.telemetry.timers import PhaseTimer
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.optimizer import Ema, LossScaler, apply_gradients, gradient_norm
+
+_AUTOCAST_DTYPES: Final = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one update did. Tensors are scalars that are still on the device.
+
+    loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
+    gradient_norm: of the whole gradient before clipping; where ranks train by themselves, of what
+        it would be if the others had this rank's.
+    skipped: 1.0 if a gradient was NaN or infinite and the weights were left alone, else 0.0.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    gradient_norm: Tensor
+    skipped: Tensor
+
+
+class TrainStep:
+    """Makes updates, and holds what they change: model, optimizer, loss scale, averaged weights.
+
+    The gradient is that of the summed token loss over the target tokens of the *global* batch,
+    so any number of ranks and of micro-batches gives the same update.
+    Dropout draws from a generator seeded by (seed, update, micro-batch, rank): a resumed run
+    draws what the uninterrupted one would have drawn.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sync: GradientSync,
+        optimizer: torch.optim.Adam,
+        config: TrainConfig,
+        optimizer_config: OptimizerConfig,
+        world: World,
+        timer: PhaseTimer,
+    ) -> None:
+        self.model = model
+        self.sync = sync
+        self.optimizer = optimizer
+        self.world = world
+        self.timer = timer
+        self.scaler = LossScaler(world.device) if config.precision == "fp16" else None
+        self.ema = (
+            Ema(model, config.ema_decay, live=sync.weights()) if config.ema_decay > 0 else None
+        )
+        self._weights = list(model.parameters())
+        sync.attach(optimizer)
+        self._clip_norm = optimizer_config.clip_norm
+        self._seed = config.seed
+        self._autocast_dtype = _AUTOCAST_DTYPES[config.precision]
+
+    def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
+        """Make one update; a GPU is only given the work, not waited for."""
+        scale = None if self.scaler is None else self.scaler.scale
+        factor = self.sync.loss_factor / update.global_target_tokens
+        scaled = factor if scale is None else factor * scale
+        sums = torch.zeros(2, device=self.world.device)
+        for micro, batch in enumerate(update.micro_batches):
+            seed_dropout(self._seed, update.update_index, micro, self.world.rank)
+            last = micro == len(update.micro_batches) - 1
+            loss = self._accumulate(batch, scaled, last=last)
+            sums += torch.stack([loss.loss.detach(), loss.nll])
+        with self.timer.phase("optimizer"):
+            norm, skipped = self._apply(learning_rate, scale)
+        step = update.update_index + update.steps
+        self.sync.after_update(step, learning_rate=learning_rate)
+        if self.ema is not None:
+            with self.timer.phase("optimizer"):
+                self.ema.update(update.update_index)
+        return StepResult(sums[0], sums[1], norm, skipped)
+
+    def _accumulate(self, batch: Batch, factor: Tensor | float, *, last: bool) -> LossSum:
+        """Add the gradients of `factor` times the loss of one micro-batch to what is there."""
+        with self.sync.micro_step(last=last):  # on leaving, it may wait for the other ranks
+            with self.timer.phase("forward"), self._autocast():
+                loss: LossSum = self.sync.module(batch)
+            with self.timer.phase("backward"):
+                (loss.loss * factor).backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def _apply(self, learning_rate: float, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Turn gradients into weights; returns their norm and whether they were left alone."""
+        norm = gradient_norm(self._weights) * self.sync.rate_factor
+        if scale is not None:
+            norm = norm / scale
+        skipped = apply_gradients(
+            self.optimizer,
+            norm,
+            learning_rate=learning_rate * self.sync.rate_factor,
+            clip_norm=self._clip_norm,
+            loss_scale=scale,
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler is not None:
+            self.scaler.update(skipped)
+        return norm, skipped
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self.world.device.type,
+            self._autocast_dtype,
+            enabled=self._autocast_dtype is not None,
+        )
+
+
+def seed_dropout(seed: int, update: int, micro: int, rank: int) -> None:
+    """Seed PyTorch's generators with a mix of the four that is the same on every machine."""
+    mixed = hashlib.blake2b(f"{seed} {update} {micro} {rank}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(mixed, "little"))

@@ -1,0 +1,97 @@
+"""Real steps of one rank without any network: `python -m dragoman.training.step_rate`.
+
+It prints {"step_s", "flop_per_s"}: the median of the steps, and the model's useful arithmetic
+divided by it. Doctor compares hosts by the one, `plan` computes with the other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Final
+
+import numpy as np
+
+from dragoman.data.batch import make_batch
+from dragoman.data.loader import Update
+from dragoman.distributed.gradient_sync import NoSync
+from dragoman.distributed.world import World, join_world
+from dragoman.model.config import ModelConfig
+from dragoman.model.transformer import Transformer
+from dragoman.telemetry.timers import PhaseTimer
+from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.step import TrainStep
+
+_STEPS: Final = 20
+_LEAST_STEPS: Final = 5
+_WARM_STEPS: Final = 2
+_AT_MOST_S: Final = 10.0
+_FIRST_PIECE: Final = 4
+"""Below it are the special pieces."""
+_FLOP_PER_WEIGHT: Final = 6
+"""For each token and each weight of a matrix: 2 forward, 4 backward."""
+_SMALL: Final = ModelConfig(
+    d_model=256, num_heads=4, d_ffn=1024, encoder_layers=2, decoder_layers=2
+)
+_SIZES: Final = {"cpu": (_SMALL, 8_000, 16), "cuda": (ModelConfig(), 32_000, 128)}
+"""Model, vocabulary and sentence pairs by device: small enough for seconds, no smaller."""
+_LENGTH: Final = 31
+
+
+def measure_steps(world: World) -> dict[str, float]:
+    """Train a new model on random pieces for up to ten seconds."""
+    config, vocab_size, pairs = _SIZES[world.device.type]
+    model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    model = model.to(world.device)
+    optimizer = OptimizerConfig()
+    timer = PhaseTimer(world.device)
+    step = TrainStep(
+        model,
+        sync=NoSync(model),
+        optimizer=make_optimizer(model, optimizer),
+        config=TrainConfig(precision="bf16" if world.device.type == "cuda" else "fp32"),
+        optimizer_config=optimizer,
+        world=world,
+        timer=timer,
+    )
+    update = _update(pairs, vocab_size, world)
+    model.train()
+    started = time.monotonic()
+    for number in range(_WARM_STEPS + _STEPS):
+        if number == _WARM_STEPS:
+            timer.take()
+        if number >= _WARM_STEPS + _LEAST_STEPS and time.monotonic() - started > _AT_MOST_S:
+            break
+        step(update, learning_rate=1e-4)
+        timer.step_done()
+    step_s = timer.take().step_median_s
+    matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    flop = _FLOP_PER_WEIGHT * matrices * update.global_target_tokens
+    return {"step_s": step_s, "flop_per_s": flop / step_s}
+
+
+def _update(pairs: int, vocab_size: int, world: World) -> Update:
+    """Sentences of one length on both sides, so that each matrix sees as many tokens."""
+    pieces = np.random.default_rng(1).integers(_FIRST_PIECE, vocab_size, pairs * _LENGTH)
+    lengths = np.full(pairs, _LENGTH)
+    batch = make_batch(pieces, lengths, pieces, lengths).to(world.device)
+    return Update(
+        update_index=0,
+        epoch=0,
+        micro_batches=[batch],
+        global_target_tokens=batch.num_target_tokens,
+        global_source_tokens=batch.num_source_tokens,
+        global_pairs=pairs,
+        global_cells=batch.num_cells,
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    with join_world() as world:
+        print(json.dumps(measure_steps(world)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,412 @@
+"""The loop and nothing else: update, look, measure, save, until there is a reason to stop.
+
+Every rank runs the same loop and takes the same decisions at the same update; rank 0 alone writes
+checkpoints and what all ranks have measured together.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from dragoman.base.errors import DivergenceError
+from dragoman.data.loader import Update
+from dragoman.distributed.standing import open_board
+from dragoman.telemetry.events import (
+    Alert,
+    CheckpointWritten,
+    EventWriter,
+    MetricScored,
+    RunFinished,
+    SampleTranslation,
+    Validated,
+)
+from dragoman.telemetry.host import hourly_price
+from dragoman.training.checkpoint import CheckpointStore, TrainState
+from dragoman.training.config import TrainConfig
+from dragoman.training.divergence import Problem, diverged, not_finite
+from dragoman.training.guard import Examination, StepGuard
+from dragoman.training.interval import IntervalSums
+from dragoman.training.optimizer import LossScaler, lent
+from dragoman.training.pauses import PauseWatch
+from dragoman.training.snapshot import own_snapshot, snapshot
+from dragoman.training.step import StepResult, TrainStep
+from dragoman.training.stopping import Agreement, GivenUpError, StopSignals, Votes
+
+Reason = Literal["max_steps", "early_stop", "signal"]
+_JUDGED_TOGETHER: Final = 50
+"""Updates after which their losses are fetched from the device and judged, at the latest."""
+
+
+class Validation(Protocol):
+    """What the loop must know of a validation: evaluate.validate.Validation is one."""
+
+    @property
+    def samples(self) -> Sequence[SampleTranslation]:
+        """Sample translations."""
+
+    @property
+    def further_scores(self) -> Sequence[MetricScored]:
+        """Scores of metrics for which `event` has no field."""
+
+    def event(self) -> Validated:
+        """The scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """How training ended. After "signal" the same command goes on where it stopped."""
+
+    reason: Reason
+    state: TrainState
+    wall_s: float
+
+
+def fit(
+    step: TrainStep,
+    updates: Iterator[Update],
+    *,
+    state: TrainState,
+    config: TrainConfig,
+    learning_rate: Callable[[int], float],
+    untrained_loss: float,
+    validate: Callable[[int], Validation],
+    store: CheckpointStore,
+    events: EventWriter,
+) -> FitResult:
+    """Train from `state` to the end; every rank calls it.
+
+    updates: from step number `state.step` on, without end.
+    learning_rate: of a step by its number.
+    untrained_loss: of a model that knows nothing, in nats per target token: the logarithm of the
+        number of target pieces. Divergence is judged by how much of it comes back.
+    validate: measures the model as it is; it is called with the number of updates made so far,
+        with the averaged weights in the model where there are any, and else with those that all
+        ranks share. It may raise GivenUpError, on every rank, where a signal asks to stop; it is
+        called again when training goes on.
+    On SIGTERM and SIGINT the update under way is finished and saved. A second one ends a rank that
+    is alone at once; several ranks are ended by who launched them.
+
+    Raises DivergenceError, MachineError if a checkpoint cannot be written, and what
+    `updates` and `validate` raise.
+    """
+    started = time.monotonic()
+    store.of_rank(step.world.rank).clean()
+    with (
+        StopSignals(alone=step.world.world_size == 1) as signals,
+        PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
+    ):
+        loop = _Loop(
+            step,
+            updates,
+            state,
+            config,
+            learning_rate,
+            untrained_loss,
+            validate,
+            store,
+            events,
+            signals,
+            pauses,
+        )
+        try:
+            reason = loop.run()
+        except DivergenceError as error:
+            alert = Alert(severity="error", cause=error.problem, remedy=error.remedy)
+            events.write(alert, step=loop.state.step)
+            _write_end(events, "diverged", loop.state, started)
+            raise
+    _write_end(events, reason, loop.state, started)
+    return FitResult(reason, loop.state, time.monotonic() - started)
+
+
+@dataclass
+class _Loop:
+    """What `fit` was given, and where it stands."""
+
+    step: TrainStep
+    updates: Iterator[Update]
+    state: TrainState
+    config: TrainConfig
+    learning_rate: Callable[[int], float]
+    untrained_loss: float
+    validate: Callable[[int], Validation]
+    store: CheckpointStore
+    events: EventWriter
+    signals: StopSignals
+    pauses: PauseWatch
+
+    def __post_init__(self) -> None:
+        self.world = self.step.world
+        self.unjudged: list[_Unjudged] = []
+        self.interval = IntervalSums(world=self.world, sync=self.step.sync, timer=self.step.timer)
+        self.agreement = Agreement(self.world)
+        self.guard = StepGuard(
+            self.step.sync,
+            self.config.max_steps,
+            expected_s=self.state.planned_step_s,
+            judges_steps=self.world.is_main,
+            watches_card=self.world.local_rank == 0,
+            price=hourly_price(),
+            rank=self.world.rank,
+            alone=self.world.world_size == 1,
+        )
+        self.examination = Examination(self.world, self.state.link_bytes_per_s)
+        self._asked = False
+        self.pauses.begin(self.state.step)
+        self.saved_at_s = time.monotonic()
+        self.told_step = self.saved_step = self.state.step
+        measured = self.state.dev_loss is not None  # an older checkpoint says no more than that
+        self.validated_step = self.state.step if measured else self.state.validated_step or 0
+
+    def run(self) -> Reason:
+        """Train until there is a reason to stop."""
+        self.step.model.train()
+        if self._validation_is_due() and self.state.dev_loss is None:
+            # Before the first update, or where a signal came in place of the validation.
+            if not self._validate():
+                return "signal"
+            if self.state.step:
+                self._save(self._reason_after_validation())
+        while not self._finished():
+            self._update()
+            if not self.step.sync.settled:
+                if self._log_is_due():
+                    self._tell_interval()
+            elif self._take_stock():
+                return "signal"
+        return "max_steps" if self.state.step >= self.config.max_steps else "early_stop"
+
+    def _take_stock(self) -> bool:
+        """All ranks are here: measure and save what is due; returns whether to stop at once."""
+        agreed = self.agreement.reach(self._votes())
+        if agreed.examine and self.world.world_size > 1:
+            self._examine()
+        validating = self._validation_is_due() and not agreed.stop
+        save_reason = self._save_reason(agreed)
+        if validating or save_reason or self._log_is_due():
+            self._tell_interval()
+        stopping = agreed.stop
+        if validating:
+            stopping = not self._validate()
+            found = "signal" if stopping else self._reason_after_validation()
+            save_reason = found or save_reason
+        self._save(save_reason)
+        return stopping
+
+    def _examine(self) -> None:
+        """All ranks find out why steps are slow."""
+        with self.pauses.outside("measuring"):
+            for event in self.examination.run(self.guard):
+                self.events.write(event, step=self.state.step)
+
+    def _finished(self) -> bool:
+        return self.state.step >= self.config.max_steps or self._lost_patience()
+
+    def _lost_patience(self) -> bool:
+        patience = self.config.patience
+        return 0 < patience <= self.state.validations_without_best
+
+    def _update(self) -> None:
+        started = time.perf_counter()
+        with self.step.timer.phase("data_wait"):
+            update = next(self.updates)
+        fed = time.perf_counter()
+        assert update.update_index == self.state.step
+        last_step = self.state.step + update.steps - 1
+        result = self.step(update, learning_rate=self.learning_rate(last_step))
+        if last_step + 1 >= self.config.max_steps:
+            self.step.sync.finish()
+        self.step.timer.step_done(steps=update.steps)
+        seconds_s = time.perf_counter() - started
+        self.pauses.updated(step=last_step + 1, seconds_s=seconds_s)
+        alert = self.guard.see(
+            step=last_step + 1,
+            steps=update.steps,
+            seconds_s=seconds_s,
+            data_wait_s=fed - started,
+        )
+        if alert is not None:
+            self.events.write(alert, step=last_step + 1)
+        self.interval.add(update, result)
+        self.state = self.state.after_update(update.epoch, steps=update.steps)
+        self.unjudged.append(
+            _Unjudged(self.state.step, result.loss / update.global_target_tokens, result.skipped)
+        )
+        if self.world.device.type == "cpu":  # where looking costs nothing
+            self._check_gradient(update, result)
+        if len(self.unjudged) == _JUDGED_TOGETHER:
+            self._judge_losses()
+
+    def _check_gradient(self, update: Update, result: StepResult) -> None:
+        if self.step.scaler is None and result.skipped.item():
+            own_tokens = sum(batch.num_target_tokens for batch in update.micro_batches)
+            loss = result.loss.item() / max(1, own_tokens)  # of this rank: others may not be here
+            norm = result.gradient_norm.item()
+            self._diverge(not_finite(f"the gradient's norm is {norm}", loss, self.state.step))
+
+    def _judge_losses(self) -> None:
+        """Take the losses of the last updates into the trend; raises DivergenceError.
+
+        Every rank must call it after the same update: losses are summed over them here.
+        """
+        losses = self.world.sum(torch.stack([one.loss for one in self.unjudged]))
+        skipped = torch.stack([one.skipped for one in self.unjudged])
+        steps = [one.step for one in self.unjudged]
+        self.unjudged = []
+        scaler, trend = self.step.scaler, self.state.loss_trend
+        for step, loss, was_skipped in zip(steps, losses.tolist(), skipped.tolist(), strict=True):
+            if scaler is None and (was_skipped or not math.isfinite(loss)):
+                self._diverge(not_finite("a gradient is NaN or infinite", loss, step))
+            after = trend.after(loss, step=step)
+            problem = trend.problem(after, untrained_loss=self.untrained_loss)
+            if problem is not None:
+                self._diverge(problem)
+            trend = after
+        if scaler is not None and scaler.scale.item() < LossScaler.MINIMUM:
+            scale = scaler.scale.item()
+            what = f"gradients overflow even with a loss scale of {scale:g}"
+            since = next((n for n, skips in zip(steps, skipped.tolist(), strict=True) if skips), 0)
+            self._diverge(not_finite(what, trend.recent[-1] if trend.recent else math.nan, since))
+        self.state = self.state.model_copy(update={"loss_trend": trend})
+
+    def _log_is_due(self) -> bool:
+        return _passed(self.config.log_every_steps, self.told_step, self.state.step)
+
+    def _tell_interval(self) -> None:
+        """Write the interval's event; raises DivergenceError if the losses say so."""
+        self.told_step = self.state.step
+        scaler = self.step.scaler
+        event = self.interval.take(
+            learning_rate=self.learning_rate(self.state.step - 1),
+            loss_scale=None if scaler is None else scaler.scale,
+        )
+        self.events.write(event, step=self.state.step)
+        skipped = self.state.skipped_steps + event.skipped_steps
+        self.state = self.state.model_copy(update={"skipped_steps": skipped})
+        if self.unjudged:
+            self._judge_losses()
+
+    def _diverge(self, problem: Problem) -> None:
+        raise diverged(problem, step=self.state.step, checkpoints=self.store.paths())
+
+    def _votes(self) -> Votes:
+        """What this rank wants; the clock of rank 0 counts for all."""
+        every_s = self.store.config.every_minutes * 60
+        save = self.world.is_main and 0 < every_s <= time.monotonic() - self.saved_at_s
+        if save:
+            self.saved_at_s = time.monotonic()
+        asks = self.guard.found is not None and not self._asked
+        self._asked = self.guard.found is not None
+        return Votes(stop=self.signals.received, save=save, examine=asks)
+
+    def _validation_is_due(self) -> bool:
+        step = self.state.step
+        if step == 0:
+            return self.config.validate_at_start
+        due = _passed(self.config.validate_every_steps, self.validated_step, step)
+        return due or step == self.config.max_steps
+
+    def _validate(self) -> bool:
+        """Measure; False if it was given up for a signal, on all ranks alike."""
+        ema, shared = self.step.ema, self.step.sync.weights()
+        try:
+            with (
+                self.pauses.outside("validating"),
+                lent(self.step.model, shared) if ema is None else ema.in_model(),
+            ):
+                validation = self.validate(self.state.step)
+        except GivenUpError:
+            return False
+        self.validated_step = self.state.step
+        event = validation.event()
+        best, best_step = self.state.best_dev_loss, self.state.best_dev_loss_step
+        self.state = self.state.after_validation(
+            dev_loss=event.dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric
+        )
+        if self.world.is_main:
+            self.events.write(event, step=self.state.step)
+            for further in (*validation.further_scores, *validation.samples):
+                self.events.write(further, step=self.state.step)
+        if best is not None:
+            problem = self.state.loss_trend.dev_problem(
+                event.dev_loss,
+                best=best,
+                best_step=best_step or 0,
+                untrained_loss=self.untrained_loss,
+            )
+            if problem is not None:
+                self._diverge(problem)
+        return True
+
+    def _save_reason(self, agreed: Votes) -> str | None:
+        if agreed.stop:
+            return "signal"
+        if self.state.step == self.config.max_steps:
+            return "end"
+        if _passed(self.store.config.every_steps, self.saved_step, self.state.step):
+            return "steps"
+        return "minutes" if agreed.save else None
+
+    def _reason_after_validation(self) -> str | None:
+        if self._lost_patience():
+            return "end"
+        # Rank 0 has the other checkpoints to compare with, and all ranks must save or none.
+        among_best = self.world.is_main and self.store.is_among_best(self.state)
+        return "best" if any(self.world.gather_json(among_best)) else None
+
+    def _save(self, reason: str | None) -> None:
+        """Save where there is a reason to: rank 0 all, the others what is theirs alone."""
+        if reason is None:
+            return
+        self.saved_at_s, self.saved_step = time.monotonic(), self.state.step
+        with self.pauses.outside("saving"):
+            self._write_checkpoint(reason)
+
+    def _write_checkpoint(self, reason: str) -> None:
+        if not self.world.is_main:
+            if self.step.sync.own_optimizer or self.step.sync.own_state():
+                self.store.of_rank(self.world.rank).save(*own_snapshot(self.state, self.step))
+            return
+        saved = self.store.save(*snapshot(self.state, self.step))
+        event = CheckpointWritten(
+            path=str(saved.path),
+            reason=reason,
+            size_bytes=saved.size_bytes,
+            seconds_s=saved.seconds_s,
+        )
+        self.events.write(event, step=self.state.step)
+
+
+class _Unjudged(NamedTuple):
+    """One update whose loss is not looked at yet.
+
+    loss: this rank's part of the mean over the global target tokens; on the device, as is skipped.
+    """
+
+    step: int
+    loss: Tensor
+    skipped: Tensor
+
+
+def _passed(every: int, since: int, step: int) -> bool:
+    """Whether a multiple of `every` lies after step `since` and not after `step`."""
+    return step // every > since // every
+
+
+def _write_end(events: EventWriter, reason: str, state: TrainState, started: float) -> None:
+    event = RunFinished(
+        reason=reason,
+        best_dev_loss=state.best_dev_loss,
+        best_dev_loss_step=state.best_dev_loss_step,
+        best_bleu=state.best_bleu,
+        best_bleu_step=state.best_bleu_step,
+        wall_s=time.monotonic() - started,
+    )
+    events.write(event, step=state.step)

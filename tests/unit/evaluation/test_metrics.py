@@ -1,0 +1,96 @@
+"""Our scores are sacreBLEU's, to the digit that its command line prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from dragoman.base.errors import CorpusError
+from dragoman.evaluation.metrics import METRICS, Score, bleu, chrf
+from real_text import real_lines
+
+
+@pytest.fixture(scope="module")
+def texts() -> tuple[list[str], list[str]]:
+    """Real German captions; the hypotheses lack or double some words."""
+    lines = real_lines("test", "de")[:300]
+    damaged = []
+    for number, line in enumerate(lines):
+        words = line.split()
+        place = number % len(words)
+        damaged.append(" ".join(words[:place] + words[place + 1 :] + words[: number % 3]))
+    return damaged, lines
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_scores_equal_the_sacrebleu_command(
+    texts: tuple[list[str], list[str]], lowercase: bool, tmp_path: Path
+) -> None:
+    hypotheses, references = texts
+    (tmp_path / "hypotheses").write_text("\n".join(hypotheses) + "\n", "utf-8")
+    (tmp_path / "references").write_text("\n".join(references) + "\n", "utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses"]
+    command += ["-m", "bleu", "chrf", "--confidence", "--confidence-n", "200", "-w", "6"]
+    if lowercase:
+        command += ["-lc", "--chrf-lowercase"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    for metric, expected in zip((bleu, chrf), json.loads(printed.stdout), strict=True):
+        score = metric(hypotheses, references, lowercase=lowercase, bootstrap_samples=200)
+        assert score.value == pytest.approx(expected["score"], abs=1e-6)
+        assert score.signature == f"{expected['name']}|{expected['signature']}"
+        assert score.low is not None
+        assert score.high is not None
+        mean, half_width = expected["confidence_mean"], expected["confidence_var"]
+        assert score.low == pytest.approx(mean - half_width, abs=2e-6)
+        assert score.high == pytest.approx(mean + half_width, abs=2e-6)
+        assert score.low < score.value < score.high
+        assert {type(score.value), type(score.low), type(score.high)} == {float}
+        assert ("case:lc" in score.signature) == lowercase
+        assert f"version:{sacrebleu.__version__}" in score.signature
+
+
+def test_scores_equal_the_sacrebleu_library_without_an_interval(
+    texts: tuple[list[str], list[str]],
+) -> None:
+    hypotheses, references = texts
+    score = bleu(hypotheses, references)
+    assert score.value == sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert (score.low, score.high) == (None, None)
+    assert "tok:13a" in score.signature
+    assert "bs:" not in score.signature
+    assert chrf(hypotheses, references).value == (
+        sacrebleu.corpus_chrf(hypotheses, [references]).score
+    )
+
+
+def test_the_ends_of_the_scale() -> None:
+    lines = ["Ein Mann steht auf der Straße .", "Zwei Hunde rennen über die grüne Wiese ."]
+    nothing = ["", ""]
+    for metric in METRICS.values():
+        assert metric(lines, lines).value == pytest.approx(100.0)
+        assert metric(nothing, lines).value == 0.0
+
+
+def test_a_score_prints_its_method() -> None:
+    assert str(Score(26.4, None, None, "BLEU|tok:13a")) == "26.40 BLEU|tok:13a"
+    assert str(Score(26.4, 25.92, 27.01, "BLEU|x")) == "26.40 (25.9 to 27.0) BLEU|x"
+
+
+def test_lines_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(CorpusError, match="2 translations for 1 references"):
+        bleu(["a", "b"], ["a"])
+    with pytest.raises(CorpusError, match="no sentences"):
+        chrf([], [])
+
+
+def test_resamples_without_any_match_still_have_an_interval() -> None:
+    # Two lines, one of them wrong: a quarter of the resamples draws the wrong one twice.
+    score = chrf(["abc", "qqq"], ["abc", "xyz"], bootstrap_samples=100)
+    assert score.low is not None
+    assert score.high is not None
+    assert score.low < score.value < score.high

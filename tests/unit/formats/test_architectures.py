@@ -1,0 +1,276 @@
+"""Every architecture a recipe can describe, beside CTranslate2 and transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from dragoman.base.errors import ConfigError
+from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.shards import EOS
+from dragoman.corpus.subword import Subword
+from dragoman.formats.ctranslate2 import write_ctranslate2
+from dragoman.formats.ctranslate2_engine import CTranslate2Engine
+from dragoman.formats.huggingface import (
+    check_expressible,
+    fill_from_huggingface,
+    make_tokenizer,
+    to_huggingface,
+)
+from dragoman.formats.onnx import translate_with_onnx, write_onnx
+from dragoman.model.config import ModelConfig, SearchConfig, length_limit
+from dragoman.model.search import translate_batch
+from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import Recipe
+from real_text import real_lines
+from trained_model import train_on_real_text
+
+ARCHITECTURES: list[dict[str, Any]] = [
+    {"norm": "pre"},
+    {"norm": "post"},
+    {"norm": "post", "tied_embeddings": "decoder", "attention_bias": False},
+    {"norm": "post", "tied_embeddings": "none", "activation": "gelu"},
+    {"norm": "pre", "activation": "gelu", "attention_bias": False},
+    {"norm": "pre", "activation": "swiglu", "tied_embeddings": "none"},
+]
+SEARCHES = [
+    SearchConfig(beam_size=4),
+    SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2),
+    SearchConfig(beam_size=3, length_penalty="power", length_penalty_alpha=0.8),
+    SearchConfig(beam_size=3, length_penalty="power", length_penalty_alpha=0.0),
+    SearchConfig(beam_size=4, max_length_ratio=0.5, max_length_extra=1),
+]
+
+
+def random_model(vocab_size: int, options: dict[str, Any]) -> Transformer:
+    """Random weights, yet of a kind that ends its sentences now and then."""
+    torch.manual_seed(3)
+    shape = {"d_model": 32, "num_heads": 4, "d_ffn": 48, "encoder_layers": 2, "decoder_layers": 3}
+    config = ModelConfig.model_validate(shape | options)
+    model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        model.embeddings.output_matrix[EOS] *= 1.5
+    return model.eval()
+
+
+@pytest.fixture
+def subword() -> Subword:
+    return train_on_real_text().subword
+
+
+@pytest.fixture
+def sources() -> list[list[int]]:
+    """Some longer than any table of positions that is made at first."""
+    rows = train_on_real_text().sources[:24]
+    return [*rows, [piece for row in rows for piece in row] * 2]
+
+
+@pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
+def test_ctranslate2_finds_what_our_search_finds(
+    options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
+) -> None:
+    model = random_model(subword.vocab_size, options)
+    write_ctranslate2(model, (subword, subword), tmp_path, quantization="float32")
+    engine = CTranslate2Engine(tmp_path, (subword, subword), threads=1, batch_cells=2048)
+    for config in SEARCHES:
+        ours = translate_batch([model], sources[:-1], config, num_hypotheses=config.beam_size)
+        theirs = engine.search(sources[:-1], config, num_hypotheses=config.beam_size)
+        others = 0
+        for own, other in zip(ours, theirs, strict=True):
+            same = [one.ids for one in own] == [one.ids for one in other][: len(own)]
+            others += not same
+            for one, two in zip(own, other, strict=False):
+                assert one.score == pytest.approx(two.score, rel=1e-3 if same else 0.02, abs=1e-3)
+        # Of random weights, rounding may decide which of two candidates a beam drops.
+        assert others <= 1
+    (own,) = translate_batch([model], sources[-1:], SEARCHES[1])
+    (other,) = engine.search(sources[-1:], SEARCHES[1])
+    assert own[0].ids == other[0].ids
+
+
+def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
+    subword: Subword, sources: list[list[int]], tmp_path: Path
+) -> None:
+    """One that goes beyond it is cut where nobody reads its score, and else searched again."""
+    model = random_model(subword.vocab_size, ARCHITECTURES[0])
+    write_ctranslate2(model, (subword, subword), tmp_path, quantization="float32")
+    engine = CTranslate2Engine(tmp_path, (subword, subword), threads=1, batch_cells=2048)
+    search = SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2)
+    ours = [best.ids for best, *_ in translate_batch([model], sources[:-1], search)]
+    limits = [length_limit(len(source), search) for source in sources[:-1]]
+    reached = [len(ids) == limit < max(limits) for ids, limit in zip(ours, limits, strict=True)]
+    assert any(reached)
+    for scored in (True, False):
+        found = engine.submit(sources[:-1], search, scored=scored)()
+        assert [best.ids for best, *_ in found] == ours
+        assert {best.score < 0 for best, *_ in found} == {scored}
+
+
+@pytest.mark.parametrize("penalty", ["gnmt", "power"])
+def test_neighbours_do_not_change_what_a_row_is_translated_to(
+    tmp_path: Path, penalty: Literal["gnmt", "power"]
+) -> None:
+    """Nor where its search went beyond its own length limit, and its best hypothesis did not."""
+    trained = train_on_real_text()
+    subwords = (trained.subword, trained.subword)
+    write_ctranslate2(trained.model, subwords, tmp_path, quantization="float32")
+    engine = CTranslate2Engine(tmp_path, subwords, threads=1, batch_cells=20_000)
+    search = SearchConfig(
+        beam_size=8,
+        length_penalty=penalty,
+        length_penalty_alpha=0.0,
+        max_length_ratio=0.4,
+        max_length_extra=1,
+    )
+    sources = trained.sources[:200]
+    together = [best.ids for best, *_ in engine.search(sources, search)]
+    alone = [engine.search([source], search)[0][0].ids for source in sources]
+    assert sum(a != b for a, b in zip(together, alone, strict=True)) <= 1  # as below
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_ctranslate2_ranks_by_gnmt_as_our_search_does(tmp_path: Path, alpha: float) -> None:
+    """What CTranslate2 drops on its own, knowing another penalty, is none of what we return."""
+    beam_size = 4
+    trained = train_on_real_text()
+    subwords = (trained.subword, trained.subword)
+    write_ctranslate2(trained.model, subwords, tmp_path, quantization="float32")
+    engine = CTranslate2Engine(tmp_path, subwords, threads=1, batch_cells=8192)
+    config = SearchConfig(beam_size=beam_size, length_penalty_alpha=alpha)
+    sources = trained.sources[:100]
+    for num_hypotheses in (1, beam_size - 1, beam_size):
+        ours = translate_batch([trained.model], sources, config, num_hypotheses=num_hypotheses)
+        theirs = engine.search(sources, config, num_hypotheses=num_hypotheses)
+        others = 0
+        for own, other in zip(ours, theirs, strict=True):
+            if [one.ids for one in own] != [one.ids for one in other]:
+                others += 1
+                continue
+            scores = [one.score for one in other]
+            assert [one.score for one in own] == pytest.approx(scores, rel=1e-3, abs=5e-3)
+        assert others <= 1  # rounding may decide between two
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *ARCHITECTURES[:2],
+        *(pytest.param(options, marks=pytest.mark.slow) for options in ARCHITECTURES[2:-1]),
+        ARCHITECTURES[-1],
+    ],
+    ids=str,
+)
+def test_onnx_finds_what_our_search_finds(
+    options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
+) -> None:
+    model = random_model(subword.vocab_size, options)
+    write_onnx(model, tmp_path, metadata={})
+    search = SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2)
+    ours = [best.ids for best, *_ in translate_batch([model], sources, search)]
+    assert translate_with_onnx(tmp_path, sources, search) == ours
+
+
+@pytest.mark.parametrize("options", ARCHITECTURES[:-1], ids=str)
+def test_transformers_finds_what_our_search_finds(
+    options: dict[str, Any], subword: Subword, sources: list[list[int]]
+) -> None:
+    model = random_model(subword.vocab_size, options)
+    theirs = to_huggingface(model)
+    config = SearchConfig(beam_size=4, length_penalty="power", length_penalty_alpha=0.6)
+    for source in sources[:8]:
+        ((own,),) = translate_batch([model], [source], config)
+        ids = torch.tensor([[*source, EOS]])
+        limit = int(len(source) * config.max_length_ratio) + config.max_length_extra
+        (found,) = theirs.generate(
+            ids, attention_mask=torch.ones_like(ids), num_beams=4, length_penalty=0.6,
+            early_stopping=True, do_sample=False, max_new_tokens=limit,
+        ).tolist()  # fmt: skip
+        found = found[1:]
+        assert own.ids == (found[: found.index(EOS)] if EOS in found else found)
+
+
+@pytest.mark.parametrize(
+    "options", [*ARCHITECTURES[:-1], {"norm": "post", "attention_bias": False}], ids=str
+)
+def test_what_transformers_has_written_is_our_model_again(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    model = random_model(60, options)
+    to_huggingface(model).save_pretrained(tmp_path)
+    again = Transformer(model.config, source_vocab_size=60, target_vocab_size=60)
+    fill_from_huggingface(tmp_path / "model.safetensors", again)
+    weights = dict(again.named_parameters())
+    for name, weight in model.named_parameters():
+        assert torch.equal(weights[name], weight), name
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"activation": "swiglu"}, "model.activation"),
+        ({"norm": "pre", "tied_embeddings": "decoder"}, "model.tied_embeddings"),
+    ],
+)
+def test_what_transformers_cannot_express_is_named(options: dict[str, Any], place: str) -> None:
+    recipe = recipe_of(ModelConfig.model_validate(options), joint=True)
+    with pytest.raises(ConfigError, match=place):
+        check_expressible(recipe)
+
+
+def test_two_vocabularies_are_refused_for_transformers() -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.subword\.joint"):
+        check_expressible(recipe_of(ModelConfig(norm="post", tied_embeddings="none"), joint=False))
+
+
+def recipe_of(model: ModelConfig, *, joint: bool) -> Recipe:
+    corpus = CorpusConfig(
+        train=(TextFiles(source="a", target="b"),),
+        valid_pairs=1,
+        subword=SubwordConfig(joint=joint),
+    )
+    return Recipe(name="x", corpus=corpus, model=model)
+
+
+HOSTILE = [
+    "Zwei  Männer\tstehen.",
+    "naïve café — “quoted” …",
+    "e\u0301 decomposed",
+    "\ufeffbom and\u00a0no-break",
+    "emoji 👩‍👩‍👧 and 漢字 end",
+    "</s> <s> <unk> <pad> typed",
+    "a<s>b</s>c <unk><pad>",
+    "שלום עולם",
+    "\u2581 lower block \u2581\u2581x",
+    "UPPER lower ŒUVRE İ",
+    "",
+    "   ",
+    "a" * 300,
+    "\x0bcontrol\x0c characters\x1f at an end \x85",
+]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("signs", ["", "<", "< / >"])
+def test_the_tokenizer_gives_our_ids(kind: Any, lowercase: bool, signs: str) -> None:
+    from sentencepiece import SentencePieceProcessor
+
+    from dragoman.corpus.subword import train_subword
+
+    text = normalize("\n".join(real_lines("valid", "de")), lowercase=lowercase)
+    lines = [*text.split("\n"), *[signs] * 20]  # of the names of special pieces
+    config = SubwordConfig(vocab_size=600, kind=kind)
+    own = Subword(SentencePieceProcessor(model_proto=train_subword([lines], config)))
+    tokenizer = make_tokenizer(own.scored_pieces(), kind=kind, lowercase=lowercase)
+    for line in [*lines[:400], *HOSTILE]:
+        (expected,) = own.encode([normalize(line, lowercase=lowercase)])
+        assert tokenizer.encode(line).ids == [*expected, EOS], line
+    rows = own.encode(lines[:50])
+    assert [tokenizer.decode(row) for row in rows] == own.decode(rows)

@@ -1,0 +1,393 @@
+"""Exports of a real run: read back, checked against our search, and noticed when damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickletools
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.cli import main
+from dragoman.corpus.manifest import Manifest
+from dragoman.distributed.world import World, join_world
+from dragoman.formats import ctranslate2_engine
+from dragoman.formats.bundle import Bundle, Kind
+from dragoman.formats.ctranslate2_engine import CTranslate2Engine
+from dragoman.formats.export import Exported, Request, check_equal, check_near, compare, export
+from dragoman.formats.huggingface import translate_with_huggingface
+from dragoman.formats.load import load_translation_model
+from dragoman.inference.translation import TranslationModel
+from dragoman.model.config import SearchConfig, power_search
+from dragoman.model.search import Hypothesis
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.serve.translator import translator_of
+from dragoman.training.durable import verify
+from real_text import real_lines
+from small_run import small_run
+
+LINES = ["A man in a red shirt.", "Two dogs run through the snow.", "", "A woman is singing."]
+
+
+@pytest.fixture
+def run() -> RunDirectory:
+    return small_run()
+
+
+def exported(run: RunDirectory, to: Kind, output: Path, **options: object) -> Exported:
+    with join_world() as world:
+        return export(run, Request(to=to, output=output, **options), world)  # type: ignore[arg-type]
+
+
+def ours(run: RunDirectory, world: World) -> list[str]:
+    model = TranslationModel.load(run, ["best"], world)
+    return model.translate(LINES, run.recipe().search)
+
+
+@pytest.fixture
+def bundle(run: RunDirectory, tmp_path: Path) -> Path:
+    return exported(run, "bundle", tmp_path / "bundle").path
+
+
+@pytest.fixture
+def for_ctranslate2(run: RunDirectory, tmp_path: Path) -> Path:
+    return exported(run, "ctranslate2", tmp_path / "ct2").path
+
+
+@pytest.fixture
+def every_kind(
+    run: RunDirectory, tmp_path: Path, bundle: Path, for_ctranslate2: Path
+) -> list[Path]:
+    others: list[Kind] = ["huggingface", "onnx"]
+    return [
+        bundle,
+        for_ctranslate2,
+        *(exported(run, kind, tmp_path / kind).path for kind in others),
+    ]
+
+
+def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Path) -> None:
+    with join_world() as world:
+        expected = ours(run, world)
+        path = exported(run, "bundle", tmp_path / "bundle").path
+        loaded = load_translation_model(path, ["best"], world)
+        assert loaded.translate(LINES, run.recipe().search) == expected
+        done = exported(run, "ctranslate2", tmp_path / "ct2")
+        assert done.verified.sentences == 100
+        assert done.verified.identical >= 97
+        translator = translator_of(Bundle.open(done.path), threads=1)
+        found = translator.translate(LINES, run.recipe().search, text_format="line")
+        assert [best.text for best, *_ in found] == expected
+        one_by_one = translator_of(Bundle.open(done.path), threads=1, batch_cells=1)
+        again = one_by_one.translate(LINES, run.recipe().search, text_format="line")
+        assert [best.text for best, *_ in again] == expected
+
+
+def test_a_search_whose_scores_nobody_reads_finds_the_same(for_ctranslate2: Path) -> None:
+    translator = translator_of(Bundle.open(for_ctranslate2), threads=1)
+    for beam_size in (1, 3):
+        search = SearchConfig(beam_size=beam_size)
+        with_scores, without = (
+            [best for (group,) in [list(found)] for best, *_ in group]
+            for found in (
+                translator.stream(LINES, search, text_format="line", scored=scored)
+                for scored in (True, False)
+            )
+        )
+        assert [one.text for one in with_scores] == [one.text for one in without]
+        assert [one.score < 0 for one in with_scores] == [bool(line) for line in LINES]
+
+
+@pytest.mark.parametrize(
+    ("cells", "scores", "cores", "most"),
+    [
+        (10**9, 10**9, 1, 200),
+        (2 * 11 * 7, 10**9, 1, 7),
+        (10**9, 2 * 5, 1, 5),
+        (10**9, 10**9, 2, 64),  # some for each core: the last ones are the shorter
+        (10**9, 10**9, 8, 32),
+    ],
+)
+def test_what_is_searched_together_is_bounded_by_cells_by_scores_and_by_cores(
+    for_ctranslate2: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cells: int,
+    scores: int,
+    cores: int,
+    most: int,
+) -> None:
+    opened = Bundle.open(for_ctranslate2)
+    pieces = len(opened.subwords()[1].all_pieces())
+    monkeypatch.setattr(ctranslate2_engine, "BATCH_SCORES", scores * pieces)
+    engine = CTranslate2Engine(opened.path, opened.subwords(), threads=cores, batch_cells=cells)
+    begun: list[int] = []
+    start_batch = engine.start_batch
+
+    def recorded(sources: list[list[int]], *rest: Any, **named: Any) -> list[Any]:
+        begun.append(len(sources))
+        return start_batch(sources, *rest, **named)
+
+    monkeypatch.setattr(engine, "start_batch", recorded)
+    sources = [[5] * 10 for _ in range(200)]
+    found = engine.search(sources, SearchConfig(beam_size=2))
+    assert len(found) == 200
+    assert begun[: 200 // most] == [most] * (200 // most)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "float16"])
+def test_fewer_bits_stay_near(run: RunDirectory, tmp_path: Path, quantization: str) -> None:
+    whole = exported(run, "ctranslate2", tmp_path / "whole")
+    small = exported(run, "ctranslate2", tmp_path / "small", quantization=quantization)
+    assert small.size_bytes < 0.6 * whole.size_bytes
+    assert small.verified.sentences == 100
+
+
+def test_transformers_loads_it_without_code_of_ours(run: RunDirectory, tmp_path: Path) -> None:
+    done = exported(run, "huggingface", tmp_path / "hf")
+    assert done.verified.identical >= 97
+    texts = [line for line in LINES if line]
+    length = Manifest.load(run.path).train.mean_target_tokens
+    search = power_search(run.recipe().search, length)
+    with join_world() as world:
+        expected = TranslationModel.load(run, ["best"], world).translate(texts, search)
+    assert translate_with_huggingface(done.path, texts, search) == expected
+    exponent = pytest.approx(0.6 * length / (5 + length), abs=1e-3)
+    written = json.loads((done.path / "generation_config.json").read_bytes())["length_penalty"]
+    assert written == search.length_penalty_alpha == exponent
+    card = (done.path / "README.md").read_text("utf-8")
+    assert f"has the exponent {written:g}, with which the two rank alike" in card
+    assert not list(done.path.glob("*.py"))
+
+
+def test_the_card_says_what_it_is(bundle: Path, run: RunDirectory) -> None:
+    card = (bundle / "README.md").read_text("utf-8")
+    assert "BLEU|" in card or "BLEU" in card
+    assert "train.en" in card
+    assert Bundle.open(bundle).info.scores
+    for file in bundle.iterdir():
+        if file.suffix in (".json", ".toml", ".md"):
+            assert str(run.path.parent) not in file.read_text("utf-8"), file
+
+
+def test_onnx_runtime_translates_as_the_run_does(
+    run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = exported(run, "onnx", tmp_path / "onnx")
+    assert (done.verified.sentences, done.verified.identical) == (100, 100)
+    assert "memory_keys" in (done.path / "README.md").read_text("utf-8")
+    (tmp_path / "in").write_text("A man.\n")
+    capfd.readouterr()
+    assert main(["translate", str(done.path), "--input", str(tmp_path / "in")]) == 1
+    assert "onnx alone" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
+def test_without_its_libraries_onnx_is_one_line(
+    run: RunDirectory,
+    tmp_path: Path,
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    capfd.readouterr()
+    output = tmp_path / "onnx"
+    assert main(["export", str(run.path), "--to", "onnx", "--output", str(output)]) != 0
+    assert capfd.readouterr().err == (
+        f"dragoman: {missing} is not installed; install it: pip install 'dragoman[onnx]'\n"
+    )
+    assert not output.exists()
+
+
+def test_a_flipped_byte_is_noticed_in_every_file(every_kind: list[Path]) -> None:
+    for directory in every_kind:
+        for file in sorted(directory.iterdir()):
+            whole = file.read_bytes()
+            torn = bytearray(whole)
+            torn[len(torn) // 2] ^= 1
+            file.write_bytes(bytes(torn))
+            with pytest.raises(CheckpointError) as caught:
+                Bundle.open(directory)
+            assert "\n" not in str(caught.value)
+            file.write_bytes(whole)
+        Bundle.open(directory)
+
+
+def test_a_damaged_list_of_digests_is_not_blamed_on_a_file_alone(bundle: Path) -> None:
+    digests = json.loads((bundle / "digests.json").read_bytes())
+    digests["model.safetensors"]["sha256"] = digests["README.md"]["sha256"]
+    (bundle / "digests.json").write_text(json.dumps(digests))
+    with pytest.raises(CheckpointError, match=r"either model\.safetensors or digests\.json"):
+        Bundle.open(bundle)
+
+
+def test_a_missing_part_is_noticed(every_kind: list[Path]) -> None:
+    for directory in every_kind:
+        for file in sorted(directory.iterdir()):
+            aside = directory.parent / "aside"
+            file.rename(aside)
+            with pytest.raises(CheckpointError, match=r"\S"):
+                Bundle.open(directory)
+            # Some files of transformers are for comfort; the others are asked for by name.
+            if file.name not in (
+                "digests.json",
+                "generation_config.json",
+            ):  # nor where the list of files forgets it as well
+                forget(directory, file.name)
+                with pytest.raises(CheckpointError):
+                    Bundle.open(directory)
+            aside.rename(file)
+            redo_digests(directory)
+
+
+@pytest.mark.parametrize("name", ["source.model", "target.model"])
+def test_a_wrong_vocabulary_is_noticed_though_its_digest_is_right(
+    bundle: Path, for_ctranslate2: Path, name: str
+) -> None:
+    other = other_vocabulary()
+    for directory in (bundle, for_ctranslate2):
+        (directory / name).write_bytes(other)
+        redo_digests(directory)
+        info = json.loads((directory / "bundle.json").read_bytes())
+        info["vocabularies"][name] = hashlib.sha256(other).hexdigest()
+        (directory / "bundle.json").write_text(json.dumps(info))
+        redo_digests(directory)
+        with pytest.raises(CheckpointError, match="vocabulary"):
+            Bundle.open(directory)
+
+
+def test_the_command_says_it_in_one_line(
+    bundle: Path, run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (bundle / "target.model").unlink()
+    (tmp_path / "in").write_text("A man.\n")
+    out = tmp_path / "out"
+    code = main(["translate", str(bundle), "--input", str(tmp_path / "in"), "--output", str(out)])
+    assert code == 1
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert "target.model" in error
+    assert not out.exists()
+    assert main(["export", str(run.path), "--to", "bundle", "--output", str(tmp_path / "in")]) == 1
+    assert (tmp_path / "in").read_text() == "A man.\n", "nothing but an export is replaced"
+    capfd.readouterr()
+    assert main(["export", str(bundle), "--to", "huggingface", "--output", str(out)]) == 1
+    assert "is an export; name the run" in capfd.readouterr().err
+
+
+def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--quantization"):
+        exported(run, "bundle", tmp_path / "no", quantization="int8")
+    with pytest.raises(CorpusError, match="cannot be read"):
+        exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "none.txt")
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("text", ["\n", " \n\t\n", "A man. " * 500 + "\n"])
+def test_an_export_that_nothing_checked_is_not_called_done(
+    run: RunDirectory, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "in").write_text(text)
+    with pytest.raises(CorpusError, match="no sentence of 1 to 60 pieces"):
+        exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "in")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_no_pickle_is_written_or_read(
+    bundle: Path,
+    for_ctranslate2: Path,
+    every_kind: list[Path],
+    run: RunDirectory,
+    tmp_path: Path,
+) -> None:
+    written = [*every_kind, run.path.parent.parent]  # with checkpoints, shards and the text
+    files = [file for folder in written for file in folder.rglob("*") if file.is_file()]
+    assert {".npy", ".safetensors", ".json", ".onnx", ".jsonl"} <= {file.suffix for file in files}
+    for file in files:
+        assert not is_pickle(file.read_bytes()), file
+        assert not zipfile.is_zipfile(file), file
+    (tmp_path / "in").write_text("A man.\n")
+    program = """
+import pickle, sys
+from dragoman.cli import main
+from dragoman.serve import translate as translate_command
+from dragoman.formats import load
+def forbid(*arguments, **options):
+    raise RuntimeError("a pickle is read or written")
+for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+    setattr(pickle, name, forbid)
+for path in sys.argv[2:]:
+    assert main(["translate", path, "--input", sys.argv[1]]) == 0
+"""
+    paths = [str(path) for path in (tmp_path / "in", bundle, for_ctranslate2, run.path)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *paths], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 3
+
+
+def is_pickle(content: bytes) -> bool:
+    """Whether Python's unpickler would run through it."""
+    try:
+        return bool(list(pickletools.genops(content)))  # which ends where a pickle ends
+    except Exception:  # whatever is wrong with it as a program
+        return content[:1] == b"\x80" and content[1:2] <= b"\x05"
+
+
+def forget(directory: Path, name: str) -> None:
+    file = directory / "digests.json"
+    digests = json.loads(file.read_bytes())
+    digests.pop(name, None)
+    file.write_text(json.dumps(digests))
+
+
+def redo_digests(directory: Path) -> None:
+    digests = {
+        file.name: {
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "bytes": file.stat().st_size,
+        }
+        for file in directory.iterdir()
+        if file.name != "digests.json"
+    }
+    (directory / "digests.json").write_text(json.dumps(digests))
+
+
+def other_vocabulary() -> bytes:
+    """Another SentencePiece model of the same size."""
+    from dragoman.corpus.config import SubwordConfig
+    from dragoman.corpus.subword import train_subword
+
+    lines = real_lines("train", "de")[:3000]
+    return train_subword([lines], SubwordConfig(vocab_size=500))
+
+
+def test_an_older_export_is_replaced(bundle: Path, run: RunDirectory) -> None:
+    shutil.copyfile(bundle / "README.md", bundle / "extra")
+    exported(run, "bundle", bundle)
+    assert not (bundle / "extra").exists()
+
+
+def test_a_checkpoint_is_not_taken_for_an_older_export(run: RunDirectory) -> None:
+    (checkpoint,) = run.checkpoints.glob("step-*")
+    with pytest.raises(CheckpointError, match="is no export"):
+        exported(run, "bundle", checkpoint)
+    verify(checkpoint)
+
+
+def test_another_model_is_not_called_done(run: RunDirectory) -> None:
+    far = Hypothesis([5, 6], -1.0, -1.0)
+    with pytest.raises(CheckpointError, match="nats a token"):
+        check_near([far], [[-9.0, -9.0, -9.0]], place=run.path)
+    check_near([far], [[-0.5, -0.4, -0.1]], place=run.path)
+    for theirs in (["another"] * 20, ["the same"] * 17 + ["another"] * 3):
+        with pytest.raises(CheckpointError, match="otherwise than our own"):
+            check_equal(compare(["the same"] * 20, theirs), place=run.path)

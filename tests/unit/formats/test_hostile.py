@@ -1,0 +1,323 @@
+"""Bundles and recipes of somebody who means harm: one line, at once, with little memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+
+from dragoman.base.errors import CheckpointError
+from dragoman.base.files import open_regular
+from dragoman.cli import main
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.ctranslate2 import check_ctranslate2_file, variables
+from dragoman.training.checkpoint import read_weights
+from hostile import BUNDLE, change_header, change_weights, redo_digests
+
+EMBEDDING = "embeddings.shared"
+Spoil = Callable[[Path], object]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return copytree(BUNDLE, tmp_path / "bundle")
+
+
+@pytest.fixture
+def for_ctranslate2(bundle: Path, tmp_path: Path) -> Path:
+    """The same for CTranslate2, written by the export's own writer."""
+    from dragoman.distributed.world import join_world
+    from dragoman.formats.ctranslate2 import write_ctranslate2
+    from dragoman.formats.load import load_translation_model
+
+    path = copytree(bundle, tmp_path / "ct2")
+    (path / "model.safetensors").unlink()
+    with join_world() as world:
+        model = load_translation_model(bundle, ["best"], world)
+        write_ctranslate2(model.models[0], model.subwords, path, quantization="float32")
+    change_json("kind", "ctranslate2")(path)
+    redo_digests(path)
+    return path
+
+
+def change_json(key: str, value: Any, name: str = "bundle.json") -> Spoil:
+    def spoil(path: Path) -> None:
+        content = json.loads((path / name).read_bytes())
+        content[key] = value
+        (path / name).write_text(json.dumps(content))
+
+    return spoil
+
+
+def change_recipe(pattern: str, value: str) -> Spoil:
+    def spoil(path: Path) -> None:
+        text, count = re.subn(pattern, value, (path / "recipe.toml").read_text("utf-8"))
+        assert count
+        (path / "recipe.toml").write_text(text)
+
+    return spoil
+
+
+def header(change: Callable[[dict[str, Any]], object]) -> Spoil:
+    return lambda path: change_header(path / "model.safetensors", change)
+
+
+def place(name: str, make: Callable[[Path], object]) -> Spoil:
+    def spoil(path: Path) -> None:
+        (path / name).unlink()
+        make(path / name)
+
+    return spoil
+
+
+CASES: dict[str, tuple[Spoil, str]] = {
+    "deep TOML": (
+        lambda path: (path / "recipe.toml").write_text("a = " + "[" * 5000 + "]" * 5000),
+        "nested",
+    ),
+    "tables in tables": (
+        lambda path: (path / "recipe.toml").write_text("[" + "a." * 50 + "a]\nb = 1\n"),
+        "nested",
+    ),
+    "a key of many parts": (
+        lambda path: (path / "recipe.toml").write_text("a." * 20_000 + "a = 1\n"),
+        "a hundred parts",
+    ),
+    "a key of many quoted parts": (
+        lambda path: (path / "recipe.toml").write_text('"!" . ' * 20_000 + "a = 1\n"),
+        "a hundred parts",
+    ),
+    "a number of many digits": (
+        lambda path: (path / "recipe.toml").write_text("a = " + "9" * 5000),
+        "recipe.toml",
+    ),
+    "a recipe of megabytes": (
+        lambda path: (path / "recipe.toml").write_text("#" * (1 << 21)),
+        "1,048,576 bytes",
+    ),
+    "blanks without end": (
+        lambda path: (path / "recipe.toml").write_text(
+            "x = [\n[" + " " * 500_000 + "\n]]\nwrong = 1\n"
+        ),
+        "unknown key",
+    ),
+    "a name with a NUL": (change_recipe(r"folder = .*", 'folder = "\\\\u0000"'), "folder"),
+    "a hundred million layers": (
+        change_recipe("encoder_layers = 1", "encoder_layers = 100000000"),
+        "encoder_layers",
+    ),
+    "ten thousand layers": (
+        change_recipe("encoder_layers = 1", "encoder_layers = 10000"),
+        "10001 layers",
+    ),
+    "a wide model": (change_recipe("d_model = 32", "d_model = 1000000"), "in the model"),
+    "a model too wide for any memory": (
+        change_recipe("d_model = 32", "d_model = 1000000000000"),
+        "in the model",
+    ),
+    "vocabularies that cannot share a matrix": (
+        change_json("target_vocab_size", 401, "manifest.json"),
+        "vocabulary",
+    ),
+    "negative width": (change_recipe("d_model = 32", "d_model = -32"), "d_model"),
+    "a language that is a path": (
+        change_recipe('target_language = "de"', 'target_language = "../../x"'),
+        "target_language",
+    ),
+    "a huge number of parameters": (change_json("num_parameters", 10**300), "bundle.json"),
+    "a name with markup": (change_json("name", "<script>alert(1)</script>"), "bundle.json"),
+    "a name with an escape": (change_json("name", "a\x1b[31m"), "bundle.json"),
+    "a language with markup": (change_json("source_language", "<b>"), "bundle.json"),
+    "nested JSON": (lambda path: (path / "bundle.json").write_text("[" * 100_000), "bundle.json"),
+    "another vocabulary's size": (
+        change_json("source_vocab_size", 401, "manifest.json"),
+        "vocabulary",
+    ),
+    "a vocabulary without end": (
+        change_json("source_vocab_size", 10**15, "manifest.json"),
+        "manifest",
+    ),
+    "all weights NaN": (
+        lambda path: change_weights(path / "model.safetensors", float("nan")),
+        "not numbers",
+    ),
+    "one tensor infinite": (
+        lambda path: change_weights(path / "model.safetensors", float("inf"), EMBEDDING),
+        EMBEDDING,
+    ),
+    "a negative dimension": (
+        header(lambda found: found[EMBEDDING].update(shape=[-400, 32])),
+        "cannot be read",
+    ),
+    "an enormous dimension": (
+        header(lambda found: found[EMBEDDING].update(shape=[2**62, 2**62])),
+        "cannot be read",
+    ),
+    "an integer of many digits": (
+        header(lambda found: found[EMBEDDING].update(shape=[10**400, 32])),
+        "cannot be read",
+    ),
+    "offsets outside the file": (
+        header(lambda found: found[EMBEDDING].update(data_offsets=[0, 10**12])),
+        "cannot be read",
+    ),
+    "overlapping tensors": (
+        header(lambda found: found[EMBEDDING].update(data_offsets=[4, 51204])),
+        "cannot be read",
+    ),
+    "another type": (
+        header(lambda found: [one.update(dtype="I32") for one in found.values() if "dtype" in one]),
+        "I32",
+    ),
+    "a header without end": (
+        lambda path: (path / "model.safetensors").write_bytes(struct.pack("<Q", 2**40) + b"{}"),
+        "header",
+    ),
+    "a nested header": (
+        lambda path: (path / "model.safetensors").write_bytes(
+            struct.pack("<Q", 100_000) + b"[" * 100_000
+        ),
+        "cannot be read",
+    ),
+    "metadata that are no text": (
+        header(lambda found: found.update(__metadata__={"a": 1})),
+        "cannot be read",
+    ),
+    "empty weights": (lambda path: (path / "model.safetensors").write_bytes(b""), "cannot be read"),
+    "an empty vocabulary": (
+        lambda path: [(path / f"{side}.model").write_bytes(b"") for side in ("source", "target")],
+        "SentencePiece",
+    ),
+    **{
+        f"a pipe for {name}": (place(name, os.mkfifo), "no regular file")
+        for name in ("recipe.toml", "model.safetensors", "source.model", "manifest.json")
+    },
+    **{
+        f"a device for {name}": (
+            place(name, lambda file: file.symlink_to("/dev/zero")),
+            "no regular file",
+        )
+        for name in ("recipe.toml", "model.safetensors", "README.md")
+    },
+    "a pipe that no list names": (lambda path: os.mkfifo(path / "vmap.txt"), "no regular file"),
+    "a link in a circle": (
+        place("recipe.toml", lambda file: file.symlink_to(file.name)),
+        "recipe.toml",
+    ),
+    "a link to nowhere": (
+        place("recipe.toml", lambda file: file.symlink_to("gone")),
+        "recipe.toml",
+    ),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", ["translate", "train"])
+@pytest.mark.parametrize(("spoil", "words"), CASES.values(), ids=CASES)
+def test_it_is_one_line(
+    bundle: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    spoil: Spoil,
+    words: str,
+    command: str,
+) -> None:
+    spoil(bundle)
+    redo_digests(bundle)
+    (tmp_path / "in").write_text("Click the table.\n")
+    before = sorted(path for path in tmp_path.rglob("*"))
+    arguments = {
+        "translate": ["translate", str(bundle), "--input", str(tmp_path / "in")],
+        "train": ["train", str(BUNDLE.parent / "tiny.toml"), "--from", str(bundle)],
+    }[command]
+    assert main(arguments) != 0
+    written = capfd.readouterr()
+    assert written.err.count("\n") == 1, written.err
+    assert words in written.err
+    assert len(written.err) < 2000
+    assert written.out == ""
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_little_memory_is_enough_to_refuse_much(bundle: Path, tmp_path: Path) -> None:
+    """A real process that may have 8 GB of addresses; PyTorch alone takes several."""
+    change_recipe("d_ffn = 64", "d_ffn = 2000000000")(bundle)
+    redo_digests(bundle)
+    (tmp_path / "in").write_text("Click the table.\n")
+    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle)]
+    done = subprocess.run(
+        [*command, "--input", str(tmp_path / "in")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "in the model" in done.stderr
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_weight_that_is_no_number_is_found(bundle: Path, value: float) -> None:
+    file = bundle / "model.safetensors"
+    read_weights(file)
+    content = bytearray(file.read_bytes())
+    content[-4:] = struct.pack("<f", value)
+    file.write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match="not numbers"):
+        read_weights(file)
+
+
+def test_large_finite_weights_are_no_infinity(bundle: Path) -> None:
+    change_weights(bundle / "model.safetensors", 3e38)
+    read_weights(bundle / "model.safetensors")
+
+
+@pytest.mark.filterwarnings("error")  # a user would see it beside the one line of error
+def test_a_file_for_ctranslate2_is_read_before_ctranslate2_reads_it(for_ctranslate2: Path) -> None:
+    opened = Bundle.open(for_ctranslate2)
+    file = opened.weights_file
+    whole = file.read_bytes()
+    with open_regular(file) as content:
+        name = next(one.name for one in variables(content) if len(one.shape) == 2)
+    weight = whole.index(name.encode() + b"\0") + len(name) + 1
+    shape, values = weight + 1, weight + 1 + 8 + 1 + 4
+    heads = whole.index(b"decoder/num_heads\0") + len(b"decoder/num_heads\0") + 1 + 1 + 4
+    for start, changed in (
+        (0, b"\xff\xff\xff\xff"),  # the version
+        (weight, b"\xff"),  # the number of dimensions
+        (shape, b"\xff\xff\xff\x7f"),
+        (shape + 8, b"\x63"),  # the type
+        (shape + 9, b"\xff\xff\xff\xff"),  # the size
+        (shape, struct.pack("<II", 32, 400)),  # as many numbers, in another shape
+        (heads, b"\0\0"),
+        (values, struct.pack("<f", float("nan"))),
+        (values, struct.pack("<f", float("-inf"))),
+        (values, struct.pack("<ff", float("inf"), float("-inf"))),
+    ):
+        file.write_bytes(whole[:start] + changed + whole[start + len(changed) :])
+        with pytest.raises(CheckpointError, match=r"model\.bin"):
+            check_ctranslate2_file(file, opened.recipe, opened.manifest)
+    for torn in (b"", whole[:-1], whole + b"\0", whole[:100]):
+        file.write_bytes(torn)
+        with pytest.raises(CheckpointError, match=r"model\.bin"):
+            check_ctranslate2_file(file, opened.recipe, opened.manifest)
+
+
+def test_inspect_shows_no_escape_sequence(bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (bundle / "a\x1b]0;owned\x07\nb").write_text("")
+    assert main(["inspect", str(bundle)]) == 0
+    shown = capfd.readouterr().out
+    assert "\x1b" not in shown
+    assert "a\ufffd]0;owned\ufffd\ufffdb" in shown

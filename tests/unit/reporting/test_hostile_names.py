@@ -1,0 +1,140 @@
+"""What names and texts of a run hold cannot steer a page, a markdown file or a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.reporting.comparison import compare
+from dragoman.reporting.comparison_page import ComparisonReport
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report
+from dragoman.watch.live import open_run
+from dragoman.watch.server import shell
+
+RECORDED = Path(__file__).resolve().parents[2] / "golden" / "recorded"
+HOSTILE = (
+    "<script>alert(1)</script>'\"><img src=x onerror=alert(1)> [x](javascript:alert) `|\x1b[2J"
+)
+KEPT = {"kind", "reason", "device"}
+"""Fields of events whose values decide what is read."""
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, list[tuple[str, str | None]]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, attrs))
+
+
+def _hostile(values: Any, key: str = "") -> Any:
+    if isinstance(values, dict):
+        return {name: _hostile(value, name) for name, value in values.items()}
+    return f"{values}{HOSTILE}" if isinstance(values, str) and key not in KEPT else values
+
+
+@pytest.fixture(params=["two_hosts_starved", "straggler", "gpu_waits_for_its_host"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A real run in which every text of every event is hostile."""
+    directory = tmp_path / "run"
+    (directory / "events").mkdir(parents=True)
+    for path in (RECORDED / request.param / "events").glob("rank-*.jsonl"):
+        lines = (json.dumps(_hostile(json.loads(line))) for line in path.read_text().splitlines())
+        alert = {"severity": "warning", "cause": HOSTILE, "remedy": HOSTILE}
+        last = json.loads(path.read_text().splitlines()[-1])
+        named = {name: last[name] for name in ("v", "time", "mono_s", "rank", "step")}
+        told = json.dumps(named | {"kind": "alert", "host": HOSTILE} | alert)
+        (directory / "events" / path.name).write_text("\n".join([*lines, told]) + "\n")
+    return directory
+
+
+def _is_harmless(page: str, *, scripts: int = 0) -> None:
+    tags = _Tags()
+    tags.feed(page)
+    names = [name for name, _ in tags.found]
+    assert names.count("script") == scripts
+    assert "img" not in names
+    assert not any(name.startswith("on") for _, attrs in tags.found for name, _ in attrs)
+    assert "\x1b" not in page
+
+
+def test_no_text_of_a_run_breaks_a_page(run: Path, tmp_path: Path) -> None:
+    facts = read_facts(run)
+    page, markdown, _ = Report.of(facts).write(tmp_path / "report")
+    _is_harmless(page.read_text(encoding="utf-8"))
+    assert "alert(1)" in page.read_text(encoding="utf-8")
+    text = markdown.read_text(encoding="utf-8")
+    assert not re.search(r"<[a-z/]", text), "a raw tag"
+    assert "](" not in text.replace("\\](", ""), "a link"
+    page, markdown, _ = ComparisonReport(compare([facts, facts])).write(tmp_path / "both")
+    _is_harmless(page.read_text(encoding="utf-8"))
+    assert not re.search(r"<[a-z/]", markdown.read_text(encoding="utf-8"))
+    live = open_run(run)
+    live.look()
+    _is_harmless(shell(live.now(), nonce="n"), scripts=1)
+    live.close()
+
+
+def test_a_name_does_not_steer_the_terminal(run: Path) -> None:
+    renamed = run.rename(run.with_name("r\x1b[31m\u202eun"))
+    for command in (["report"], ["inspect"], ["watch", "--once"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "dragoman.cli", *command, str(renamed)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout
+        assert not re.search("[\x1b\u202e]", done.stdout), command
+    failed = subprocess.run(
+        [sys.executable, "-m", "dragoman.cli", "report", f"{renamed}\x1b[2J"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert failed.returncode
+    assert "\x1b" not in failed.stderr
+
+
+def test_inspect_knows_the_files_of_a_report(run: Path) -> None:
+    commands = (["report", str(run)], ["inspect", str(run)])
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "dragoman.cli", *command],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "report.json" in done.stdout
+    assert "not written by dragoman" not in done.stdout
+
+
+def test_json_on_standard_output_is_the_report(run: Path, tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "dragoman.cli", "report", "--json", str(run)]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert not (run / "report").exists(), "nothing is written where nobody asked for files"
+    printed = json.loads(done.stdout)
+    report = Report.of(read_facts(run))
+    page = report.write(tmp_path / "report")[0].read_text(encoding="utf-8")
+    assert [one["key"] for one in printed["answers"]] == [one.key for one in report.answers]
+    assert {one["key"]: one["says"] for one in printed["ailments"]} == {
+        one.key: one.says for one in report.ailments
+    }
+    assert printed["alerts"]
+    assert all(f"id='{one['key']}'" in page for one in printed["answers"])
+    call += ["--output", str(tmp_path / "files")]
+    subprocess.run(call, capture_output=True, check=True)
+    assert (tmp_path / "files" / "report.html").is_file()
+    both = subprocess.run(
+        [*call[:4], str(run), str(run), "--json"], capture_output=True, check=True
+    )
+    assert len(json.loads(both.stdout)["runs"]) == 2

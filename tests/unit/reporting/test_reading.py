@@ -1,0 +1,314 @@
+"""Whatever happened to the files, facts are read, and what is wrong is said."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.base.errors import CheckpointError
+from dragoman.recipe.recipe import dump_toml, load_recipe
+from dragoman.reporting import measures
+from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.health import examine
+from dragoman.reporting.page import state_text
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report
+from dragoman.reporting.verdicts import judge
+from dragoman.telemetry.events import GpuSampled, NetworkSampled
+from dragoman.watch.status import read_status
+from recorded_runs import START, Recorded
+
+SHORT = Recorded(steps=1000, max_steps=1000, validate_every=200)
+
+
+def _answers(facts: Facts) -> dict[str, str]:
+    return {one.key: one.answer for one in [*judge(facts), *examine(facts)]}
+
+
+def _edit(run: Path, rank: int, change: dict[str, object], *, kind: str = "") -> None:
+    path = run / "events" / f"rank-{rank:04d}.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    changed = [line | change if not kind or line["kind"] == kind else line for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+
+
+def test_the_facts_of_a_healthy_run(tmp_path: Path) -> None:
+    facts = read_facts(SHORT.write(tmp_path / "run"))
+    assert facts.problems == ()
+    assert (facts.world_size, facts.num_parameters, facts.last_step) == (2, 7_420_000, 1000)
+    assert facts.hosts == ("host-a", "host-b")
+    assert facts.is_finished
+    assert not facts.is_silent
+    assert [one.step for one in facts.intervals] == list(range(100, 1001, 100))
+    assert facts.train_s == pytest.approx(1000 * 0.411)
+    assert facts.wall_s == pytest.approx(1000 * 0.411 + 6 * 10.5)
+    assert len(facts.validations) == 6
+
+
+def test_a_directory_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"is no run.*name a directory"):
+        read_facts(tmp_path)
+
+
+def test_a_run_that_has_not_started_has_nothing_but_its_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(dump_toml(load_recipe("demo", [])))
+    facts = read_facts(tmp_path)
+    assert facts.name == "demo"
+    assert facts.problems == ("there are no events yet: the run has not started",)
+    assert "yes" not in _answers(facts).values()
+    assert Report.of(facts).write(tmp_path / "report")
+
+
+def test_a_power_cut_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    path = run / "events" / "rank-0000.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    facts = read_facts(run)
+    assert len(facts.intervals) == 10
+    assert any("1 damaged lines passed over" in problem for problem in facts.problems)
+    assert not facts.is_finished
+    assert facts.is_silent
+
+
+@pytest.mark.parametrize("cut", range(0, 3000, 97))
+def test_a_file_cut_anywhere_is_read_without_a_traceback(cut: int, tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    path = run / "events" / "rank-0000.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[cut : len(whole) - 2 * cut])
+    facts = read_facts(run)
+    assert "<html" in Report.of(facts).write(run / "report")[0].read_text()
+
+
+def test_a_missing_rank_is_named(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    (run / "events" / "rank-0001.jsonl").unlink()
+    facts = read_facts(run)
+    assert facts.problems == ("no events of rank 1, of 2 ranks: answers rest on the others",)
+    assert _answers(facts)["straggler"] == "cannot tell"
+
+
+def test_rank_0_may_be_the_one_that_is_missing(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    (run / "events" / "rank-0000.jsonl").unlink()
+    facts = read_facts(run)
+    assert len(facts.intervals) == 10
+    assert _answers(facts)["trained"] == "cannot tell"
+
+
+def test_clocks_that_differ_are_corrected_and_told(tmp_path: Path) -> None:
+    run = replace(SHORT, clock_ahead_s=(0.0, 180.0)).write(tmp_path / "run")
+    facts = read_facts(run)
+    assert "the clock of host-b (rank 1) is 3 min 00 s ahead of that of host-a" in facts.problems[0]
+    times = zip(facts.ranks[0].intervals, facts.ranks[1].intervals, strict=True)
+    assert all(abs(one.time - two.time) < 20 for one, two in times)
+
+
+def test_a_clock_that_was_set_during_the_run_moves_nothing(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[10:]:
+        line["time"] -= 7200
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = read_facts(run)
+    assert facts.wall_s == pytest.approx(1000 * 0.411 + 6 * 10.5)
+    assert any("was set by -7200 s" in problem for problem in facts.problems)
+
+
+def test_an_older_schema_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    gone = ("sync_s", "data_wait_s", "padding_share", "train_slice_loss", "world_size")
+    old = [{k: v for k, v in line.items() if k not in gone} | {"v": 0} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in old))
+    (run / "events" / "rank-0001.jsonl").unlink()
+    facts = read_facts(run)
+    assert "events of rank 0: written with schema 0, this is 1" in facts.problems
+    answers = _answers(facts)
+    assert answers["network"] == answers["starved"] == answers["padding"] == "cannot tell"
+    assert answers["step_time"] == answers["duration"] == "measured"
+
+
+@pytest.mark.parametrize("wrong", ["many", None, True, [1], float("inf")])
+def test_a_value_of_another_type_is_not_measured(wrong: object, tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    _edit(run, 0, {"interval_s": wrong, "source_tokens": wrong}, kind="train_interval")
+    facts = read_facts(run)
+    assert {one.interval_s for one in facts.intervals} == {None}
+    assert Report.of(facts).write(run / "report")
+
+
+def test_an_event_that_lacks_what_its_kind_needs_is_counted(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    _edit(run, 0, {"step": None}, kind="validated")
+    facts = read_facts(run)
+    assert facts.validations == ()
+    assert "events of rank 0: 6 events without what their kind needs" in facts.problems
+
+
+def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
+    run = Recorded(steps=1000, max_steps=1000, resume_at=(700, 400)).write(tmp_path / "run")
+    facts = read_facts(run)
+    assert [one.step for one in facts.intervals] == list(range(100, 1001, 100))
+    assert facts.repeated_steps == 300
+    assert facts.train_s == pytest.approx(1300 * 0.411)
+    assert facts.wall_s is not None
+    assert facts.wall_s < 1300 * 0.411 + 100  # the hour between the two starts is not in it
+    assert [one.reason for one in facts.segments] == [None, "max_steps"]
+
+
+def test_samples_are_weighted_by_their_time(tmp_path: Path) -> None:
+    gpu = GpuSampled(
+        gpu=0,
+        name="V100",
+        seconds_s=10.0,
+        utilisation_share=1.0,
+        sm_activity_share=None,
+        power_w=43.0,
+        power_limit_w=250.0,
+        memory_bytes=1,
+        memory_limit_bytes=2,
+        clock_hz=None,
+        throttle_reasons="",
+        ecc_errors=None,
+    )
+    traffic = NetworkSampled(
+        interface="eth0",
+        seconds_s=10.0,
+        sent_bytes=2_150_000_000,
+        received_bytes=1,
+        sent_packets=1,
+        received_packets=1,
+        most_sent_bytes_per_s=218e6,
+        errors=0,
+        nominal_bits_per_s=1e9,
+        carrier_changes=0,
+    )
+    other = replace(gpu, seconds_s=30.0, power_w=83.0, throttle_reasons="power,thermal")
+    run = replace(SHORT, extra=[(0, gpu), (0, other), (0, traffic)]).write(tmp_path / "run")
+    facts = read_facts(run)
+    (one,) = facts.gpus
+    assert (one.host, one.samples, one.power_w) == ("host-a", 20, 73.0)
+    assert one.power_share == pytest.approx(0.292)
+    assert one.throttled_share == 0.75
+    assert set(one.throttle_reasons) == {"power", "thermal"}
+    (sent,) = facts.traffic
+    assert sent.sent_bytes / sent.seconds_s == 215e6
+
+
+def test_the_newest_checkpoint_file_by_file(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    for step in (400, 1000):
+        directory = run / "checkpoints" / f"step-{step:07d}"
+        directory.mkdir(parents=True)
+        (directory / "model.safetensors").write_bytes(bytes(step * 1000))
+        (directory / "state.json").write_text("{}")
+    (run / "checkpoints" / ".step-0002000.draft").mkdir()
+    facts = read_facts(run)
+    assert [(f.name, f.size_bytes) for f in facts.checkpoint_files] == [
+        ("model.safetensors", 1_000_000),
+        ("state.json", 2),
+    ]
+    answers = {one.key: one for one in judge(facts)}
+    assert "1 MB (= 976.6 KiB)" in answers["checkpoint_size"].says
+    assert answers["checkpoint_files"].answer == "measured"
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "manifest.json"])
+def test_a_broken_record_is_told_and_left_out(name: str, tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    (run / name).write_text("broken {")
+    facts = read_facts(run)
+    assert any(name in problem for problem in facts.problems)
+    assert facts.recipe is None
+    assert facts.manifest is None
+
+
+def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    whole = read_facts(run)
+    later = {
+        "v": 1,
+        "kind": "host_sampled",
+        "time": whole.segments[-1].ended + 77,
+        "mono_s": whole.segments[-1].ended + 77 - 1.6e9,
+        "host": "host-a",
+        "rank": 0,
+        "step": None,
+        "seconds_s": 1.0,
+    }
+    with (run / "events" / "rank-0000.jsonl").open("a") as events:
+        events.write(json.dumps(later) + "\n")
+    facts = read_facts(run, now=whole.segments[-1].ended + 80)
+    assert facts.untold_s == pytest.approx(77)
+    rows = {row.name: row.value for row in judge(facts)[0].evidence}
+    assert rows["idle"] == pytest.approx(0, abs=1e-6)
+    assert rows["since the last interval, not told yet"] == pytest.approx(77)
+    assert rows["train"] == pytest.approx(411)
+
+
+def test_what_is_left_is_told_while_it_runs(tmp_path: Path) -> None:
+    run = replace(SHORT, max_steps=3000, reason=None).write(tmp_path / "run")
+    ended = read_facts(run).segments[-1].ended
+    facts = read_facts(run, price=Price(amount=3.6, currency="USD"), now=ended + 5)
+    # 2,000 steps of 0.411 s, each with its part of six validations with their checkpoints
+    assert measures.left_s(facts) == pytest.approx(2000 * (0.411 + 6 * 10.5 / 1000))
+    duration, *_, cost = judge(facts)
+    assert "At this speed 15 min 48 s are left." in duration.says
+    # two machines at 3.6 USD an hour
+    assert cost.says.endswith("0.95 USD so far; 2.84 USD when it is done.")
+    assert measures.left_s(read_facts(run, now=ended + 3600)) is None
+
+
+def test_whether_it_still_runs(tmp_path: Path) -> None:
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    ended = read_facts(run).segments[-1].ended
+    assert not read_facts(run, now=ended + 300).is_silent
+    assert read_facts(run, now=ended + 3600).is_silent
+    assert ended > START
+
+
+@pytest.mark.parametrize(
+    ("session", "state", "says"),
+    [
+        ({"state": "failed", "problem": "the GPU is lost"}, "failed", "It failed after"),
+        ({"state": "stopped"}, "stopped", "It was ended after"),
+        ({"state": "running"}, "killed", "It was killed after"),  # nobody holds its lock
+        ({"state": "running", "machine": "another"}, "running", "So far it took"),
+        ({"state": "failed", "started": START + 9000}, "running", "So far it took"),
+    ],
+)
+def test_a_crash_is_told_at_once_where_its_command_is_known_to_have_ended(
+    session: dict[str, Any], state: str, says: str, tmp_path: Path
+) -> None:
+    run = Recorded(steps=1000, reason=None).write(tmp_path / "run")
+    known = {"pid": 1, "machine": socket.gethostname(), "started": START - 1.0}
+    (run / "session.json").write_text(json.dumps(known | session))
+    soon = read_facts(run).segments[-1].ended + 60.0
+    facts = read_facts(run, now=soon)
+    assert state_text(facts) == state
+    assert facts.is_running == (state == "running")
+    duration = next(one for one in judge(facts) if one.key == "duration")
+    assert duration.says.startswith(says)
+    told = session["state"] == "failed" and state == "failed"
+    page = Report.of(facts).write(tmp_path / "report")[0].read_text()
+    assert ("the GPU is lost" in page) == told
+
+
+@pytest.mark.parametrize("name", ["rank-0000.jsonl", "rank-0001.jsonl", "prepare.jsonl"])
+def test_events_that_cannot_be_read_are_reported(name: str, tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    path = run / "events" / name
+    path.unlink(missing_ok=True)
+    path.mkdir()  # the one thing that not even root can read as a file
+    facts = read_facts(run)
+    assert any("cannot be read" in one for one in facts.problems) == name.startswith("rank")
+    assert Report.of(facts).write(tmp_path / "report")
+    assert ("cannot be read" in read_status(run).problem) == (name == "rank-0000.jsonl")

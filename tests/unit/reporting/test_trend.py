@@ -1,0 +1,104 @@
+"""Slopes and intervals against numpy and published quantiles; the curve against its own points."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.base import units
+from dragoman.reporting import measures
+from dragoman.reporting.network import network
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.trend import fit_curve, ratio_interval, student_95, trend
+from recorded_runs import Recorded
+
+
+def test_a_straight_line_over_the_logarithm_is_found_exactly() -> None:
+    steps = [1000, 2000, 4000, 8000]
+    found = trend(steps, [5 - 0.3 * math.log(step) for step in steps], stretch=0.1)
+    assert found is not None
+    assert found.gain == pytest.approx(-0.3 * math.log(1.1))
+    assert found.low == pytest.approx(found.gain)
+    assert found.high == pytest.approx(found.gain)
+
+
+def test_slope_and_error_are_those_of_numpy() -> None:
+    random = np.random.default_rng(1)
+    steps = np.arange(1, 13) * 500.0
+    values = 2 - 0.1 * np.log(steps) + random.normal(0, 0.02, 12)
+    found = trend(steps.tolist(), values.tolist(), stretch=math.e - 1)
+    (slope, _), covariance = np.polyfit(np.log(steps), values, 1, cov=True)
+    assert found is not None
+    assert found.gain == pytest.approx(slope)
+    assert found.high - found.gain == pytest.approx(2.228 * math.sqrt(covariance[0, 0]), rel=1e-6)
+
+
+def test_the_interval_holds_the_truth_in_95_of_100_cases() -> None:
+    random = np.random.default_rng(2)
+    steps = [1000.0 * n for n in range(4, 12)]
+    held = 0
+    for _ in range(2000):
+        values = [2 - 0.1 * math.log(step) + random.normal(0, 0.05) for step in steps]
+        found = trend(steps, values, stretch=math.e - 1)
+        assert found is not None
+        held += found.low <= -0.1 <= found.high
+    assert 0.94 < held / 2000 < 0.96
+
+
+@pytest.mark.parametrize("steps", [[], [1000], [1000, 2000], [1000, 1000, 1000]])
+def test_too_few_points_tell_nothing(steps: list[float]) -> None:
+    assert trend(steps, [1.0] * len(steps), stretch=0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (4, 2.776), (20, 2.086), (30, 2.042), (120, 1.980)]
+)
+def test_students_t(freedom: int, quantile: float) -> None:
+    assert student_95(freedom) == pytest.approx(quantile, rel=2e-3)
+
+
+def test_the_curve_goes_through_points_made_by_one() -> None:
+    steps = [500.0 * n for n in range(1, 12)]
+    curve = fit_curve(steps, [1.4 + 40 * step**-0.6 for step in steps])
+    assert curve is not None
+    assert curve.at(20_000) == pytest.approx(1.4 + 40 * 20_000**-0.6, rel=2e-3)
+
+
+def test_no_curve_through_a_rising_loss_or_three_points() -> None:
+    assert fit_curve([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]) is None
+    assert fit_curve([1, 2, 3], [3, 2, 1]) is None
+
+
+def test_the_interval_of_a_share() -> None:
+    assert ratio_interval([], []) is None
+    assert ratio_interval([1.0], [4.0]) == (0.25, -math.inf, math.inf)
+    found = ratio_interval([1.0, 2.0, 3.0, 4.0], [10.0] * 4)
+    assert found is not None
+    assert found[0] == 0.25
+    assert found[2] - found[0] == pytest.approx(3.182 * math.sqrt(5 / 3 / 4) / 10)
+
+
+def test_a_long_interval_counts_as_much_as_it_lasts() -> None:
+    found = ratio_interval([0.9, 0.9, 0.9, 3.0], [1.0, 1.0, 1.0, 30.0])
+    assert found is not None
+    assert found[0] == pytest.approx(5.7 / 33)
+    assert found[1] < 0 < found[2] < 1
+
+
+def test_the_share_of_the_bottleneck_is_that_of_the_evidence(tmp_path: Path) -> None:
+    run = Recorded(steps=500, sync_s=(0.3, 0.3)).write(tmp_path / "run")
+    for path in (run / "events").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        slow = next(one for one in lines if one["kind"] == "train_interval" and one["step"] == 400)
+        slow["forward_s"] += 500
+        slow["interval_s"] += 500
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = read_facts(run)
+    # 4 intervals of 70.1 s, one of them 500 s longer, with 30 s of waiting each
+    share = 4 * 30 / (4 * 70.1 + 500)
+    assert measures.exposed_share(facts) == pytest.approx(share)
+    assert f"took {units.SHARE.text(share)} of a step" in network(facts).says

@@ -1,0 +1,290 @@
+"""The guard: what it lets pass, when it speaks and what it says."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from dragoman.distributed.gradient_sync import NoSync
+from dragoman.telemetry import host
+from dragoman.telemetry.events import Alert
+from dragoman.telemetry.host import PRICE_VARIABLE, hourly_price
+from dragoman.training.guard import WINDOW_STEPS, StepGuard, Window, why
+
+WINDOW_S = WINDOW_STEPS - 1 + 50
+"""Of the times of a window, with the odd step, when others take 1 s."""
+
+
+class WaitingSync(NoSync):
+    """A strategy that has waited as long as it is told."""
+
+    waited_s = 0.0
+
+    @property
+    def exposed_s(self) -> float:
+        return self.waited_s
+
+
+def watched(
+    guard: StepGuard, seconds_s: float, *, windows: int = 1, data: float = 0.0
+) -> list[Alert]:
+    """The alerts of so many windows of steps that each take this long, one odd step among them."""
+    alerts = []
+    for number in range(windows * WINDOW_STEPS):
+        odd = 50 * seconds_s if number % WINDOW_STEPS == 7 else seconds_s
+        alert = guard.see(step=100, steps=1, seconds_s=odd, data_wait_s=data * odd)
+        alerts += [] if alert is None else [alert]
+    return alerts
+
+
+def warm(guard: StepGuard) -> None:
+    for _ in range(5):
+        guard.see(step=0, steps=1, seconds_s=100.0, data_wait_s=0.0)
+
+
+def test_it_speaks_once_when_steps_are_slower_than_planned() -> None:
+    sync = WaitingSync(nn.Linear(1, 1))
+    guard = StepGuard(sync, max_steps=3700, expected_s=0.5)
+    warm(guard)
+    assert watched(guard, 0.7, windows=3) == []
+    sync.waited_s += 0.9 * WINDOW_S * 2.0
+    (alert,) = watched(guard, 2.0, windows=3)
+    assert alert.severity == "warning"
+    assert "was planned" in alert.cause
+    assert "waits for other ranks and the network" in alert.cause
+    assert "since step 100, " in alert.cause
+    assert "2 h" in alert.cause, "3,600 steps of 2 s are left"
+    assert "doctor" in alert.remedy
+    (worse,) = watched(guard, 4.0)
+    assert worse.severity == "warning"
+    (again,) = watched(guard, 0.5, windows=2)
+    assert again.severity == "info"
+
+
+def test_without_a_plan_the_first_steps_tell_what_is_usual() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
+    warm(guard)
+    assert watched(guard, 1.0, windows=2) == []
+    (starved,) = watched(guard, 3.0, data=0.8)
+    assert "usual" in starved.cause
+    assert "waits for data" in starved.cause
+    (slow,) = watched(guard, 9.0)
+    assert "compute" in slow.cause
+
+
+def test_a_network_that_is_slow_from_the_start_is_told_of_without_a_plan() -> None:
+    sync = WaitingSync(nn.Linear(1, 1))
+    guard = StepGuard(sync, max_steps=3700)
+    warm(guard)
+    sync.waited_s += 0.9 * WINDOW_S * 3.0
+    (alert,) = watched(guard, 3.0, windows=3)
+    assert "took 3 s/step, 305.1 ms/step without waiting: 89.8" in alert.cause or (
+        "took 3 s/step, 300.0 ms/step without waiting: 90.0% of it waits" in alert.cause
+    )
+    assert "The rest will take 3 h 00 min on every machine, not 18 min 00 s" in alert.cause
+    assert "plan" in alert.remedy
+
+
+def test_little_waiting_or_little_left_is_not_told_of_without_a_plan() -> None:
+    for share, steps in ((0.3, 3700), (0.9, 150)):
+        sync = WaitingSync(nn.Linear(1, 1))
+        guard = StepGuard(sync, max_steps=steps)
+        warm(guard)
+        sync.waited_s += share * WINDOW_S * 3.0
+        assert watched(guard, 3.0) == []
+
+
+def test_an_update_of_several_steps_counts_as_so_many() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0)
+    alerts = [
+        guard.see(step=step, steps=4, seconds_s=4.4, data_wait_s=0.0) for step in range(4, 400, 4)
+    ]
+    assert alerts == [None] * len(alerts)
+
+
+def test_the_extra_cost_is_told_where_the_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRICE_VARIABLE, "6.12 USD")
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700, expected_s=1.0, price=hourly_price())
+    warm(guard)
+    (alert,) = watched(guard, 3.0)
+    assert "not 1 h 00 min, for 12.24 USD more" in alert.cause, (
+        "3,600 steps are left, each 2 s longer"
+    )
+    monkeypatch.setenv(PRICE_VARIABLE, "")
+    assert hourly_price() is None
+
+
+class Card:
+    """The files in which the kernel tells of a network card."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "statistics").mkdir(parents=True)
+        for direction in "tx", "rx":
+            for what in "bytes", "packets", "errors":
+                (folder / "statistics" / f"{direction}_{what}").write_text("0")
+        self.tell(megabits=1000, carrier_changes=1)
+
+    def tell(self, *, megabits: int, carrier_changes: int) -> None:
+        (self._folder / "speed").write_text(f"{megabits}\n")
+        (self._folder / "carrier_changes").write_text(f"{carrier_changes}\n")
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
+    monkeypatch.setattr(host, "_INTERFACES", tmp_path)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    return Card(tmp_path / "eth0")
+
+
+def test_a_card_that_changes_is_told_of_also_where_steps_are_as_fast(card: Card) -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, judges_steps=False)
+    warm(guard)
+    assert watched(guard, 1.0) == []
+    card.tell(megabits=100, carrier_changes=3)
+    (slower,) = watched(guard, 1.0, windows=2)
+    host = socket.gethostname()
+    assert slower.cause == f"eth0 now runs at 100 Mbit/s, 1 Gbit/s before on {host}"
+    card.tell(megabits=100, carrier_changes=5)
+    (out,) = watched(guard, 1.0, windows=2)
+    assert out.cause == f"the cable of eth0 was out on {host}"
+    assert watched(guard, 9.0) == [], "another rank judges the steps"
+
+
+def test_a_slow_step_is_told_with_what_happened_to_the_card(card: Card) -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0, watches_card=False)
+    warm(guard)
+    card.tell(megabits=100, carrier_changes=1)
+    (alert,) = watched(guard, 2.0)
+    assert "; eth0 now runs at 100 Mbit/s, 1 Gbit/s before" in alert.cause
+
+
+def test_the_usual_time_is_that_of_the_steps_before_and_the_turn_is_told() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
+    warm(guard)
+    alerts = []
+    for step in range(1, 60):
+        seconds_s = 0.3 if step <= 24 else 1.5
+        alert = guard.see(step=step, steps=1, seconds_s=seconds_s, data_wait_s=0.0)
+        alerts += [] if alert is None else [(step, alert)]
+    ((step, alert),) = alerts
+    assert 24 < step <= 24 + 20
+    assert "300 ms/step was usual" in alert.cause
+    assert "since step 25, " in alert.cause
+
+
+def test_several_ranks_are_asked_before_a_cause_is_named() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0, alone=False)
+    warm(guard)
+    assert watched(guard, 3.0) == []
+    assert guard.found is not None
+    assert guard.found.slow
+    windows = [Window(0, "alpha", 10, 30.0, 20.0, 0.0), Window(1, "beta", 10, 30.0, 1.0, 0.0)]
+    cause, remedy = why(windows)
+    assert cause == "rank 1 on beta takes 2.900 s/step by itself, the median rank 1 s/step"
+    assert "beta" in remedy
+    starved = [Window(0, "alpha", 10, 30.0, 20.0, 0.0), Window(1, "beta", 10, 30.0, 0.0, 25.0)]
+    assert why(starved)[0].startswith("rank 1 on beta: 83.3% of it waits for data")
+
+
+def test_a_few_odd_steps_are_noise() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0)
+    warm(guard)
+    for step in range(100):
+        seconds_s = 6.0 if step % 4 == 0 else 1.0
+        assert guard.see(step=step, steps=1, seconds_s=seconds_s, data_wait_s=0.0) is None
+    assert guard.last.own_step_s >= 2.0, "their mean is"
+
+
+class SeldomSync(WaitingSync):
+    """A strategy that waits for all ranks at each `gap`-th step alone, as DiLoCo does."""
+
+    def __init__(self, *, gap: int, fragments: int = 1) -> None:
+        super().__init__(nn.Linear(1, 1))
+        self.gap = gap
+        self.period = gap * fragments
+        self.is_settled = True
+
+    @property
+    def settled(self) -> bool:
+        return self.is_settled
+
+
+def seldom_waiting(
+    gap: int,
+    own_s: Callable[[int], float],
+    wait_s: Callable[[int], float],
+    *,
+    steps: int = 1000,
+    fragments: int = 4,
+    max_steps: int = 100_000,
+) -> list[tuple[int, Alert]]:
+    """The alerts of a run, by step: its own work of a step, and the wait at an exchange."""
+    sync = SeldomSync(gap=gap, fragments=fragments)
+    guard = StepGuard(sync, max_steps=max_steps)
+    alerts = []
+    for step in range(1, steps + 1):
+        sync.is_settled = step % gap == 0
+        waited_s = wait_s(step) if sync.is_settled else 0.0
+        sync.waited_s += waited_s
+        alert = guard.see(step=step, steps=1, seconds_s=own_s(step) + waited_s, data_wait_s=0.0)
+        if alert is not None:
+            alerts.append((step, alert))
+    return alerts
+
+
+SLOW_FROM = 643
+"""In the middle of a window."""
+
+
+@pytest.mark.parametrize("gap", [1, 2, 5, 25, 100])
+def test_slow_work_is_noticed_however_seldom_ranks_meet(gap: int) -> None:
+    ((step, alert),) = seldom_waiting(
+        gap, lambda step: 0.3 if step >= SLOW_FROM else 0.1, lambda _step: 0.02 * gap, fragments=4
+    )
+    assert SLOW_FROM < step <= SLOW_FROM + 20
+    assert re.search(r"took 3[02]0(\.0)? ms/step, 120(\.0)? ms/step was usual", alert.cause)
+    assert "it is the compute itself" in alert.cause
+
+
+@pytest.mark.parametrize("gap", [1, 2, 5, 10])
+def test_a_slow_network_is_noticed_within_twenty_steps_of_a_strategy_that_seldom_waits(
+    gap: int,
+) -> None:
+    ((step, alert),) = seldom_waiting(
+        gap, lambda _step: 0.1, lambda step: (1.0 if step >= SLOW_FROM else 0.02) * gap
+    )
+    assert SLOW_FROM < step <= SLOW_FROM + 20
+    assert re.search(r"1\.100 s/step, 120(\.0)? ms/step was usual", alert.cause), alert.cause
+    assert "waits for other ranks and the network" in alert.cause
+    since = int(alert.cause.split("since step ")[1].split(",")[0])
+    assert SLOW_FROM - gap < since <= SLOW_FROM + gap
+
+
+def test_a_slow_network_is_noticed_at_the_second_slow_exchange() -> None:
+    ((step, alert),) = seldom_waiting(
+        100, lambda _step: 0.1, lambda step: 100.0 if step >= SLOW_FROM else 2.0, fragments=1
+    )
+    assert step == 800
+    assert "since step 601, " in alert.cause
+
+
+@pytest.mark.parametrize("gap", [1, 5, 25, 100])
+def test_one_long_wait_and_a_few_odd_steps_are_noise_also_where_waits_are_seldom(gap: int) -> None:
+    odd = -(-SLOW_FROM // gap) * gap
+    assert not seldom_waiting(
+        gap,
+        lambda step: 2.0 if step % 7 == 0 else 0.1,
+        lambda step: 60.0 if step == odd else 0.05 * gap,
+    )
+
+
+def test_a_network_that_is_slow_from_the_start_is_told_of_where_waits_are_seldom() -> None:
+    ((step, alert),) = seldom_waiting(25, lambda _step: 0.1, lambda _step: 25.0)
+    assert step <= 100
+    assert re.search(r"took 1\.100 s/step, 100(\.0)? ms/step without waiting", alert.cause)

@@ -1,0 +1,85 @@
+"""Every file of a real run has a purpose, and the forecast is what the run then takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.base.errors import CheckpointError
+from dragoman.training.average import average_checkpoints
+from dragoman.training.checkpoint import CheckpointStore
+from dragoman.training.config import CheckpointConfig, TrainConfig
+from dragoman.training.inventory import forecast_disk, take_inventory
+from toy_fit import TRAIN_PAIRS, ToyRun
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ToyRun:
+    directory = tmp_path_factory.mktemp("run")
+    train = TrainConfig(max_steps=20, validate_every_steps=5, ema_decay=0.5, log_every_steps=1)
+    toy = ToyRun(directory, train, CheckpointConfig(every_steps=5, keep_last=2))
+    toy.fit()
+    store = CheckpointStore(directory / "checkpoints", toy.checkpoint)
+    average_checkpoints(store.last(2), directory / "checkpoints" / "average")
+    for name in ("recipe.toml", "source.model", "samples/step-0000005.de", "logs/launch.log"):
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text("x" * 10)
+    return toy
+
+
+def test_every_file_of_a_run_has_a_purpose(run: ToyRun) -> None:
+    inventory = take_inventory(run.directory)
+    assert all(entry.purpose != "not written by dragoman" for entry in inventory.entries)
+    on_disk = [path for path in run.directory.rglob("*") if path.is_file()]
+    assert {run.directory / entry.path for entry in inventory.entries} == set(on_disk)
+    assert inventory.size_bytes == sum(path.stat().st_size for path in on_disk)
+    assert sum(inventory.bytes_by_part().values()) == inventory.size_bytes
+
+
+def test_a_checkpoint_is_broken_down(run: ToyRun) -> None:
+    checkpoint = run.directory / "checkpoints" / "step-0000020"
+    inventory = take_inventory(checkpoint)
+    parts = {entry.path.name: entry.part for entry in inventory.entries}
+    assert parts == {
+        "model.safetensors": "weights",
+        "ema.safetensors": "weights",
+        "optimizer.safetensors": "optimizer",
+        "state.json": "state",
+        "digests.json": "state",
+    }
+    ema_bytes = (checkpoint / "ema.safetensors").stat().st_size
+    assert inventory.inference_bytes() == ema_bytes
+    assert take_inventory(run.directory).inference_bytes() == ema_bytes + 10
+
+
+def test_strangers_are_called_so(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (entry,) = take_inventory(tmp_path).entries
+    assert (entry.part, entry.purpose) == ("record", "not written by dragoman")
+    with pytest.raises(CheckpointError, match="no such directory"):
+        take_inventory(tmp_path / "nothing")
+
+
+def test_the_forecast_holds(run: ToyRun) -> None:
+    model_file = run.directory / "checkpoints" / "step-0000020" / "model.safetensors"
+    vocab_size = TRAIN_PAIRS.vocab_size
+    num_parameters = run.model.num_parameters(
+        source_vocab_size=vocab_size, target_vocab_size=vocab_size
+    )
+    assert model_file.stat().st_size == pytest.approx(num_parameters * 4, rel=0.1)
+    forecast = forecast_disk(num_parameters, train=run.train, checkpoint=run.checkpoint)
+    assert forecast.num_checkpoints == 5
+    steps = list((run.directory / "checkpoints").glob("step-*"))
+    assert len(steps) <= forecast.num_checkpoints
+    measured = sum(file.stat().st_size for file in steps[-1].iterdir())
+    assert measured == pytest.approx(forecast.checkpoint_bytes, rel=0.15)
+    events = run.directory / "events" / "rank-0000.jsonl"
+    assert events.stat().st_size < 1.5 * forecast.record_bytes
+
+
+def test_looking_at_files_needs_no_torch() -> None:
+    code = "import sys, dragoman.training.inventory; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,45 @@
+"""The rate of matrix products is that of real ones, and makes the useful share measurable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.recipe.recipe import dump_toml, load_recipe
+from dragoman.reporting import measures
+from dragoman.reporting.reading import read_facts
+from dragoman.training.config import Precision
+from dragoman.training.matrix_rate import measure_device, slow_precision
+from recorded_runs import Recorded
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_device_has_a_rate(precision: Precision) -> None:
+    found = measure_device(torch.device("cpu"), precision)
+    assert found.device == "cpu"
+    assert 1e8 < found.matrix_flop_per_s < 1e14
+    assert precision in found.method
+
+
+def test_half_precision_that_is_slower_than_fp32_is_told() -> None:
+    fp32 = measure_device(torch.device("cpu"), "fp32")
+    slow = replace(fp32, matrix_flop_per_s=fp32.matrix_flop_per_s / 10)
+    fast = replace(fp32, matrix_flop_per_s=fp32.matrix_flop_per_s * 10)
+    told = slow_precision(slow, "bf16")
+    assert told is not None
+    assert "times as long in bf16 as in fp32" in told.cause
+    assert "train.precision=fp32" in told.remedy
+    assert slow_precision(fast, "bf16") is None
+    assert slow_precision(slow, "fp32") is None
+
+
+def test_useful_flops_are_told_once_the_device_is_measured(tmp_path: Path) -> None:
+    device = measure_device(torch.device("cpu"), "fp32")
+    run = Recorded(extra=[(0, device), (1, device)]).write(tmp_path / "run")
+    (run / "recipe.toml").write_text(dump_toml(load_recipe("demo")))
+    share = measures.useful_flop_share(read_facts(run))
+    assert share is not None
+    assert 0 < share < 10

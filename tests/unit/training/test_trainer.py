@@ -1,0 +1,305 @@
+"""The loop: what it writes, when it stops, and that it goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from dragoman.base.errors import DivergenceError
+from dragoman.model.transformer import Transformer
+from dragoman.telemetry.events import Event, read_events
+from dragoman.training.config import CheckpointConfig, TrainConfig
+from dragoman.training.schedule import ScheduleConfig
+from dragoman.training.stopping import GivenUpError, is_asked_to_stop
+from toy_fit import ToyRun, ToyValidation, dev_loss
+
+
+def events_of(run: ToyRun, kind: str) -> list[Event]:
+    events = read_events(run.directory / "events" / "rank-0000.jsonl")
+    return [event for event in events if event.kind == kind]
+
+
+def tensors_at(run: ToyRun, step: int) -> dict[str, Tensor]:
+    path = run.directory / "checkpoints" / f"step-{step:07d}"
+    return {
+        f"{file.name}/{name}": tensor
+        for file in path.glob("*.safetensors")
+        for name, tensor in load_file(file).items()
+    }
+
+
+def assert_same_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert len(found) > 0
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def overflow(model: Transformer) -> None:
+    """Make one gradient of the next update infinite."""
+
+    def spoil(gradient: Tensor) -> Tensor:
+        handle.remove()
+        return gradient * math.inf
+
+    handle = model.embeddings.target_matrix.register_hook(spoil)  # type: ignore[no-untyped-call]
+
+
+def stop_at(step: int) -> Callable[[int, Transformer], None]:
+    """Sends this process SIGTERM before update number `step`."""
+
+    def before_update(update_index: int, _model: Transformer) -> None:
+        if update_index == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return before_update
+
+
+def test_a_run_tells_what_happened(tmp_path: Path) -> None:
+    run = ToyRun(tmp_path, TrainConfig(max_steps=14, log_every_steps=4, validate_every_steps=6))
+    result = run.fit()
+    assert (result.reason, result.state.step) == ("max_steps", 14)
+    intervals = events_of(run, "train_interval")
+    # Also closed before each validation and checkpoint, so that these cost training nothing.
+    assert [event.step for event in intervals] == [4, 5, 6, 8, 10, 12, 14]
+    assert [event.payload["steps"] for event in intervals] == [4, 1, 1, 2, 2, 2, 2]
+    assert intervals[0].payload["learning_rate"] == pytest.approx(1e-3)
+    for event in intervals:
+        payload = event.payload
+        assert 0 < payload["train_nll"] < 2 * payload["train_loss"]
+        assert 0 <= payload["padding_share"] < 1
+        assert payload["gradient_norm"] > 0
+        assert payload["pairs"] > 0
+        assert 0 < payload["step_median_s"] <= payload["step_p95_s"]
+        parts = ("data_wait_s", "forward_s", "backward_s", "optimizer_s")
+        assert sum(payload[part] for part in parts) <= payload["interval_s"]
+    assert [event.step for event in events_of(run, "validated")] == [0, 6, 12, 14]
+    written = [(e.step, e.payload["reason"]) for e in events_of(run, "checkpoint_written")]
+    assert written == [(5, "steps"), (6, "best"), (10, "steps"), (12, "best"), (14, "best")]
+    (finished,) = events_of(run, "run_finished")
+    assert finished.payload["reason"] == "max_steps"
+    assert finished.payload["best_dev_loss"] == result.state.best_dev_loss
+    assert finished.payload["best_dev_loss_step"] == 14
+
+
+def test_tokens_are_counted_over_the_whole_interval(tmp_path: Path) -> None:
+    by_one = ToyRun(tmp_path / "1", TrainConfig(max_steps=6, log_every_steps=1))
+    by_three = ToyRun(
+        tmp_path / "3", TrainConfig(max_steps=6, log_every_steps=3), CheckpointConfig()
+    )
+    for run in (by_one, by_three):
+        run.fit()
+    for key in ("pairs", "source_tokens", "target_tokens", "steps"):
+        one, three = (
+            [event.payload[key] for event in events_of(run, "train_interval")]
+            for run in (by_one, by_three)
+        )
+        assert three == [sum(one[:3]), sum(one[3:])]
+
+
+@pytest.mark.parametrize("step", [3, 5])
+def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path: Path, step: int) -> None:
+    """Stopped after update 4, between checkpoints, and after 6, where a validation was due."""
+    config = TrainConfig(max_steps=9, validate_every_steps=6, ema_decay=0.9, log_every_steps=2)
+    whole = ToyRun(tmp_path / "whole", config)
+    expected = whole.fit()
+    stopped = ToyRun(tmp_path / "stopped", config, before_update=stop_at(step))
+    result = stopped.fit()
+    assert (result.reason, result.state.step) == ("signal", step + 1)
+    assert events_of(stopped, "run_finished")[-1].payload["reason"] == "signal"
+    resumed = ToyRun(tmp_path / "stopped", config)
+    found = resumed.fit()
+    assert found.reason == "max_steps"
+    assert_same_tensors(tensors_at(resumed, 9), tensors_at(whole, 9))
+    assert found.state == expected.state
+    scores = [
+        [(event.step, event.payload["dev_loss"]) for event in events_of(run, "validated")]
+        for run in (whole, resumed)
+    ]
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("at", [0, 6, 9])
+def test_a_validation_is_given_up_for_a_signal_and_made_when_the_run_goes_on(
+    tmp_path: Path, at: int
+) -> None:
+    """Before the first update, between updates, after the last one."""
+
+    def validate(step: int, model: Transformer) -> ToyValidation:
+        if step == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert is_asked_to_stop()
+            raise GivenUpError
+        return ToyValidation(dev_loss(model))
+
+    config = TrainConfig(max_steps=9, validate_every_steps=6, ema_decay=0.9, log_every_steps=2)
+    whole = ToyRun(tmp_path / "whole", config)
+    expected = whole.fit()
+    stopped = ToyRun(tmp_path / "stopped", config, validate=validate)
+    result = stopped.fit()
+    assert (result.reason, result.state.step) == ("signal", at)
+    assert result.state.dev_loss is None
+    assert not is_asked_to_stop()
+    resumed = ToyRun(tmp_path / "stopped", config)
+    found = resumed.fit()
+    assert found.state == expected.state
+    assert_same_tensors(tensors_at(resumed, 9), tensors_at(whole, 9))
+    scores = [
+        [(event.step, event.payload["dev_loss"]) for event in events_of(run, "validated")]
+        for run in (whole, resumed)
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_signal_handlers_are_as_before_afterwards(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    ToyRun(tmp_path, TrainConfig(max_steps=1)).fit()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_finished_run_is_not_trained_further(tmp_path: Path) -> None:
+    run = ToyRun(tmp_path, TrainConfig(max_steps=3))
+    run.fit()
+    num_intervals = len(events_of(run, "train_interval"))
+    assert run.fit().reason == "max_steps"
+    assert len(events_of(run, "train_interval")) == num_intervals
+
+
+@pytest.mark.parametrize("metric", ["dev_loss", "bleu"])
+def test_training_stops_when_validations_no_longer_improve(tmp_path: Path, metric: str) -> None:
+    quality = [1.0, 3.0, 2.0, 2.5, 5.0, 5.0]
+
+    def validate(step: int, _model: Transformer) -> ToyValidation:
+        value = quality[step // 2]
+        other = float(step)
+        if metric == "bleu":
+            return ToyValidation(dev_loss=100 - other, bleu=value)
+        return ToyValidation(dev_loss=10 - value, bleu=other)
+
+    config = TrainConfig(
+        max_steps=100,
+        validate_every_steps=2,
+        patience=2,
+        stop_metric="bleu" if metric == "bleu" else "dev_loss",
+    )
+    run = ToyRun(tmp_path, config, CheckpointConfig(every_steps=50), validate=validate)
+    result = run.fit()
+    # 3.0 at step 2 is the best; 2.0 and 2.5 are two validations without a better one.
+    assert (result.reason, result.state.step) == ("early_stop", 6)
+    best = result.state.best_bleu_step if metric == "bleu" else result.state.best_dev_loss_step
+    assert best == 2
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert {"step-0000002", "step-0000006"} <= kept
+    again = ToyRun(tmp_path, config, CheckpointConfig(every_steps=50), validate=validate).fit()
+    assert (again.reason, again.state.step) == ("early_stop", 6)
+
+
+def test_the_second_best_is_kept_too_between_checkpoints(tmp_path: Path) -> None:
+    losses = {0: 9.0, 2: 5.0, 4: 7.0, 6: 6.0, 8: 8.0, 10: 8.5}
+    run = ToyRun(
+        tmp_path,
+        TrainConfig(max_steps=10, validate_every_steps=2),
+        CheckpointConfig(every_steps=50, keep_last=1, keep_best=2),
+        validate=lambda step, _model: ToyValidation(losses[step]),
+    )
+    run.fit()
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step-0000002", "step-0000006", "step-0000010"]
+
+
+def test_a_second_signal_does_not_wait_for_a_validation(tmp_path: Path) -> None:
+    went_on = False
+
+    def validate(step: int, _model: Transformer) -> ToyValidation:
+        nonlocal went_on
+        if step:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            went_on = True
+        return ToyValidation(1.0)
+
+    run = ToyRun(tmp_path, TrainConfig(max_steps=9, validate_every_steps=4), validate=validate)
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert not went_on
+
+
+def test_the_clock_can_ask_for_checkpoints(tmp_path: Path) -> None:
+    config = CheckpointConfig(every_steps=100, every_minutes=1e-9)
+    run = ToyRun(tmp_path, TrainConfig(max_steps=3), config)
+    run.fit()
+    written = [(e.step, e.payload["reason"]) for e in events_of(run, "checkpoint_written")]
+    assert written == [(1, "minutes"), (2, "minutes"), (3, "best")]
+
+
+def test_averaged_weights_are_what_is_validated(tmp_path: Path) -> None:
+    seen: dict[int, float] = {}
+
+    def validate(step: int, model: Transformer) -> ToyValidation:
+        seen[step] = dev_loss(model)
+        return ToyValidation(seen[step])
+
+    config = TrainConfig(max_steps=3, ema_decay=0.5)
+    run = ToyRun(tmp_path, config, validate=validate)
+    run.fit()
+    tensors = tensors_at(run, 3)
+    model = Transformer(run.model, source_vocab_size=30, target_vocab_size=30)
+    losses = {}
+    for group in ("model", "ema"):
+        for name, weight in model.named_parameters():
+            weight.data.copy_(tensors[f"{group}.safetensors/{name}"])
+        losses[group] = dev_loss(model)
+    assert seen[3] == pytest.approx(losses["ema"], rel=1e-5)
+    assert seen[3] != pytest.approx(losses["model"], rel=1e-5)
+
+
+def test_a_nan_gradient_stops_at_once_and_leaves_good_weights(tmp_path: Path) -> None:
+    def poison(update_index: int, model: Transformer) -> None:
+        if update_index == 7:
+            model.decoder.norm.register_forward_hook(lambda _m, _a, out: out * math.nan)
+
+    run = ToyRun(tmp_path, TrainConfig(max_steps=20), before_update=poison)
+    with pytest.raises(DivergenceError) as caught:
+        run.fit()
+    message = str(caught.value)
+    assert message.startswith(
+        "step 8: training diverged: the gradient's norm is nan since step 8, with a training loss "
+        "of nan"
+    )
+    assert "schedule.peak_learning_rate" in message
+    assert "\n" not in message
+    assert message.endswith("step-0000005")
+    assert events_of(run, "alert")[-1].payload["severity"] == "error"
+    assert events_of(run, "run_finished")[-1].payload["reason"] == "diverged"
+
+
+def test_too_high_a_learning_rate_is_noticed(tmp_path: Path) -> None:
+    run = ToyRun(
+        tmp_path,
+        TrainConfig(max_steps=60, log_every_steps=5),
+        CheckpointConfig(every_steps=100),
+        schedule=ScheduleConfig(kind="constant", peak_learning_rate=1.0, warmup_steps=0),
+    )
+    with pytest.raises(DivergenceError, match=r"above .* since step [1-9]\b.*none was written"):
+        run.fit()
+
+
+def test_overflows_in_fp16_are_counted_and_no_divergence(tmp_path: Path) -> None:
+    run = ToyRun(
+        tmp_path,
+        TrainConfig(max_steps=4, precision="fp16", log_every_steps=2),
+        before_update=lambda step, model: overflow(model) if step == 1 else None,
+    )
+    result = run.fit()
+    assert result.state.skipped_steps == 1
+    intervals = events_of(run, "train_interval")
+    assert [event.payload["skipped_steps"] for event in intervals] == [1, 0]
+    assert [event.payload["loss_scale"] for event in intervals] == [2.0**15, 2.0**15]
