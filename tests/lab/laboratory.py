@@ -59,6 +59,17 @@ class LabHost(Machine):
         """Pull its cable out of the switch, or put it back."""
         self._switch.run(["ip", "link", "set", self._port, "up" if plugged else "down"])
 
+    def restart_sshd(self, more: str) -> None:
+        """End its sshd, and start one with more lines in its configuration."""
+        running = [pid for pid, words in self.processes().items() if words[0].endswith("sshd")]
+        running += [pid for pid, words in self.processes().items() if words[0].startswith("sshd:")]
+        self.run(["kill", *map(str, running)], check=False)
+        for _ in range(500):
+            if f"{self.address}:{PORT}" not in self.run(["ss", "-Hltn"]).stdout:
+                break
+            time.sleep(0.02)
+        _start_sshd(self, more)
+
     def sent_bytes(self) -> int:
         """What its interface has sent, headers included."""
         return self._counted("tx_bytes")
@@ -163,14 +174,14 @@ def _public(private: Path) -> str:
     return private.with_name(f"{private.name}.pub").read_text()
 
 
-def _start_sshd(host: LabHost) -> None:
+def _start_sshd(host: LabHost, more: str = "") -> None:
     config = host.home / "sshd_config"
     config.write_text(
         f"ListenAddress {host.address}:{PORT}\n"
         f"HostKey {host.home / 'host-key'}\n"
         "PidFile none\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
         # The lab lives in a temporary directory, whose parents anyone may write to.
-        "StrictModes no\n"
+        f"StrictModes no\n{more}\n"
     )
     host.run(["mkdir", "-p", "/run/sshd"])
     with (host.home / "sshd.log").open("w") as log:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from lab.conftest import OpenLab
-from lab.desk import set_up_desk
+from lab.desk import set_up_desk, wait_until
 from lab.laboratory import INTERFACE, Lab
 
 Spoil = Callable[[Lab, Path], None]
@@ -83,6 +84,39 @@ def test_a_host_that_sends_slowly_is_named_with_the_direction(
     )
     slower_way = 20e6 / 8 * 0.945
     assert json.loads(planned.stdout)["link_bytes_per_s"] == pytest.approx(slower_way, rel=0.2)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_an_sshd_that_allows_one_session_a_connection_is_enough(make_lab: OpenLab) -> None:
+    """What cannot share the connection logs in anew."""
+    desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))
+    for host in desk.lab.hosts:
+        host.restart_sshd("MaxSessions 1")
+    exit_code, said = examined(desk.lab, desk.folder / "hosts.toml")
+    assert (exit_code, failures(said)) == (0, set())
+    trained = desk.run("train", "small.toml", "--hosts", "hosts.toml")
+    assert trained.returncode == 0, trained.stderr
+    assert "Session open refused" not in trained.stdout + trained.stderr
+    assert any(desk.folder.glob("runs/*/checkpoints/step-*/digests.json"))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_a_network_that_dies_while_doctor_measures_is_named(make_lab: OpenLab) -> None:
+    desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))
+    doctor = desk.start("doctor", "--hosts", "hosts.toml")
+    beta = desk.lab.host("beta")
+    wait_until(lambda: any("agent" in " ".join(words) for words in beta.processes().values()))
+    beta.run(["ip", "link", "set", INTERFACE, "down"])
+    began = time.monotonic()
+    printed, complaint = doctor.communicate(timeout=300)
+    print(f"ended after {time.monotonic() - began:.0f} s: {printed}")
+    assert doctor.returncode == 1
+    assert "Traceback" not in complaint
+    told = " ".join((printed + complaint).split())
+    assert "beta" in told
+    assert "the connection was lost: " in told or "no answer within" in told
 
 
 def a_missing_gpu(_lab: Lab, hosts_file: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -112,6 +113,53 @@ def test_a_cut_of_ten_seconds_is_waited_out(desk: Desk) -> None:
     assert alerts(desk, "error") == []
     assert len(desk.events("run_started")) == 1
     stop(desk, training)
+
+
+@pytest.mark.parametrize("verb", ["send", "-c"], ids=["sends nothing", "takes nothing"])
+def test_a_host_that_stands_still_in_a_transfer_is_named(desk: Desk, verb: str) -> None:
+    """Its sshd answers all the time. What it has not sent is still there for a resume."""
+    alpha, hosts = desk.lab.host("alpha"), desk.folder / "hosts.toml"
+    wrapper = alpha.home / "python"
+    still = f'case " $* " in *" {verb} "*) test -e {alpha.home}/well || exec sleep 600;; esac'
+    wrapper.write_text(f'#!/bin/sh\n{still}\nexec "{sys.executable}" "$@"\n')
+    wrapper.chmod(0o755)
+    text = hosts.read_text().replace(f'python = "{sys.executable}"', f'python = "{wrapper}"')
+    hosts.write_text(text.replace("[defaults]", "[defaults]\nsilence_s = 5"))
+    began = time.monotonic()
+    training = desk.run("train", "small.toml", "--hosts", "hosts.toml")
+    print(f"given up after {time.monotonic() - began:.0f} s")
+    said = " ".join((training.stdout + training.stderr).split())
+    assert "hardly a byte has passed for 5 s" in said
+    assert "see whether its disk, its network or a program there stands still" in said
+    assert "Traceback" not in said
+    if verb == "send":
+        assert "not everything came back: alpha: hardly a byte has passed" in said
+        (alpha.home / "well").touch()
+        resumed = desk.run("resume", str(desk.run_directory()))
+        assert resumed.returncode == 0, resumed.stderr
+        assert saved(desk)
+    else:
+        assert training.returncode == 1
+        assert training.stderr.count("\n") == 1
+
+
+def test_a_network_that_dies_behind_a_shared_connection_is_named(desk: Desk) -> None:
+    """The desk's own ssh to the host lives on, and does not know it yet."""
+    training = desk.train("--set", "train.max_steps=100000", *OFTEN_SAVED[2:])
+    wait_until(lambda: saved(desk))
+    for name in ("alpha", "beta"):
+        desk.lab.host(name).run(["ip", "link", "set", "eth0", "down"])
+    since = time.time()
+    wait_until(lambda: bool(alerts(desk, "error")), limit_s=120)
+    print(f"noticed after {time.time() - since:.0f} s")
+    assert "the connection was lost" in what_broke(desk)
+    began = time.monotonic()
+    desk.signal("INT")
+    _, complaint = training.communicate(timeout=120)
+    print(f"ended {time.monotonic() - began:.0f} s after Ctrl-C")
+    assert training.returncode == 130, complaint
+    assert "Traceback" not in complaint
+    assert "cannot log in" not in complaint
 
 
 @pytest.mark.parametrize(("cut", "ranks"), [("beta", 2), ("alpha", 1)])

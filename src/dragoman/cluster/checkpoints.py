@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -126,26 +125,14 @@ class RunOnHosts:
         """Raises MachineError of the host, OSError of this machine's disk."""
         more = [f"{self.place}/{place}"]
         command = agent_command(host, code=self.code, verb="send", more=more)
-        with (
-            tempfile.TemporaryFile() as errors,
-            ssh.start(host, command, stderr=errors.fileno()) as process,
-        ):
-            assert process.stdout is not None
-            try:
-                ssh.skip_greeting(process.stdout)
-                unpack(process.stdout, draft)
-            except BaseException as error:  # a signal, too: ssh is waited for
-                process.kill()
-                if not isinstance(error, ValueError | EOFError):
-                    raise
-                raise MachineError(
-                    f"{place} did not arrive: {error}", place=host.name, remedy="try again"
-                ) from error
-            process.stdout.close()  # a host that goes on to send is not waited for
-            process.wait()
-            said = ssh.read_errors(errors)
-        if process.returncode:
-            raise ssh.failure(host, process.returncode, said)
+        try:
+            with ssh.transfer(host, command) as transfer:
+                transfer.skip_greeting()
+                unpack(transfer.output, draft)
+        except (ValueError, EOFError) as error:
+            raise MachineError(
+                f"{place} did not arrive: {error}", place=host.name, remedy="try again"
+            ) from error
 
     def collect(self, *, trained: bool = False) -> None:
         """Bring here what any host has written and this machine lacks.

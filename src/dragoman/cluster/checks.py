@@ -19,7 +19,16 @@ from dragoman.base import units
 from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts, Way
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.rates import LATENCY_S, LATENCY_SOURCE, Link
-from dragoman.cluster.ssh import FAILED, NO_PYTHON, SET_UP, how_to_log_in
+from dragoman.cluster.ssh import (
+    FAILED,
+    LOST,
+    LOST_REMEDY,
+    NO_PYTHON,
+    SET_UP,
+    SILENT,
+    SILENT_REMEDY,
+    how_to_log_in,
+)
 
 Status = Literal["ok", "unknown", "warning", "failure"]
 
@@ -128,6 +137,10 @@ def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
         remedy, what = how_to_log_in(wanted.host(host)), "does not answer"
         if said.startswith(FAILED):
             remedy, what = f"{SET_UP}; see its disk and memory", "cannot be examined"
+        elif said.startswith(LOST):
+            remedy = LOST_REMEDY
+        elif said.startswith(SILENT):
+            remedy, what = SILENT_REMEDY, "cannot be examined"
         yield _fail("login", host, f"{what}: {said}", remedy)
 
 

@@ -6,15 +6,13 @@ whole or not at all: what is there already is not sent again, also where hosts s
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from dragoman.cluster import ssh, unpack
 from dragoman.cluster.hosts import Host
@@ -50,32 +48,18 @@ class Parcel:
 
     def send(self, host: Host) -> bool:
         """Bring it to the host; False if it was there. Raises MachineError."""
-        with (
-            tempfile.TemporaryFile() as errors,
-            ssh.start(host, self.command(host), stderr=errors.fileno()) as process,
-        ):
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(_PROGRAM)
-                process.stdin.flush()
-            begun = ssh.skip_greeting(process.stdout)
-            wanted = process.stdout.readline(len(_WANT)) == _WANT
-            with contextlib.suppress(BrokenPipeError):
-                if wanted:
-                    self._write(process.stdin)
-            with contextlib.suppress(BrokenPipeError):  # of what could not be written
-                process.stdin.close()
-            process.wait()
-            said = ssh.read_errors(errors)
-        if process.returncode:
-            raise ssh.failure(host, process.returncode, said)
-        if not begun:
+        with ssh.transfer(host, self.command(host)) as transfer:
+            transfer.write(_PROGRAM)
+            transfer.skip_greeting()
+            wanted = transfer.output.readline(len(_WANT)) == _WANT
+            if wanted:
+                self._write(transfer)
+        if not transfer.begun:
             raise ssh.not_run(host)
         return wanted
 
-    def _write(self, stream: IO[bytes]) -> None:
-        with tarfile.open(fileobj=stream, mode="w|") as archive:
+    def _write(self, stream: ssh.Transfer) -> None:
+        with tarfile.open(fileobj=stream, mode="w|") as archive:  # type: ignore[call-overload]
             for name, content in self.files.items():
                 entry = tarfile.TarInfo(name)
                 if isinstance(content, bytes):

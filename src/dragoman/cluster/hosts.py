@@ -89,6 +89,8 @@ class HostDefaults(Section):
     """A Python there that has torch; relative to the home of `user`. `dragoman setup` makes it."""
     folder: str = Field(default=".dragoman", pattern=_PATH, max_length=1000)
     """Where code, data and runs are kept there; a folder that hosts share is filled once."""
+    silence_s: float = Field(default=120.0, ge=1.0, le=86_400.0)
+    """Seconds that a host may send and take nothing while files go there or come from there."""
 
 
 class Host(HostDefaults):

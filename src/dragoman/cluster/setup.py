@@ -83,7 +83,7 @@ def _run(host: Host, command: list[str]) -> None:
     try:
         ssh.run(host, command, timeout_s=_INSTALL_S)
     except MachineError as error:
-        if error.problem.startswith("ssh "):  # does not start, or cannot log in
+        if error.problem.startswith(("ssh ", ssh.LOST)):  # it does not start, or cannot log in
             raise
         raise MachineError(
             f"`{' '.join(command[:4])} ...` failed: {error.problem}",

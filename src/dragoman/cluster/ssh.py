@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
+import io
 import os
 import re
+import select
 import selectors
 import shlex
+import stat
 import subprocess
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
@@ -37,6 +41,13 @@ LOST_AFTER_S: Final = 15
 """A host that has not answered ssh for so long is lost."""
 NO_PYTHON: Final = "there is no"
 FAILED: Final = "a command failed"
+LOST: Final = "the connection was lost"
+LOST_REMEDY: Final = "see whether it runs, and its network"
+SILENT: Final = "hardly a byte has passed"
+SILENT_REMEDY: Final = (
+    "see whether its disk, its network or a program there stands still; if it is only slow, raise "
+    "silence_s in hosts.toml"
+)
 SET_UP: Final = "run dragoman setup --hosts, or name its python in hosts.toml"
 BEGIN: Final = "dragoman-begins-here"
 _MOST_GREETING_BYTES: Final = 1 << 20
@@ -44,13 +55,23 @@ _MOST_OUTPUT_BYTES: Final = 4 << 20
 """Most output of one command. Our longest is a list of some thousand checkpoints."""
 _MOST_ERROR_BYTES: Final = 1 << 16
 """So many last bytes of a host's standard error are read: our longest error is a traceback."""
+_HARDLY_BYTES: Final = 1 << 10
+"""Fewer bytes than these, within the time that a host may be silent, are silence, too."""
 _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _starting: Final = threading.Lock()
 _logins: Final[dict[str, list[str]]] = {}
 """Whom ssh logged in to, by the socket of the connection."""
+_answered: Final[set[tuple[str, ...]]] = set()
+"""The hosts that have run something for this process, as ssh is told of them."""
 NO_LOGIN: Final = 255
+_REFUSED: Final = (
+    "Permission denied",
+    "Host key verification failed",
+    "REMOTE HOST IDENTIFICATION",
+)
+"""What ssh says if a host answers and the login fails."""
 _NO_PROGRAM: Final = 127
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(?!dragoman)([^']+)'")
 _OPTIONS: Final = {
@@ -68,6 +89,9 @@ _OPTIONS: Final = {
 _SHARED: Final = {"ControlMaster": "auto", "ControlPersist": "300"}
 """The connection outlives its last program by 5 minutes at most, if this process is killed."""
 _CLOSE_S: Final = 5.0
+_SOCKETS: Final = Path("/tmp")  # noqa: S108  # a folder in it is ours alone
+_SOCKETS_PREFIX: Final = "dragoman-ssh-"
+_LOCK: Final = "lock"
 
 
 def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -> list[str]:
@@ -79,9 +103,8 @@ def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -
     sharing = {"ControlPath": socket} | ({} if socket == "none" else _SHARED)
     settings = (_OPTIONS | sharing).items()
     options = [word for key, value in settings for word in ("-o", f"{key}={value}")]
-    place = ["--", host.login or host.address]
     command = f"echo {BEGIN} && exec {shlex.join(arguments)}"
-    return ["ssh", "-T", *options, *_target(host), *place, command]
+    return ["ssh", "-T", *options, *_place(host), command]
 
 
 def how_to_log_in(host: Host) -> str:
@@ -120,23 +143,51 @@ def _socket(host: Host) -> str:
         folder = _sockets()
     if folder is None:
         return "none"
-    target = [*_target(host), host.login or host.address]
-    socket = str(folder / hashlib.sha256("\0".join(target).encode()).hexdigest()[:16])
+    place = _place(host)
+    socket = str(folder / hashlib.sha256("\0".join(place).encode()).hexdigest()[:16])
     with _starting:
-        _logins[socket] = [*_target(host), "--", host.login or host.address]
+        _logins[socket] = place
     return socket
 
 
 @cache
 def _sockets() -> Path | None:
-    """A folder for the sockets, removed at exit. Its path is short: a socket's has 107 bytes."""
+    """A folder for the sockets, removed at exit. Its path is short: a socket's has 107 bytes.
+
+    A process that is killed leaves its folder, and the next one removes it: the lock in it says
+    whether its process still runs.
+    """
+    remove_old_sockets(_SOCKETS)
     try:
-        folder = tempfile.TemporaryDirectory(prefix="dragoman-ssh-", dir="/tmp")
+        folder = tempfile.TemporaryDirectory(prefix=_SOCKETS_PREFIX, dir=_SOCKETS)
+        lock = os.open(Path(folder.name) / _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as long as this process runs
     except OSError:
         return None
     atexit.register(folder.cleanup)
     atexit.register(_close_connections)
     return Path(folder.name)
+
+
+def remove_old_sockets(where: Path) -> None:
+    """Remove the folders of sockets whose process has ended without removing them.
+
+    Only a folder of this user's own that nobody else can enter, only files in it, and no link is
+    followed: the place is one where other users write.
+    """
+    for path in where.glob(f"{_SOCKETS_PREFIX}*"):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, folder)
+            found = os.fstat(folder)
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+                continue
+            lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in os.listdir(folder):  # noqa: PTH208  # by number, it cannot be exchanged
+                os.unlink(name, dir_fd=folder)
+            path.rmdir()
 
 
 def _close_connections() -> None:
@@ -177,9 +228,11 @@ def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str
             process.kill()
             raise
         said = read_errors(errors)
+    _greeting, begun, own = printed.partition(f"{BEGIN}\n".encode())
+    if begun:
+        _answered.add(tuple(_place(host)))
     if process.returncode:
         raise failure(host, process.returncode, said)
-    _greeting, begun, own = printed.partition(f"{BEGIN}\n".encode())
     if not begun:
         raise not_run(host)
     return own.decode(errors="replace")
@@ -211,11 +264,150 @@ def _output(process: subprocess.Popen[bytes], host: Host, timeout_s: float) -> b
     return printed
 
 
-def skip_greeting(stream: IO[bytes]) -> bool:
+class _Patience:
+    """Waits for the pipes of one program. It ends if a host passes hardly a byte for long.
+
+    Only waiting counts: a disk of this machine may be slow, and a machine that slept has waited
+    for nobody.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._waited_s = 0.0
+        self._passed_bytes = 0
+
+    def wait_for(self, pipe: IO[bytes], event: int) -> None:
+        """Wait until a pipe has something or room; raises MachineError if that takes too long."""
+        waiting = select.poll()
+        waiting.register(pipe, event)
+        began = time.monotonic()
+        ready = waiting.poll(max(0.0, self._host.silence_s - self._waited_s) * 1000)
+        self._waited_s += time.monotonic() - began
+        if not ready or self._waited_s > self._host.silence_s:
+            raise silent(self._host)
+
+    def passed(self, num_bytes: int) -> None:
+        """So many bytes have come or gone."""
+        self._passed_bytes += num_bytes
+        if self._passed_bytes >= _HARDLY_BYTES:
+            self._waited_s, self._passed_bytes = 0.0, 0
+
+
+class _Output(io.RawIOBase):
+    """The output of a host's program; reading raises MachineError if the host is silent."""
+
+    def __init__(self, pipe: IO[bytes], patience: _Patience) -> None:
+        self._pipe = pipe
+        self._patience = patience
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """What has come, as much as the buffer holds; nothing at the end."""
+        self._patience.wait_for(self._pipe, select.POLLIN)
+        num_bytes = os.readv(self._pipe.fileno(), [buffer])
+        self._patience.passed(num_bytes)
+        return num_bytes
+
+
+class Transfer:
+    """A program on a host, and its input and output, which may be of any size.
+
+    begun: whether the program runs; the next byte of `output` is then its first.
+    """
+
+    def __init__(self, host: Host, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._host = host
+        self._process = process
+        self._patience = _Patience(host)
+        self._input = process.stdin
+        os.set_blocking(self._input.fileno(), False)
+        self.output = io.BufferedReader(_Output(process.stdout, self._patience))
+        self.begun = False
+
+    def write(self, content: bytes) -> int:
+        """Give the program all of this; raises MachineError if the host takes none for long.
+
+        A program that has ended needs no input: its exit code says why.
+        """
+        left = memoryview(content)
+        with contextlib.suppress(BrokenPipeError):
+            while left:
+                self._patience.wait_for(self._input, select.POLLOUT)
+                with contextlib.suppress(BlockingIOError):
+                    taken = os.write(self._input.fileno(), left)
+                    self._patience.passed(taken)
+                    left = left[taken:]
+        return len(content)
+
+    def skip_greeting(self) -> None:
+        """Read on to where the program's output begins."""
+        self.begun = skip_greeting(self._host, self.output)
+
+    def end(self) -> None:
+        """Wait for the end of a program that gets no more and should have little to say."""
+        self._input.close()
+        deadline = time.monotonic() + self._host.silence_s
+        left = _MOST_GREETING_BYTES
+        while piece := self.output.read1(1 << 16):
+            left -= len(piece)
+            if left < 0 or time.monotonic() > deadline:
+                raise too_much(self._host)
+        self.wait()
+
+    def wait(self) -> int:
+        """The exit code of ssh; raises MachineError if it does not end."""
+        try:
+            return self._process.wait(self._host.silence_s)
+        except subprocess.TimeoutExpired:
+            raise silent(self._host) from None
+
+
+@contextlib.contextmanager
+def transfer(host: Host, arguments: Sequence[str]) -> Iterator[Transfer]:
+    """Run a program on the host that takes or gives much; it has ended well after the block.
+
+    Raises MachineError if it fails, or if no byte passes for `silence_s` of the host.
+    """
+    with (
+        tempfile.TemporaryFile() as errors,
+        start(host, arguments, stderr=errors.fileno()) as process,
+    ):
+        made = Transfer(host, process)
+        try:
+            try:
+                yield made
+                made.end()
+            except EOFError:  # if ssh has failed, that is why
+                if not made.wait():
+                    raise
+        except BaseException:  # a signal, too: ssh is waited for
+            process.kill()
+            raise
+        said = read_errors(errors)
+    if process.returncode:
+        raise failure(host, process.returncode, said)
+
+
+def silent(host: Host) -> MachineError:
+    """A host that is still connected, and neither sends nor takes anything."""
+    return MachineError(
+        f"{SILENT} for {units.DURATION.text(host.silence_s)}",
+        place=host.name,
+        remedy=SILENT_REMEDY,
+    )
+
+
+def skip_greeting(host: Host, stream: IO[bytes]) -> bool:
     """Read on to where the output of a program begins; False if that is not within 1 MiB."""
     left = _MOST_GREETING_BYTES
     while line := stream.readline(left):
         if line.endswith(f"{BEGIN}\n".encode()):
+            _answered.add(tuple(_place(host)))
             return True
         left -= len(line)
     return False
@@ -249,6 +441,13 @@ def not_run(host: Host) -> MachineError:
 def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
     """What a failed ssh command means; `said` is its standard error."""
     last = _last_line(said)
+    if exit_code == NO_LOGIN and has_answered(host) and not any(word in last for word in _REFUSED):
+        reason = last or f"no answer for {units.DURATION.text(LOST_AFTER_S)}, or it was closed"
+        return MachineError(
+            f"{LOST}: {reason}",
+            place=host.name,
+            remedy=LOST_REMEDY,
+        )
     if exit_code == NO_LOGIN:
         return MachineError(
             f"ssh cannot log in: {last or 'no answer'}",
@@ -264,6 +463,16 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
         place=host.name,
         remedy="dragoman train RECIPE --hosts ... --dry-run prints what is run",
     )
+
+
+def has_answered(host: Host) -> bool:
+    """Whether the host has run anything for this process."""
+    return tuple(_place(host)) in _answered
+
+
+def _place(host: Host) -> list[str]:
+    """The host and how to reach it, as the last options of ssh."""
+    return [*_target(host), "--", host.login or host.address]
 
 
 def _target(host: Host) -> list[str]:

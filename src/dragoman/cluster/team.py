@@ -68,7 +68,6 @@ class Agent:
     def __init__(self, host: Host, arguments: Sequence[str], inbox: queue.Queue[Message]) -> None:
         self.host = host
         self._inbox = inbox
-        self._has_spoken = False
         self._fault: MachineError | None = None
         self._waiting_bytes = 0
         self._waiting = threading.Condition()
@@ -94,13 +93,6 @@ class Agent:
             exit_code = self._process.wait()
         if self._fault is not None:
             return self._fault
-        if exit_code == ssh.NO_LOGIN and self._has_spoken:
-            return MachineError(
-                "the connection was lost: no answer for "
-                f"{units.DURATION.text(ssh.LOST_AFTER_S)}, or it was closed",
-                place=self.host.name,
-                remedy="see whether it runs, and its network",
-            )
         return ssh.failure(self.host, exit_code, ssh.read_errors(self._errors))
 
     def taken(self, message: Message) -> None:
@@ -127,7 +119,7 @@ class Agent:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines, contextlib.suppress(ValueError):  # closed meanwhile
-            ssh.skip_greeting(lines)
+            ssh.skip_greeting(self.host, lines)
             while line := lines.readline(_LONGEST_LINE_BYTES):
                 if len(line) == _LONGEST_LINE_BYTES:
                     self._fault = ssh.too_much(self.host)
@@ -149,7 +141,6 @@ class Agent:
                 remedy="see what its login shell prints, and whether the host can be trusted",
             )
             return
-        self._has_spoken = True
         size = len(line) + _MESSAGE_BYTES
         with self._waiting:
             self._waiting.wait_for(

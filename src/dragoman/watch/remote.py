@@ -126,7 +126,7 @@ class Mirror:
                     process.stdin.write(_PROGRAM + json.dumps(self._had()).encode() + b"\n")
                     process.stdin.flush()
                 try:
-                    ssh.skip_greeting(process.stdout)
+                    ssh.skip_greeting(host, process.stdout)
                     self._take(line, process.stdout)
                 except (
                     *(OSError, ValueError, KeyError, TypeError),

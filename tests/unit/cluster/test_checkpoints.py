@@ -342,6 +342,72 @@ def test_logs_are_files_of_one_folder(home: Path, remote: RunOnHosts) -> None:
     assert not (remote.path / "logs" / "alpha").exists()
 
 
+STILL = {
+    "nothing at all": "",
+    "no checkpoint": f"echo {BEGIN}",
+    "a part of one": f"echo {BEGIN}; head -c 300000 {{there}}/send",
+    "a byte now and then": f"echo {BEGIN}; while echo; do sleep 0.2; done",
+    "all of it, and no end": f"echo {BEGIN}; cat {{there}}/send",
+    "all of it, and ever more": f"echo {BEGIN}; cat {{there}}/send; while echo; do :; done",
+}
+
+
+@pytest.mark.parametrize("script", STILL.values(), ids=STILL)
+def test_a_host_that_sends_nothing_is_not_waited_for(
+    script: str, home: Path, remote: RunOnHosts
+) -> None:
+    """It stays connected: nothing but the clock tells it from one that is slow."""
+    lie(remote, listed=[NAME], sent=archive(whole(payload=bytes(1 << 20))))
+    there = remote.path.parent / "lies"
+    (remote.path.parent / "bin" / "ssh").write_text(
+        f"#!/bin/sh\n{script.format(there=there)}\nexec sleep 600\n"
+    )
+    host = remote.hosts.host[0].model_copy(update={"silence_s": 1.0})
+    before = everything_below(remote.path.parent)
+    with pytest.raises(MachineError) as caught:
+        remote.fetch(host, NAME)
+    assert str(caught.value) in (
+        "alpha: hardly a byte has passed for 1 s; see whether its disk, its network or a program "
+        "there stands still; if it is only slow, raise silence_s in hosts.toml",
+        "alpha: it sends more than dragoman ever does; see what its login shell prints, and "
+        "whether the host can be trusted",
+    )
+    assert everything_below(remote.path.parent) == before
+
+
+@pytest.mark.parametrize("answer", ["", f"echo {BEGIN}", f"echo {BEGIN}; echo want"])
+def test_a_host_that_takes_nothing_is_not_waited_for(
+    answer: str, home: Path, remote: RunOnHosts
+) -> None:
+    (remote.path.parent / "bin" / "ssh").write_text(f"#!/bin/sh\n{answer}\nexec sleep 600\n")
+    host = remote.hosts.host[0].model_copy(update={"silence_s": 1.0})
+    with pytest.raises(MachineError, match=r"^alpha: hardly a byte has passed for 1 s; "):
+        Parcel("data/1", {"a": bytes(1 << 24)}).send(host)
+
+
+def test_a_host_that_is_lost_while_it_sends_is_named_so(home: Path, remote: RunOnHosts) -> None:
+    lie(remote, listed=[NAME], sent=archive(whole(payload=bytes(1 << 20))))
+    there = remote.path.parent / "lies"
+    (remote.path.parent / "bin" / "ssh").write_text(
+        f"#!/bin/sh\necho {BEGIN}; head -c 300000 {there}/send; exit 255\n"
+    )
+    with pytest.raises(MachineError, match=r"^alpha: the connection was lost: no answer for 15 s"):
+        remote.fetch(remote.hosts.host[0], NAME)
+
+
+def test_a_slow_host_that_goes_on_is_waited_for(home: Path, remote: RunOnHosts) -> None:
+    lie(remote, listed=[NAME], sent=archive(whole(payload=bytes(30_000))))
+    there = remote.path.parent / "lies"
+    (remote.path.parent / "bin" / "ssh").write_text(
+        f"#!/bin/sh\necho {BEGIN}\n"
+        f"for n in $(seq 0 19); do tail -c +$((n * 2048 + 1)) {there}/send | head -c 2048; "
+        "sleep 0.2; done\n"
+    )
+    host = remote.hosts.host[0].model_copy(update={"silence_s": 2.0})
+    remote.fetch(host, NAME)
+    verify(remote.path / CHECKPOINTS / NAME)
+
+
 @pytest.mark.parametrize("path", ["..", "x/..", "/", "", "checkpoints/average", "step-../x"])
 def test_no_event_of_a_host_names_a_folder_to_replace(
     path: str, home: Path, remote: RunOnHosts

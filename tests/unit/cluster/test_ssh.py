@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shlex
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from dragoman.base.errors import MachineError
 from dragoman.cli import main
 from dragoman.cluster import ssh
+from dragoman.cluster.copying import Parcel
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.ssh import BEGIN, failure, run, skip_greeting, ssh_command
 
@@ -105,9 +109,9 @@ def test_what_a_host_prints_arrives(ssh_that: Callable[[str], None]) -> None:
 @pytest.mark.parametrize("line", [b"x" * (4 << 20), b"x\n" * (1 << 20)])
 def test_a_greeting_is_not_read_without_end(line: bytes) -> None:
     stream = io.BytesIO(line + f"{BEGIN}\n".encode())
-    assert not skip_greeting(stream)
+    assert not skip_greeting(HOST, stream)
     assert stream.tell() <= 1 << 20
-    assert skip_greeting(io.BytesIO(f"hello\nmail {BEGIN}\nours\n".encode()))
+    assert skip_greeting(HOST, io.BytesIO(f"hello\nmail {BEGIN}\nours\n".encode()))
 
 
 @pytest.mark.parametrize("command", ["doctor", "setup"])
@@ -123,6 +127,134 @@ def test_a_machine_without_ssh_says_so(
     assert "ssh does not start: No such file or directory" in said.out + said.err
     assert said.err.count("\n") == (command == "setup")
     assert "Python 3.11" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ("", "the connection was lost: no answer for 15 s, or it was closed"),
+        ("ssh: connect to host b port 22: No route to host", "the connection was lost: ssh: "),
+        ("Permission denied (publickey).", "ssh cannot log in: Permission denied"),
+    ],
+)
+def test_a_host_that_has_answered_is_lost_later_and_not_a_failed_login(
+    said: str, problem: str, ssh_that: Callable[[str], None]
+) -> None:
+    ssh._answered.clear()
+    fails = f"echo '{said}' >&2; exit 255"
+    ssh_that(fails)
+    with pytest.raises(MachineError, match="beta: ssh cannot log in"):
+        run(HOST, ["true"])
+    ssh_that(f"echo {BEGIN}; {fails}")  # while it runs something
+    with pytest.raises(MachineError) as caught:
+        run(HOST, ["true"])
+    assert caught.value.problem.startswith(problem)
+    ssh._answered.clear()
+    ssh_that(f"echo {BEGIN}")
+    run(HOST, ["true"])
+    ssh_that(fails)  # after it has run something
+    with pytest.raises(MachineError) as caught:
+        run(HOST, ["true"])
+    assert caught.value.problem.startswith(problem)
+    assert HOST.name == caught.value.place
+
+
+def test_a_host_that_is_lost_while_it_sends_is_named_so(ssh_that: Callable[[str], None]) -> None:
+    ssh_that(f"echo {BEGIN}; echo want; exit 255")
+    with pytest.raises(MachineError, match=r"^beta: the connection was lost: no answer for 15 s"):
+        Parcel("data/1", {"a": bytes(1 << 20)}).send(HOST)
+
+
+SHARES = """
+import subprocess, sys
+from dragoman.cluster import ssh
+from dragoman.cluster.hosts import Host
+ssh._SOCKETS = __import__("pathlib").Path(sys.argv[1])
+with ssh.start(Host(address="10.0.0.2"), ["true"], stderr=subprocess.DEVNULL):
+    print("started", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_folders_of_sockets_of_killed_processes_are_removed_by_the_next(
+    ssh_that: Callable[[str], None], tmp_path: Path
+) -> None:
+    ssh_that("exec sleep 600")
+    place = tmp_path / "t"
+    place.mkdir()
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SHARES, str(place)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        return process
+
+    def folders() -> set[Path]:
+        return set(place.glob("dragoman-ssh-*"))
+
+    with start() as killed, start() as alive:
+        left = folders()
+        assert len(left) == 2
+        killed.kill()
+        killed.wait()
+        (dead,) = (path for path in left if _is_unlocked(path / "lock"))
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(dead / "0123456789abcdef"))
+        with start() as next_one:
+            assert left - folders() == {dead}
+            assert len(folders()) == 2
+            next_one.kill()
+        alive.kill()
+    ssh.remove_old_sockets(place)
+    assert folders() == set()
+
+
+def _is_unlocked(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def test_no_folder_is_removed_that_may_be_another_s(tmp_path: Path) -> None:
+    place, victim = tmp_path / "t", tmp_path / "victim"
+    for folder in (place, victim, victim / "deep"):
+        folder.mkdir(mode=0o700)
+    (victim / "lock").touch()
+    (victim / "thesis.txt").write_text("years of work")
+    (place / "dragoman-ssh-link").symlink_to(victim)
+    (place / "dragoman-ssh-file").touch()
+    for name, mode in (("open", 0o755), ("nolock", 0o700), ("linked", 0o700), ("deep", 0o700)):
+        (place / f"dragoman-ssh-{name}").mkdir(mode=mode)
+        (place / f"dragoman-ssh-{name}").chmod(mode)
+    (place / "dragoman-ssh-open" / "lock").touch()
+    (place / "dragoman-ssh-linked" / "lock").symlink_to(victim / "lock")
+    (place / "dragoman-ssh-deep" / "lock").touch()
+    (place / "dragoman-ssh-deep" / "folder").mkdir()
+    if os.geteuid() == 0:
+        other = place / "dragoman-ssh-other"
+        other.mkdir(mode=0o700)
+        (other / "lock").touch()
+        os.chown(other, 12345, 12345)
+    before = set(place.iterdir())
+    ssh.remove_old_sockets(place)
+    assert set(place.iterdir()) == before
+    assert (victim / "thesis.txt").read_text() == "years of work"
+    # Links in a folder of ours go, and not what they lead to.
+    ours = place / "dragoman-ssh-ours"
+    ours.mkdir(mode=0o700)
+    (ours / "lock").touch()
+    (ours / "link").symlink_to(victim / "thesis.txt")
+    ssh.remove_old_sockets(place)
+    assert set(place.iterdir()) == before
+    assert (victim / "thesis.txt").read_text() == "years of work"
 
 
 def test_hosts_that_are_started_at_once_share_one_folder_of_sockets(

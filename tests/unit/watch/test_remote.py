@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import MachineError
+from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host
 from dragoman.watch import sender
 from dragoman.watch.remote import Mirror, remote_run
@@ -104,6 +105,7 @@ def test_a_connection_that_ends_is_told_and_made_again(host: Host, tmp_path: Pat
 
 
 def test_hosts_that_cannot_be_reached_are_one_error(host: Host, tmp_path: Path) -> None:
+    ssh._answered.clear()  # other tests had an answer of this host
     (_home() / "refuse").touch()
     with (
         pytest.raises(MachineError, match="alpha: ssh cannot log in: no route"),
