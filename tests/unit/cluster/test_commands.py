@@ -104,7 +104,7 @@ def test_uneven_hosts_and_all_that_is_started_there() -> None:
         [word for word in words if word.startswith("dragoman.")][-1].removeprefix("dragoman.")
         for words in there
     ]
-    measuring = ["train.step_rate", "distributed.probe"]
+    measuring = ["training.step_rate", "distributed.probe"]
     assert programs == [
         "distributed.store",
         "distributed.devices",
