@@ -25,7 +25,7 @@ lab: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m lab.show
 
 test: $(READY)
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow and not system"
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow and not system"
 
 test-system: $(READY)
 	$(BIN)/pytest -m "system and not slow"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import shutil
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -10,6 +13,7 @@ from tempfile import mkdtemp
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
+from kept import kept
 from real_text import Split, write_real_text
 
 NUM_PAIRS = 2000
@@ -48,8 +52,19 @@ bootstrap_samples = 10
 
 @cache
 def small_run() -> RunDirectory:
-    """The run, trained once for a whole test session."""
+    """A copy of the run for this process, in a folder with the text and the recipe."""
     folder = Path(mkdtemp(prefix="dragoman-small-run-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with kept("small-run", _train, Path(__file__)) as whole:
+        shutil.copytree(whole, folder, dirs_exist_ok=True)
+    (path,) = (folder / "runs").iterdir()
+    (prepared,) = (folder / "prepared").iterdir()
+    record = json.loads((path / "corpus.json").read_bytes())
+    (path / "corpus.json").write_text(json.dumps(record | {"prepared": str(prepared)}))
+    return RunDirectory.open(path)
+
+
+def _train(folder: Path) -> None:
     splits: tuple[tuple[Split, int], ...] = (("train", NUM_PAIRS), ("valid", 150))
     for split, count in splits:
         write_real_text(folder, split, count)
@@ -58,6 +73,6 @@ def small_run() -> RunDirectory:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        return steps.run(recipe, runs=folder / "runs", workers=1, ranks=1)
+        steps.run(recipe, runs=folder / "runs", workers=1, ranks=1)
     finally:
         os.chdir(before)

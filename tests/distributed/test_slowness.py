@@ -164,12 +164,14 @@ def changed_link(
 
         def send_late(payload: Any, *place: Any, **more: Any) -> None:
             if payload.numel() > 1:
-                time.sleep(5.0)
+                time.sleep(2.5)
             send(payload, *place, **more)
 
         dist.send = send_late  # type: ignore[assignment]
     try:
-        found = Examination(world, before_bytes_per_s).run(guard)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dragoman.distributed.link_rate._LONG_ENOUGH_S", 0.1)
+            found = Examination(world, before_bytes_per_s).run(guard)
     finally:
         dist.send = send
     return [{"kind": one.kind, **asdict(one)} for one in found]

@@ -252,6 +252,7 @@ def test_doctor_measures_between_the_ranks_of_a_host(
 ) -> None:
     """With Gloo, in two processes; on GPUs the same program measures NCCL."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dragoman.cluster.agent.facts._speed", lambda _: {})  # test_step_rate.py
     request = FactsRequest(host="a", interface=None, peers=(), gpus=0, ranks=2, measure=True)
     facts = gather(request)
     assert facts.inside_bytes_per_s is not None

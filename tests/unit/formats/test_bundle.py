@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,35 +53,45 @@ def ours(run: RunDirectory, world: World) -> list[str]:
     return model.translate(LINES, run.recipe().search)
 
 
-@pytest.fixture
-def bundle(run: RunDirectory, tmp_path: Path) -> Path:
-    return exported(run, "bundle", tmp_path / "bundle").path
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Kind], Exported]:
+    """One export of a kind for all tests, which change nothing in it."""
+    folder = tmp_path_factory.mktemp("exports")
+    return cache(lambda kind: exported(small_run(), kind, folder / kind))
 
 
 @pytest.fixture
-def for_ctranslate2(run: RunDirectory, tmp_path: Path) -> Path:
-    return exported(run, "ctranslate2", tmp_path / "ct2").path
+def bundle(exports: Callable[[Kind], Exported], tmp_path: Path) -> Path:
+    """A copy to damage, as those below."""
+    return shutil.copytree(exports("bundle").path, tmp_path / "bundle")
+
+
+@pytest.fixture
+def for_ctranslate2(exports: Callable[[Kind], Exported], tmp_path: Path) -> Path:
+    return shutil.copytree(exports("ctranslate2").path, tmp_path / "ct2")
 
 
 @pytest.fixture
 def every_kind(
-    run: RunDirectory, tmp_path: Path, bundle: Path, for_ctranslate2: Path
+    exports: Callable[[Kind], Exported], tmp_path: Path, bundle: Path, for_ctranslate2: Path
 ) -> list[Path]:
     others: list[Kind] = ["huggingface", "onnx"]
     return [
         bundle,
         for_ctranslate2,
-        *(exported(run, kind, tmp_path / kind).path for kind in others),
+        *(shutil.copytree(exports(kind).path, tmp_path / kind) for kind in others),
     ]
 
 
-def test_every_format_translates_as_the_run_does(run: RunDirectory, tmp_path: Path) -> None:
+def test_every_format_translates_as_the_run_does(
+    run: RunDirectory, exports: Callable[[Kind], Exported]
+) -> None:
     with join_world() as world:
         expected = ours(run, world)
-        path = exported(run, "bundle", tmp_path / "bundle").path
+        path = exports("bundle").path
         loaded = load_translation_model(path, ["best"], world)
         assert loaded.translate(LINES, run.recipe().search) == expected
-        done = exported(run, "ctranslate2", tmp_path / "ct2")
+        done = exports("ctranslate2")
         assert done.verified.sentences == 100
         assert done.verified.identical >= 97
         translator = translator_of(Bundle.open(done.path), threads=1)
@@ -142,15 +154,22 @@ def test_what_is_searched_together_is_bounded_by_cells_by_scores_and_by_cores(
 
 
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
-def test_fewer_bits_stay_near(run: RunDirectory, tmp_path: Path, quantization: str) -> None:
-    whole = exported(run, "ctranslate2", tmp_path / "whole")
+def test_fewer_bits_stay_near(
+    run: RunDirectory,
+    exports: Callable[[Kind], Exported],
+    tmp_path: Path,
+    quantization: str,
+) -> None:
+    whole = exports("ctranslate2")
     small = exported(run, "ctranslate2", tmp_path / "small", quantization=quantization)
     assert small.size_bytes < 0.6 * whole.size_bytes
     assert small.verified.sentences == 100
 
 
-def test_transformers_loads_it_without_code_of_ours(run: RunDirectory, tmp_path: Path) -> None:
-    done = exported(run, "huggingface", tmp_path / "hf")
+def test_transformers_loads_it_without_code_of_ours(
+    run: RunDirectory, exports: Callable[[Kind], Exported]
+) -> None:
+    done = exports("huggingface")
     assert done.verified.identical >= 97
     texts = [line for line in LINES if line]
     length = Manifest.load(run.path).train.mean_target_tokens
@@ -177,9 +196,9 @@ def test_the_card_says_what_it_is(bundle: Path, run: RunDirectory) -> None:
 
 
 def test_onnx_runtime_translates_as_the_run_does(
-    run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    exports: Callable[[Kind], Exported], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    done = exported(run, "onnx", tmp_path / "onnx")
+    done = exports("onnx")
     assert (done.verified.sentences, done.verified.identical) == (100, 100)
     assert "memory_keys" in (done.path / "README.md").read_text("utf-8")
     (tmp_path / "in").write_text("A man.\n")

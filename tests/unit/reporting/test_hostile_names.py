@@ -18,6 +18,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.watch.live import open_run
 from dragoman.watch.server import shell
+from forked_command import execute
 
 RECORDED = Path(__file__).resolve().parents[2] / "golden" / "recorded"
 HOSTILE = (
@@ -84,25 +85,21 @@ def test_no_text_of_a_run_breaks_a_page(run: Path, tmp_path: Path) -> None:
     live.close()
 
 
-def test_a_name_does_not_steer_the_terminal(run: Path) -> None:
+def test_a_name_does_not_steer_the_terminal(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     renamed = run.rename(run.with_name("r\x1b[31m\u202eun"))
     for command in (["report"], ["inspect"], ["watch", "--once"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "dragoman.cli", *command, str(renamed)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout
-        assert not re.search("[\x1b\u202e]", done.stdout), command
-    failed = subprocess.run(
-        [sys.executable, "-m", "dragoman.cli", "report", f"{renamed}\x1b[2J"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert failed.returncode
-    assert "\x1b" not in failed.stderr
+        code, _ = execute([*command, str(renamed)], output="said")
+        assert code == 0
+        said = Path("said").read_text(encoding="utf-8")
+        assert said
+        assert not re.search("[\x1b\u202e]", said), command
+    code, error = execute(["report", f"{renamed}\x1b[2J"])
+    assert code
+    assert error
+    assert "\x1b" not in error
 
 
 def test_inspect_knows_the_files_of_a_report(run: Path) -> None:
