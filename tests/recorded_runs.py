@@ -147,12 +147,15 @@ class _RankWriter:
         run = self._run
         self._now += run.validation_s + _SAVE_S
         if self._rank == 0:
+            bleu = run.bleu(step)
             self._write(
                 VALIDATED,
                 step,
                 dev_loss=run.dev_loss(step),
                 train_slice_loss=run.train_slice_loss(step),
-                bleu=run.bleu(step),
+                bleu=bleu,
+                bleu_low=None if bleu is None else max(bleu - 1, 0.0),
+                bleu_high=None if bleu is None else bleu + 1,
                 loss_s=run.validation_s * 0.2,
                 decode_s=run.validation_s * 0.8,
             )

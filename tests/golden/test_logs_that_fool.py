@@ -242,13 +242,64 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
         Recorded(
             dev_loss=_healthy, bleu=lambda step: 30.0 if step < 4000 else 0.1, recipe=VOCABULARY
         ),
-        {"trained": "cannot tell", "plateau": "cannot tell"},
-        "yet BLEU has fallen from 30.0 to 0.1",
+        {"trained": "cannot tell", "plateau": "cannot tell", "translations_worse": "yes"},
+        "yet BLEU has fallen since step 1,000 from 30.0 to 0.1",
     ),
     "BLEU falls slowly while the dev loss is flat": (
         Recorded(dev_loss=_healthy, bleu=lambda step: 30.0 - step / 2000, recipe=VOCABULARY),
         {"trained": "cannot tell"},
-        "yet BLEU has fallen from 29.5 to 26.0",
+        "yet BLEU has fallen since step 1,000 from 29.5 to 26.0",
+    ),
+    "BLEU falls while the dev loss falls": (
+        Recorded(
+            dev_loss=lambda step: 1.4 + 30 * max(step, 1) ** -0.5 if step else 9.4,
+            bleu=lambda step: 30.0 - max(step - 3000, 0) / 400,
+            recipe=VOCABULARY,
+        ),
+        {"trained": "cannot tell", "translations_worse": "yes", "plateau": "no"},
+        "yet BLEU has fallen since step 1,000 from 30.0 to 17.5",
+    ),
+    "BLEU moves within its confidence interval while the dev loss falls": (
+        Recorded(
+            dev_loss=lambda step: 1.4 + 30 * max(step, 1) ** -0.5 if step else 9.4,
+            bleu=lambda step: 25.0 if step == 6000 else 24.5,
+            recipe=VOCABULARY,
+        ),
+        {"trained": "no", "translations_worse": "no"},
+        "The dev loss still falls",
+    ),
+    "BLEU of one in a flat loss": (
+        Recorded(dev_loss=_healthy, bleu=lambda _step: 1.01, recipe=VOCABULARY),
+        {"trained": "cannot tell", "plateau": "cannot tell", "translations_worse": "cannot tell"},
+        "its best BLEU is 1.0 (0.0 to 2.0), which may be chance",
+    ),
+    "BLEU of one, and no better than frequent words": (
+        Recorded(
+            dev_loss=lambda step: 7.4 + 3 * math.exp(-step / 300),
+            bleu=lambda _step: 1.41,
+            recipe=VOCABULARY,
+        ),
+        {"trained": "no"},
+        "it has not learnt to translate",
+    ),
+    "a language model of the target that ignores its source, and no BLEU": (
+        Recorded(
+            dev_loss=lambda step: 0.41 * math.log(32768) + 6 * math.exp(-step / 300),
+            bleu=lambda _step: None,
+            recipe=VOCABULARY,
+        ),
+        {"trained": "cannot tell", "plateau": "cannot tell"},
+        "whatever the source says: no BLEU tells",
+    ),
+    "the dev loss has turned, BLEU still rises": (
+        Recorded(
+            dev_loss=lambda step: 2.0 + 0.3 * abs(math.log(max(step, 1) / 3000)),
+            train_slice_loss=lambda step: 2.0 - step / 1e4,
+            bleu=lambda step: 8 * math.log(step + 1),
+            recipe=VOCABULARY,
+        ),
+        {"trained": "cannot tell", "overfitting": "yes"},
+        "yet BLEU still rises",
     ),
     "trained on from another model, its recipe lost: the first loss says nothing": (
         Recorded(dev_loss=lambda step: 2.0 + 2.0 * math.exp(-step / 500), bleu=lambda _step: None),

@@ -12,8 +12,11 @@ from dragoman.base.units import Quantity
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import (
     LEAST_FALL,
+    MOST_BLEU_LOST,
     NOT_LEARNT,
     SMOOTHED,
+    bleu_fell,
+    bleu_lost,
     by_chance,
     decay_left,
     far_above,
@@ -342,6 +345,16 @@ AILMENTS: tuple[Ailment, ...] = (
         quantity=units.SHARE,
         limit=NOT_LEARNT,
         remedy="Raise the peak learning rate, or shorten the warmup.",
+    ),
+    Ailment(
+        key="translations_worse",
+        question="Do translations get worse?",
+        what="of the best BLEU, surely lost again",
+        measure=bleu_lost,
+        culprit=bleu_fell,
+        quantity=units.SHARE,
+        limit=MOST_BLEU_LOST,
+        remedy="Read the samples, and use the checkpoint of the best BLEU.",
     ),
     Ailment(
         key="starved",
