@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from adversarial_logs import UNIFORM, Log, logs
 from dragoman.reporting.facts import Price
@@ -83,6 +83,10 @@ def _trained_and_overfitting(log: Log, answers: Answers) -> Iterator[str]:
         and text_is_known
     ):
         yield "fully trained while both losses rise"
+    if log.bleu is not None and log.bleu < 5:
+        yield f"fully trained at {log.bleu} BLEU"
+    if log.bleu is None and log.dev in ("nothing", "frequencies", "words"):
+        yield f"fully trained, no BLEU, and a dev loss of {log.dev}"
     if log.dev == "constant":
         yield "fully trained with weights that never change"
     best = _value(trained, "best dev loss")
@@ -119,7 +123,9 @@ def _network(log: Log, answers: Answers) -> Iterator[str]:
             alone_s = sum(log.phases(rank, 2)["forward_s"] / 0.3 for rank in range(log.world_size))
             if alone_s > step_s:
                 yield f"the bottleneck is the network, which explains {computed_s} of {step_s} s"
-        if log.wait_s == 0:
+        must_wait = log.must_wait_s / step_s if step_s else 0.0
+        by_chance = exposed is not None and 0.2 <= must_wait <= exposed + 0.1
+        if log.wait_s == 0 and not by_chance:
             yield "ranks that are late are called the network"
     if "no network was used" in network.says and machines > 1:
         yield "no network, but machines"
@@ -296,6 +302,9 @@ def _blame(_log: Log, answers: Answers) -> Iterator[str]:
 def _end(log: Log, answers: Answers) -> Iterator[str]:
     """What happened at the end of the run counts."""
     trained = answers["trained"]
+    fell = log.bleu_falls and log.bleu is not None and log.bleu > 5
+    if fell and log.intervals >= 24 and "longer" in trained.remedy and "few" not in trained.says:
+        yield f"{trained.remedy} though BLEU fell to nothing: {trained.says}"
     if trained.answer != "yes":
         return
     exploded = log.explodes and log.last_validated < log.intervals and log.training != "low"
@@ -333,23 +342,160 @@ def _contradictions(log: Log) -> tuple[list[str], Answers]:
     return [said for look in CONTRADICTIONS for said in look(log, answers)], answers
 
 
-def _look_at(number: int) -> Counter[tuple[str, str]]:
-    seen: Counter[tuple[str, str]] = Counter()
+# Logs that were once answered wrongly. One that a test below prints can be added here as it is.
+ONCE_WRONG: dict[str, Log] = {
+    "ranks that are late within intervals, at a link that bytes would explain": Log(
+        world_size=4,
+        machines=(0, 1, 2, 3),
+        one_name=False,
+        boots=True,
+        intervals=24,
+        validate_every=2,
+        dev="nothing",
+        text="turns",
+        training="creeps",
+        bleu=33.0,
+        compute_s=2.0,
+        wait_s=0.0,
+        data_s=0.05,
+        late="within",
+        link_bytes_per_s=12000000.0,
+        later_link=None,
+        cpu=None,
+        power_w=None,
+        throttle="",
+        device="cpu",
+        pause_s=0.0,
+        killed_at=6,
+        reason="early_stop",
+        ahead_s=-7.0,
+        validate_at_start=True,
+        has_recipe=True,
+        missing_rank=None,
+        lost_first_line=False,
+        torn=None,
+        dropped=(),
+        overfull=False,
+        max_share=0.1,
+        device_rate=(30000000000.0, 5000.0),
+        measured_alone=True,
+        cut=None,
+        explodes=False,
+        bleu_falls=False,
+        steps=100,
+    ),
+    "two ranks that are late, at a link that must be faster than was measured": Log(
+        world_size=2,
+        machines=(0, 1),
+        one_name=True,
+        boots=True,
+        intervals=12,
+        validate_every=2,
+        dev="frequencies",
+        text=None,
+        training="nothing",
+        bleu=20.0,
+        compute_s=2.0,
+        wait_s=0.0,
+        data_s=0.5,
+        late="within",
+        link_bytes_per_s=60000000.0,
+        later_link=12000000.0,
+        cpu=(0.89, 0.0),
+        power_w=128.0,
+        throttle="",
+        device="cpu",
+        pause_s=7200.0,
+        killed_at=None,
+        reason=None,
+        ahead_s=3600.0,
+        validate_at_start=False,
+        has_recipe=True,
+        missing_rank=None,
+        lost_first_line=False,
+        torn=None,
+        dropped=(),
+        overfull=False,
+        max_share=1.0,
+        device_rate=(100000000000000.0, None),
+        measured_alone=True,
+        cut=None,
+        explodes=False,
+        bleu_falls=False,
+        steps=100,
+    ),
+    "the first line of all files is lost, and the last ones of rank 0": Log(
+        world_size=3,
+        machines=(0, 0, 0),
+        one_name=False,
+        boots=True,
+        intervals=24,
+        validate_every=3,
+        dev="flat",
+        text="noisy",
+        training="constant",
+        bleu=20.0,
+        compute_s=2.0,
+        wait_s=0.4,
+        data_s=0.05,
+        late="within",
+        link_bytes_per_s=10000000000.0,
+        later_link=None,
+        cpu=(0.89, None),
+        power_w=128.0,
+        throttle="",
+        device="cuda",
+        pause_s=0.0,
+        killed_at=3,
+        reason="max_steps",
+        ahead_s=0.3,
+        validate_at_start=True,
+        has_recipe=False,
+        missing_rank=None,
+        lost_first_line=True,
+        torn=None,
+        dropped=(),
+        overfull=True,
+        max_share=1.0,
+        device_rate=None,
+        measured_alone=False,
+        cut=(0, 0.9),
+        explodes=True,
+        bleu_falls=True,
+        steps=100,
+    ),
+}
 
+
+@pytest.mark.parametrize("name", ONCE_WRONG)
+def test_no_contradiction_in_a_log_that_was_once_judged_wrongly(name: str) -> None:
+    found, _ = _contradictions(ONCE_WRONG[name])
+    assert not found
+
+
+def _look_at(number: int, *, seed_of_logs: int) -> Counter[tuple[str, str]]:
+    """Answers to so many logs. The first that contradicts itself is printed, to be made again."""
+    seen: Counter[tuple[str, str]] = Counter()
+    wrong: list[str] = []
+
+    # To look for a shorter log takes longer than to read this one.
+    @seed(seed_of_logs)
     @settings(
         max_examples=number,
         deadline=None,
         database=None,
-        derandomize=True,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(logs())
     def no_contradiction(log: Log) -> None:
         found, answers = _contradictions(log)
         seen.update((key, verdict.answer) for key, verdict in answers.items())
-        assert not found
+        if found:
+            wrong.append(f"log {seen.total() // len(answers)}: {found}, {log}")
 
     no_contradiction()
+    assert not wrong, f"{len(wrong)} of {number} logs, the first is {wrong[0]}"
     return seen
 
 
@@ -363,7 +509,7 @@ def _report(seen: Counter[tuple[str, str]]) -> int:
 
 @pytest.mark.timeout(600)
 def test_no_contradiction_in_some_hundred_logs() -> None:
-    seen = _look_at(300)
+    seen = _look_at(300, seed_of_logs=0)
     assert _report(seen) >= 300
     for key in ("trained", "overfitting", "network", "processors"):
         for answer in ("yes", "no", "cannot tell"):
@@ -375,5 +521,6 @@ def test_no_contradiction_in_some_hundred_logs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_no_contradiction_in_ten_thousand_logs() -> None:
-    assert _report(_look_at(10_000)) >= 10_000
+@pytest.mark.parametrize(("number", "seed_of_logs"), [(10_000, 0), (3_000, 1), (3_000, 2)])
+def test_no_contradiction_in_ten_thousand_logs(number: int, seed_of_logs: int) -> None:
+    assert _report(_look_at(number, seed_of_logs=seed_of_logs)) >= number

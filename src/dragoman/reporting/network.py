@@ -101,11 +101,13 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
             say = f"Waiting in sums took {part}, {units.SHARE.text(sure)} surely for the network."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     explained = _explained_share(facts)
-    if _times_capacity(facts) > _MOST_CAPACITY:
-        say += " The run sent more in a second than the link carried when it was measured."
+    if _is_faster_than_measured(facts):
+        say += " The link carried more than was measured of it."
         return "cannot tell", say, "Measure the link again: dragoman doctor --hosts."
     if explained is None:
-        say += " The capacity of the link, or what a step sends, was not measured."
+        say += (
+            " The capacity of the link, what a step sends, or what of it is hidden, is not known."
+        )
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
@@ -119,18 +121,57 @@ def _of_step(mean: float, low: float, high: float) -> str:
 def network_share(facts: Facts) -> float:
     """The part of a step that surely waited for the network; 0 if that is not known.
 
-    It is what bytes over the measured capacity explain, or what ranks cannot have been late by,
-    but not more than was waited.
+    It is what bytes over the measured capacity explain, as far as no late rank explains it as well,
+    or what ranks cannot have been late by, but not more than was waited.
     """
     waited = measures.exposed_share(facts)
     if waited is None or facts.lacks_ranks or facts.is_one_host:
         return 0.0
     if len(measures.exposed(facts)) == 1:  # one interval tells nothing of the others
         return 0.0
-    explained = _explained_share(facts)
-    if explained is None or _times_capacity(facts) > _MOST_CAPACITY:
-        explained = 0.0
-    return min(max(explained, measures.least_network_share(facts)), waited)
+    return min(max(_surely_explained(facts, waited), measures.least_network_share(facts)), waited)
+
+
+def _surely_explained(facts: Facts, waited: float) -> float:
+    """What bytes over the measured capacity explain, if late ranks caused as much as they can.
+
+    A rank that is late computes for longer, and transfers hide behind its longer compute. So late
+    ranks explain more than the rest of the wait: if they hide a part h of their lateness L,
+    `waited` is L + explained - h L. All are shares of a step.
+    """
+    explained, step_s, compute_s = (
+        _explained_share(facts),
+        measures.step_s(facts),
+        _compute_s(facts),
+    )
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    if explained is None or not (wire and capacity and step_s and compute_s):
+        return 0.0
+    if _times_capacity(facts) > _MOST_CAPACITY:
+        return 0.0
+    late_s = compute_s / 100
+    now_s, then_s = (
+        computed_exposed_s(facts, wire / capacity, late_s=one_s) or 0.0 for one_s in (0.0, late_s)
+    )
+    hides = (now_s - then_s) / late_s  # most where lateness begins
+    if explained > waited + _LARGE_RESIDUAL:  # the link is faster than measured, or more is hidden
+        backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
+        hides = max(hides, step_time.OVERLAP_SHARE * backward_s / compute_s)
+        explained = (wire / capacity - hides * compute_s) / step_s
+    elif explained >= waited:
+        return explained
+    return max((explained - hides * waited) / (1 - hides), 0.0) if hides < 1 else 0.0
+
+
+def _is_faster_than_measured(facts: Facts) -> bool:
+    """Whether the link carried more than was measured of it, so that its rate explains little.
+
+    The run sent more in a second, or waited for much less than those bytes must take.
+    """
+    explained, waited = _explained_share(facts), measures.exposed_share(facts)
+    if explained is not None and waited is not None and explained - waited > _LARGE_RESIDUAL:
+        return True
+    return _times_capacity(facts) > _MOST_CAPACITY
 
 
 def is_network(facts: Facts) -> bool:
@@ -151,10 +192,7 @@ def _times_capacity(facts: Facts) -> float:
 
 
 def _explained_share(facts: Facts) -> float | None:
-    """The part of a step that the bytes over the measured capacity explain; None if unknown.
-
-    If the strategy hides an unknown part of the transfer, that part is counted as well.
-    """
+    """The part of a step that should wait for bytes over the measured capacity; None if unknown."""
     wire, capacity, seconds_s = (
         _wire_bytes(facts),
         measures.capacity_bytes_per_s(facts),
@@ -162,9 +200,8 @@ def _explained_share(facts: Facts) -> float | None:
     )
     if wire is None or capacity is None or not seconds_s:
         return None
-    network_s = wire / capacity
-    computed_s = computed_exposed_s(facts, network_s)
-    return (network_s if computed_s is None else computed_s) / seconds_s
+    computed_s = computed_exposed_s(facts, wire / capacity)
+    return None if computed_s is None else computed_s / seconds_s
 
 
 def _change(change: LinkChange) -> str:
@@ -329,12 +366,19 @@ def _fit_evidence(
         yield evidence("residual", units.STEP_TIME, residual_s)
 
 
-def computed_exposed_s(facts: Facts, network_s: float) -> float | None:
+def _compute_s(facts: Facts) -> float | None:
+    return measures.per_step_total(facts.intervals, measures.COMPUTE_FIELDS)
+
+
+def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -> float | None:
     """What a step should wait for transfers of `network_s`, by the formulas of the planner.
 
-    The backward pass is the measured one. None if the strategy is not known well enough.
+    The compute is the measured one, and `late_s` more on the rank that is last. None if the
+    strategy is not known well enough.
     """
-    backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
+    compute_s = _compute_s(facts) or 0.0
+    longer = 1 + late_s / compute_s if compute_s else 1.0
+    backward_s = longer * (measures.per_step(facts.intervals, "backward_s") or 0.0)
     if facts.recipe is None:
         return max(network_s - step_time.OVERLAP_SHARE * backward_s, 0.0)
     config = facts.recipe.distributed
@@ -344,10 +388,9 @@ def computed_exposed_s(facts: Facts, network_s: float) -> float | None:
     if facts.chosen and strategy != "sync":
         return None  # with which numbers `auto` chose it is told in words alone
     if strategy == "diloco":
-        step_s = measures.per_step_total(facts.intervals, measures.COMPUTE_FIELDS) or 0.0
         every, parts = config.diloco.every, config.diloco.fragments
         return step_time.streaming_exposed_s(
-            step_s,
+            longer * compute_s,
             network_s * every / parts,
             sync_every=every,
             num_fragments=parts,

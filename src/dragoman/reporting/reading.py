@@ -113,7 +113,9 @@ def combine(
         lives = files[ranks.index(fullest)]
         started = lives.run or next((file.run for file in files if file.run), {})
         known = _of_main_rank(files[0], started, lives=lives)
-        known = replace(known, segments=fullest.segments)
+        known = replace(
+            known, segments=tuple(_from_start(life, ranks) for life in fullest.segments)
+        )
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
     found = replace(
         known,
@@ -229,6 +231,19 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
         clock_offset_s=offset_s,
         segments=lives,
     )
+
+
+def _from_start(life: Segment, ranks: Sequence[Rank]) -> Segment:
+    """A life whose start is lost, from the first sign of it that any rank recorded."""
+    if life.world_size is not None:
+        return life
+    meanwhile = (
+        other.started
+        for rank in ranks
+        for other in rank.segments
+        if other.started <= life.ended and life.started <= other.ended
+    )
+    return replace(life, started=min(life.started, *meanwhile))
 
 
 def _moved(spell: Spell | None, offset_s: float) -> Spell | None:
