@@ -15,7 +15,7 @@ from dragoman.base.files import open_regular
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Price
 from dragoman.reporting.health import examine
-from dragoman.reporting.network import network
+from dragoman.reporting.network import is_network, network
 from dragoman.reporting.payloads import number
 from dragoman.reporting.rank_file import RankFile
 from dragoman.reporting.reading import Records, combine, event_paths
@@ -155,8 +155,9 @@ class Now:
     def phases(self) -> dict[str, float]:
         """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
-        What the rank that waits least spends in sums is the network's; the others wait for ranks.
-        Which of the two it is cannot be told of one host, or where a rank is missing.
+        What the rank that waits least spends in sums is the network's if question 5 of the report
+        says so (`is_network`); else it is that or ranks that are late in turn: "sums". The others
+        wait for ranks. Nobody can tell these apart on one host, or if a rank is missing.
         """
         found = {}
         for phase, fields in _PHASES.items():
@@ -166,10 +167,11 @@ class Now:
             return found
         if waits := self._shares(("sync_s",)):
             together = self.facts.is_one_host or self.facts.lacks_ranks
-            network = 0.0 if together else min(waits)
-            ranks = sum(waits) / len(waits) - network
+            least = 0.0 if together else min(waits)
+            ranks = sum(waits) / len(waits) - least
             if not together:
-                found["network"] = network
+                since_change = measures.periods(self.facts)[-1][1]
+                found["network" if is_network(since_change) else "sums"] = least
             if together or ranks >= _WORTH_TELLING:
                 found["ranks"] = ranks
         return found

@@ -149,6 +149,7 @@ PHASE_STYLES: Final = {
     "compute": "cyan",
     "optimizer": "blue",
     "network": "red",
+    "sums": "bright_red",
     "ranks": "magenta",
 }
 _STATE_STYLES: Final = {"running": "green", "finished": "cyan", "not started": "dim"}

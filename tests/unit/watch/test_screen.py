@@ -14,6 +14,7 @@ from rich.text import Text
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting.facts import Price
+from dragoman.reporting.network import network
 from dragoman.telemetry.events import (
     Alert,
     DeviceMeasured,
@@ -99,7 +100,7 @@ def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
         "data 0.2%",
         "compute 63.2%",
         "optimizer 3.3%",
-        "network 33.3%",
+        "sums 33.3%",  # of a link that explains none of it
         "host-a",
         "host-b",
         "109 MB/s",
@@ -139,7 +140,7 @@ def test_a_running_run_says_what_is_left(tmp_path: Path) -> None:
 def test_waiting_for_ranks_is_not_called_the_network(tmp_path: Path) -> None:
     straggler = _recorded(compute_s=(0.4, 0.6), sync_s=(0.25, 0.05))
     phases = _now(straggler.write(tmp_path / "straggler")).phases
-    assert phases["network"] == pytest.approx(0.05 / 0.651)
+    assert phases["sums"] == pytest.approx(0.05 / 0.651)
     assert phases["ranks"] == pytest.approx(0.10 / 0.651)
     assert sum(phases.values()) == pytest.approx(1.0)
     shared = _recorded(one_host=True, extra=[(0, HOST)])  # which its first rank samples
@@ -148,6 +149,28 @@ def test_waiting_for_ranks_is_not_called_the_network(tmp_path: Path) -> None:
     assert "ranks 33.3%" in _plain(screen(one_host, width=80, height=24))
     alone = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,))
     assert set(_now(alone.write(tmp_path / "alone")).phases) == {"data", "compute", "optimizer"}
+
+
+# The run, and whether its report says that ranks wait for the network.
+WAITS = {
+    "ranks late in turn on a link of 10 GB/s": (
+        Recorded(sync_s=(0.3, 0.3), extra=[(0, replace(LINK, bytes_per_s=10e9))]),
+        False,
+    ),
+    "a link of 12 MB/s": (
+        Recorded(sync_s=(2.3, 2.3), extra=[(0, replace(LINK, bytes_per_s=12e6))]),
+        True,
+    ),
+    "a link that nobody measured": (Recorded(sync_s=(0.3, 0.3)), False),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_step_waits_for_the_network_if_the_report_says_so(name: str, tmp_path: Path) -> None:
+    recorded, is_network = WAITS[name]
+    now = _now(recorded.write(tmp_path / "run"))
+    assert ("network" in now.phases, "sums" in now.phases) == (is_network, not is_network)
+    assert ("Waiting for the network" in network(now.facts).says) == is_network
 
 
 def test_each_host_has_its_own_share_of_useful_flops(tmp_path: Path) -> None:
