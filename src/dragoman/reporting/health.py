@@ -31,7 +31,15 @@ from dragoman.reporting.convergence import (
 from dragoman.reporting.facts import Facts, Interval, Machine, Rank, total
 from dragoman.reporting.pauses import pauses
 from dragoman.reporting.speed import THROTTLED
-from dragoman.reporting.spells import FEWEST, clock, lasting, spells, when
+from dragoman.reporting.spells import (
+    FEWEST,
+    clock,
+    interval_took_s,
+    lasted_unseen,
+    lasting,
+    spells,
+    when,
+)
 from dragoman.reporting.verdict import Answer, Verdict, evidence
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
@@ -161,7 +169,10 @@ def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
     """
     intervals: list[list[Interval]] = []
     computes_s: list[list[float]] = []
-    for together in measures.steady(facts.side_by_side):
+    side_by_side = facts.side_by_side
+    if any(one.compute_median_s is None for one in (side_by_side[0] if side_by_side else [])):
+        side_by_side = list(measures.steady(side_by_side))  # a mean holds the warm-up, no median
+    for together in side_by_side:
         seconds_s = [measures.interval_compute_s(one) for one in together]
         known = [one for one in seconds_s if one is not None]
         if not len(known) == len(together) == facts.world_size:
@@ -178,11 +189,13 @@ def _stragglers(facts: Facts) -> list[tuple[float, str]]:
     """Ranks that were slow for long: compute over the median rank's meanwhile, and in words."""
     together, computes_s = _computes(facts)
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
+    took_s = _took_s(together)
     found = []
     for place, rank in enumerate(facts.ranks[: facts.world_size]):
         own_s = [all_s[place] for all_s in computes_s]
-        bad = [own >= STRAGGLES * middle > 0 for own, middle in zip(own_s, middles_s, strict=True)]
-        slow = [at for first, last in lasting(bad) for at in range(first, last + 1) if bad[at]]
+        bad = _is_slow(computes_s, place)
+        stretches = lasting(bad, took_s)
+        slow = [at for first, last in stretches for at in range(first, last + 1) if bad[at]]
         if slow:
             usual_s = [statistics.median(some[at] for at in slow) for some in (own_s, middles_s)]
             both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
@@ -192,19 +205,34 @@ def _stragglers(facts: Facts) -> list[tuple[float, str]]:
     return sorted(found, reverse=True)
 
 
+def _is_slow(computes_s: list[list[float]], place: int) -> list[bool]:
+    """In which intervals a rank took far longer than the median rank."""
+    return [all_s[place] >= STRAGGLES * statistics.median_low(all_s) > 0 for all_s in computes_s]
+
+
+def _took_s(together: list[list[Interval]]) -> list[float]:
+    """Seconds of each interval: all ranks end it together."""
+    return [max(map(interval_took_s, some)) for some in together]
+
+
 def _slowest_rank(facts: Facts) -> float | None:
     """Compute of the slowest rank over the median of ranks in the same steps, if it lasted.
 
     Ranks that are slow in turn are none. If no rank was slow for long, the least that a rank had in
-    a quarter of the intervals.
+    a quarter of the intervals. None if one was slow for a quarter of the time, but in one or two
+    intervals.
     """
     if facts.world_size == 1:
         return 1.0
-    _, computes_s = _computes(facts)
+    together, computes_s = _computes(facts)
     if facts.lacks_ranks or len(computes_s) < FEWEST:
         return None
     if found := _stragglers(facts):
         return found[0][0]
+    took_s = _took_s(together)
+    slow = (_is_slow(computes_s, place) for place in range(len(computes_s[0])))
+    if any(lasted_unseen(bad, took_s) for bad in slow):
+        return None
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
     usual = 1.0
     for own_s in zip(*computes_s, strict=True):
@@ -370,8 +398,8 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="straggler",
         question="Is one rank slower than the others?",
-        what="compute of the slowest rank to the median, in three of four intervals of a quarter "
-        "of the run or more",
+        what="compute of the slowest rank to the median, for three quarters of a quarter of the "
+        "run or more",
         measure=_slowest_rank,
         culprit=_slow_ranks,
         quantity=_RATIO,

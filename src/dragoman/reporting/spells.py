@@ -10,29 +10,42 @@ from dragoman.base import units
 from dragoman.reporting.facts import Interval, Spell
 
 _OF_RUN = 4
-"""What lasts for a quarter of the run is no accident of a few steps."""
+"""What lasts for a quarter of the time of the run is no accident of a few steps."""
 FEWEST = 3
 """Intervals; in fewer nothing lasts."""
 _LATEST = 1e11
 """Seconds since 1970: no clock says more."""
+_ROUNDING = 1e-9
 _WITHIN = 4
 """Three in four: a rank that is slow for long is not slow in each interval."""
 
 
-def lasting(bad: Sequence[bool]) -> list[tuple[int, int]]:
+def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[int, int]]:
     """Where something lasted: first and last place of each stretch.
 
-    It lasts where at least three in four are bad over a quarter of all, and over three.
+    It lasts if it is bad for three quarters of the time, over a quarter of all time and over three
+    places. seconds_s: what each place took; without them all took the same.
     """
-    width = max(FEWEST, len(bad) // _OF_RUN)
-    good_before = list(accumulate((not one for one in bad), initial=0))
+    took_s = seconds_s if len(seconds_s) == len(bad) else [1.0] * len(bad)
+    ends_s = list(accumulate(took_s, initial=0.0))
+    good_s = list(accumulate((not is_bad) * s for is_bad, s in zip(bad, took_s, strict=True)))
+    good_s.insert(0, 0.0)
+    least_s = ends_s[-1] / _OF_RUN * (1 - _ROUNDING)
     found: list[tuple[int, int]] = []
-    for begin in range(len(bad) - width + 1):
-        window = range(begin, begin + width)
-        if good_before[begin + width] - good_before[begin] > width // _WITHIN:
+    end = 0
+    for begin in range(len(bad)):
+        end = max(end, begin + FEWEST)
+        while end <= len(bad) and ends_s[end] - ends_s[begin] < least_s:
+            end += 1
+        if end > len(bad):
+            break
+        most_good_s = (ends_s[end] - ends_s[begin]) / _WITHIN * (1 + _ROUNDING)
+        if good_s[end] - good_s[begin] > most_good_s:
             continue
-        first = next(at for at in window if bad[at])
-        last = next(at for at in reversed(window) if bad[at])
+        places = [at for at in range(begin, end) if bad[at]]
+        if len(places) < 2:  # one interval blames nobody, however long
+            continue
+        first, last = places[0], places[-1]
         if found and first <= found[-1][1] + 1:
             found[-1] = (found[-1][0], last)
         else:
@@ -40,11 +53,18 @@ def lasting(bad: Sequence[bool]) -> list[tuple[int, int]]:
     return found
 
 
+def lasted_unseen(bad: Sequence[bool], seconds_s: Sequence[float]) -> bool:
+    """Whether something took a quarter of the time, but in too few places to say that it lasted."""
+    bad_s = sum(s for is_bad, s in zip(bad, seconds_s, strict=True) if is_bad)
+    return sum(bad) < FEWEST and bad_s > 0 and bad_s >= sum(seconds_s) / _OF_RUN
+
+
 def spells(intervals: Sequence[Interval], bad: Sequence[bool]) -> list[Spell]:
     """When intervals were bad: each stretch that lasted, or all from the first to the last."""
     places = [at for at, is_bad in enumerate(bad) if is_bad]
     if not places:
         return []
+    took_s = [interval_took_s(one) for one in intervals]
     return [
         Spell(
             since=intervals[first].time - (intervals[first].interval_s or 0.0),
@@ -55,8 +75,18 @@ def spells(intervals: Sequence[Interval], bad: Sequence[bool]) -> list[Spell]:
             to_end=last == len(bad) - 1,
             share=sum(bad[first : last + 1]) / (last + 1 - first),
         )
-        for first, last in lasting(bad) or [(places[0], places[-1])]
+        for first, last in lasting(bad, took_s) or [(places[0], places[-1])]
     ]
+
+
+def interval_took_s(interval: Interval) -> float:
+    """Seconds of an interval as if each step were its median one, if that was recorded.
+
+    The first steps of a process take longer, as everything warms up.
+    """
+    if interval.step_median_s is not None:
+        return interval.step_median_s * interval.steps
+    return interval.interval_s or 0.0
 
 
 def when(spell: Spell) -> str:

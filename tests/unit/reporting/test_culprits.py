@@ -69,6 +69,32 @@ def test_a_straggler_is_told_with_its_time(name: str, tmp_path: Path) -> None:
         assert "until step 6,000, 14 Nov 22:55:" in found.says
 
 
+@pytest.mark.parametrize(("log_every", "answer"), [(5, "yes"), (10, "yes"), (20, "cannot tell")])
+def test_a_straggler_that_recovers_early_counts_by_the_time_it_took(
+    log_every: int, answer: str, tmp_path: Path
+) -> None:
+    """20 of 120 steps took three times as long: 37% of the time, in one interval or more."""
+    run = Recorded(steps=120, max_steps=120, log_every=log_every).write(tmp_path / "run")
+    edit(run, 1, TrainInterval.kind, slow(until=20, times=3.0))
+    for rank in (0, 1):
+        edit(run, rank, TrainInterval.kind, longer_steps(until=20, by_s=0.8))
+    found = ailment(run, "straggler")
+    assert found.answer == answer, found.says
+    if answer == "yes":
+        assert "3.00 x: rank 1 on host-b, from the start until step 20" in found.says
+
+
+def longer_steps(*, until: int, by_s: float) -> Change:
+    """All ranks wait for the slow one."""
+
+    def change(event: dict[str, Any]) -> None:
+        if event["step"] <= until:
+            event["step_median_s"] += by_s
+            event["interval_s"] += by_s * event["steps"]
+
+    return change
+
+
 def test_two_stretches_and_two_stragglers_are_all_told(tmp_path: Path) -> None:
     run = Recorded(
         world_size=4, compute_s=(0.4,) * 4, sync_s=(0.01,) * 4, clock_ahead_s=(0.0,) * 4
@@ -113,6 +139,9 @@ def test_what_lasts_is_found_with_its_ends() -> None:
     assert lasting([True, False] * 20) == []
     late = [False] * 30 + [True] * 5 + [False] + [True] * 4
     assert lasting(late) == [(30, 39)]
+    assert lasting([True, False, False], [9.0, 1.0, 1.0]) == []  # one interval blames nobody
+    assert lasting([True] * 2 + [False] * 10, [3.0] * 2 + [1.0] * 10) == [(0, 1)]
+    assert lasting([True] * 2 + [False] * 10, [1.0] * 12) == []
     assert lasting([True] * 10 + [False] * 10 + [True] * 20) == [(0, 9), (20, 39)]
 
 
