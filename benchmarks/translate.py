@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.distributed.world import join_world
 from dragoman.evaluation.metrics import bleu
 from dragoman.evaluation.validate import read_lines
@@ -92,7 +92,7 @@ class Setting:
 class Given:
     """What the translations are read and judged by."""
 
-    subword: Subword
+    subword: Vocabulary
     lowercase: bool
     references: Sequence[str]
 
@@ -114,7 +114,7 @@ def engines(peers: Sequence[str]) -> list[Engine]:
 
 def write_for_engines(
     run: Path, checkpoint: str, lines: Sequence[str], directory: Path
-) -> tuple[Subword, bool]:
+) -> tuple[Vocabulary, bool]:
     """The model in every engine's format, and the sources; our subwords, and whether lower case."""
     with join_world() as world:
         opened = RunDirectory.open(run)

@@ -94,7 +94,7 @@ def test_what_cannot_be_trained_on_is_refused_in_a_line(
         ([recipe, "--from", str(for_ctranslate2)], "cannot be trained on"),
         ([recipe, "--from", str(torn)], "model.safetensors"),
         ([recipe, "--from", str(other)], "source.model"),
-        ([recipe, "--from", str(tmp_path)], "neither a run nor an export"),
+        ([recipe, "--from", str(tmp_path)], "neither a run, an export"),
         ([str(run.path), "--from", str(run.path)], "--from"),
     ):
         assert main(["train", *arguments]) != 0
@@ -104,9 +104,7 @@ def test_what_cannot_be_trained_on_is_refused_in_a_line(
     assert not (tmp_path / "runs").exists()
     origin = Origin.open(run.path)
     origin.check_prepared(Path(prepared))
-    wrong = Origin(
-        run.path, "run", origin.recipe, origin.model, {"source.model": "", "target.model": ""}
-    )
+    wrong = Origin(run.path, "run", origin.recipe, origin.model, (b"", b""))
     with pytest.raises(Exception, match="another vocabulary"):
         wrong.check_prepared(Path(prepared))
 

@@ -19,6 +19,7 @@ from dragoman.cli import (
     evaluate,
     export,
     generate,
+    import_model,
     inspect,
     join,
     plan,
@@ -39,7 +40,7 @@ from dragoman.cli.options import Parser
 
 _COMMANDS: Final = (
     *(run_command, prepare, train, recipes, plan),
-    *(evaluate, translate, export, serve, average, report_command, watch, inspect),
+    *(evaluate, translate, export, import_model, serve, average, report_command, watch, inspect),
     *(doctor, setup, resume, stop, status),
     *(generate, join),
 )

@@ -16,7 +16,8 @@ LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
 class SubwordConfig(Section):
     """One SentencePiece model for both languages (joint) or one for each."""
 
-    kind: Literal["bpe", "unigram"] = "bpe"
+    kind: Literal["bpe", "unigram", "imported"] = "bpe"
+    """imported: the vocabulary of a model that was imported; `--from` sets it."""
     vocab_size: int = Field(default=32_768, ge=16, le=10_000_000)
     joint: bool = True
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)

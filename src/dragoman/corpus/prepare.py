@@ -59,7 +59,8 @@ from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedRuns
 from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_side
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
-from dragoman.corpus.subword import RowEncoder, Subword, count_words, train_on_words
+from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary, train_on_words
+from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
 from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
@@ -317,11 +318,12 @@ def _open_selector(place: Workplace, config: CorpusConfig) -> Selector:
 
 
 def _open_encoders(place: Workplace, config: CorpusConfig) -> tuple[RowEncoder, RowEncoder]:
-    """The encoders of both sides; one and the same if the model is joint."""
-    source = RowEncoder(Subword.load(place.result / "source.model"), config.subword)
-    if config.subword.joint:
+    """The encoders of both sides; one and the same if their files are equal."""
+    files = [place.result / f"{side}.model" for side in SIDES]
+    source = RowEncoder(load_vocabulary(files[0]), config.subword)
+    if read_vocabulary(files[0]) == read_vocabulary(files[1]):
         return source, source
-    return source, RowEncoder(Subword.load(place.result / "target.model"), config.subword)
+    return source, RowEncoder(load_vocabulary(files[1]), config.subword)
 
 
 def _range_encoder(place: Workplace, config: CorpusConfig) -> RangeEncoder:

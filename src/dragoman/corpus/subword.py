@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import sentencepiece
@@ -22,6 +22,9 @@ from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK, TokenRows, id_dtype
+
+if TYPE_CHECKING:
+    from dragoman.corpus.vocabulary import Vocabulary
 
 VOCABULARIES: Final = ("source.model", "target.model")
 _KNOWN_WORDS = 300_000
@@ -66,8 +69,16 @@ class Subword:
             )
         return cls(processor)
 
+    def prefix(self, text: str) -> tuple[list[int], str]:
+        """No ids, and the text."""
+        return [], text
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each normalised text, without special ids."""
+        return self.encode_plain(texts)
+
+    def encode_plain(self, texts: list[str]) -> list[list[int]]:
+        """The same: our texts have no prefixes."""
         if len(texts) <= _ONE_BY_ONE:
             return [self._processor.encode(text) for text in texts]
         ids: list[list[int]] = self._processor.encode(texts, num_threads=1)
@@ -130,7 +141,7 @@ class RowEncoder:
     whole, to give exactly what SentencePiece gives.
     """
 
-    def __init__(self, subword: Subword, config: SubwordConfig) -> None:
+    def __init__(self, subword: Vocabulary, config: SubwordConfig) -> None:
         self.vocab_size = subword.vocab_size
         self._subword = subword
         self._by_word = config.kind == "bpe"
@@ -185,6 +196,12 @@ def train_on_words(word_counts: Counter[str], config: SubwordConfig) -> bytes:
     memory. Same counts, same bytes.
     Raises: CorpusError if vocab_size does not suit the text.
     """
+    if config.kind == "imported":
+        raise CorpusError(
+            '"imported" is of models that others made, and cannot be learnt',
+            place="corpus.subword.kind",
+            remedy="name the model with --from, or learn bpe or unigram pieces",
+        )
     if not word_counts:
         raise CorpusError("there is no text to learn from", place="corpus.train", remedy="add text")
     model = io.BytesIO()

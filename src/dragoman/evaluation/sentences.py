@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.vocabulary import Vocabulary
 
 # Each run of marks or spaces is looked at once, from its start: hostile text stays linear.
 _END = re.compile(
@@ -57,27 +57,29 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     return match[0].rstrip() != "." or _ABBREVIATION.search(before) is None
 
 
-def cut_into_chunks(text: str, subword: Subword, *, max_pieces: int) -> list[list[int]]:
+def cut_into_chunks(text: str, subword: Vocabulary, *, max_pieces: int) -> list[list[int]]:
     """Ids of the parts of a normalised text, each at most `max_pieces` long and none empty.
 
     The text is cut between sentences, a sentence that is too long between words, and such a word
-    between pieces. Parts that fit together stay together.
+    between pieces. Parts that fit together stay together. Each part has the whole text's prefix.
     """
-    (ids,) = subword.encode([text])
+    prefix, text = subword.prefix(text)
+    max_pieces = max(1, max_pieces - len(prefix))
+    (ids,) = subword.encode_plain([text])
     if len(ids) <= max_pieces:
-        return [ids] if ids else []
+        return [prefix + ids] if ids else []
     chunks: list[list[int]] = [[]]
     sentences = [sentence for sentence, _ in split_sentences(text)]
-    for sentence, sentence_ids in zip(sentences, subword.encode(sentences), strict=True):
+    for sentence, sentence_ids in zip(sentences, subword.encode_plain(sentences), strict=True):
         parts = [sentence_ids]
         if len(sentence_ids) > max_pieces:
             parts = [
                 word_ids[start : start + max_pieces]
-                for word_ids in subword.encode(sentence.split(" "))
+                for word_ids in subword.encode_plain(sentence.split(" "))
                 for start in range(0, len(word_ids), max_pieces)
             ]
         for part in parts:
             if len(chunks[-1]) + len(part) > max_pieces:
                 chunks.append([])
             chunks[-1] += part
-    return [chunk for chunk in chunks if chunk]
+    return [prefix + chunk for chunk in chunks if chunk]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.shards import TokenShards
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.data.batch import make_batch
 from dragoman.distributed.world import World
 from dragoman.evaluation.config import EvaluateConfig
@@ -46,7 +46,7 @@ class ValidationData:
 
     dev: TokenShards
     train: TokenShards
-    subwords: tuple[Subword, Subword]
+    subwords: tuple[Vocabulary, Vocabulary]
     sources: list[str]
     references: list[str]
     max_source_pieces: int
@@ -58,8 +58,8 @@ class ValidationData:
             dev=TokenShards(directory / "valid"),
             train=TokenShards(directory / "train"),
             subwords=(
-                Subword.load(directory / "source.model"),
-                Subword.load(directory / "target.model"),
+                load_vocabulary(directory / "source.model"),
+                load_vocabulary(directory / "target.model"),
             ),
             sources=read_lines(directory / "valid" / "source.txt"),
             references=read_lines(directory / "valid" / "target.txt"),
@@ -192,7 +192,7 @@ def mean_loss(
 
 def translate_corpus(
     models: Sequence[Transformer],
-    subwords: tuple[Subword, Subword],
+    subwords: tuple[Vocabulary, Vocabulary],
     sources: Sequence[str],
     config: SearchConfig,
     world: World,

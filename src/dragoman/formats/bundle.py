@@ -27,7 +27,8 @@ from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
+from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
+from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.formats.ctranslate2 import Quantization, check_ctranslate2_file
 from dragoman.recipe.recipe import NAME, Recipe, load_recipe
 from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
@@ -92,6 +93,8 @@ class BundleInfo(Section):
     num_parameters: int
     quantization: Quantization
     vocabularies: dict[str, str]
+    imported: str = Field(default="", max_length=1000)
+    """Of a model that others made: the name of its folder. It was not trained here."""
     scores: tuple[BundleScore, ...]
     verified: Verified
 
@@ -148,9 +151,9 @@ class Bundle:
                 "cannot be read as UTF-8 text of at most a megabyte", place=file, remedy=_REMEDY
             ) from error
 
-    def subwords(self) -> tuple[Subword, Subword]:
+    def subwords(self) -> tuple[Vocabulary, Vocabulary]:
         """The subword models of the source and of the target."""
-        source, target = (Subword.load(self.path / name) for name in VOCABULARIES)
+        source, target = (load_vocabulary(self.path / name) for name in VOCABULARIES)
         return source, target
 
     def _check_vocabularies(self) -> None:
@@ -217,6 +220,17 @@ def _check_digests(path: Path) -> None:
             raise
         problem = f"{error.problem}; either {name} or {DIGESTS_FILE} beside it is damaged"
         raise CheckpointError(problem, place=error.place) from error
+
+
+def check_place(output: Path) -> None:
+    """Raises CheckpointError if an export would replace what is none."""
+    # An older export may be replaced. Checkpoints and averages have digests too, but no card.
+    is_export = all((output / name).is_file() for name in (DIGESTS_FILE, CARD_FILE))
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if output.exists() and not is_export and not is_empty:
+        raise CheckpointError(
+            "is there already and is no export", place=output, remedy="name another place"
+        )
 
 
 def default_name(kind: Kind, quantization: Quantization) -> str:

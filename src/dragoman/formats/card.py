@@ -39,7 +39,7 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         f"# {info.name}: {info.source_language} to {info.target_language}",
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
-        f"trained with dragoman {info.dragoman_version}; weights in {info.quantization}.",
+        f"{_maker(info)} with dragoman {info.dragoman_version}; weights in {info.quantization}.",
         f"```\n{_USES[info.kind]}\n```",
         _notes(recipe, manifest, info.kind),
         "## Data",
@@ -49,11 +49,15 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         "## Scores",
         _scores(info),
         "## Checked when it was exported",
-        f"{info.verified.identical} of {info.verified.sentences} translations are equal to those "
-        "of dragoman's own search with the full weights; chrF between the two: "
+        "It was imported as it is: no translations were compared."
+        if info.imported
+        else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
+        "those of dragoman's own search with the full weights; chrF between the two: "
         f"{info.verified.chrf:.1f}.",
         "## Origin",
-        f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
+        f"The folder {_code(info.imported)}. `digests.json` has size and SHA-256 of every file."
+        if info.imported
+        else f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
         f"{_code(manifest.digest)}. "
         "`digests.json` has size and SHA-256 of every file.",
     ]
@@ -92,7 +96,15 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
     return " ".join(notes)
 
 
+def _maker(info: BundleInfo) -> str:
+    if not info.imported:
+        return "trained"
+    return f"made by others and imported from the folder {_code(info.imported)}"
+
+
 def _data(manifest: Manifest) -> str:
+    if not manifest.sources and not manifest.train.pairs:
+        return "Others trained it. The page that came with it says on what."
     rows = [
         f"| {_text(source.split)} | {_text(source.name)} | {source.lines:,} "
         f"| {_code(source.sha256[:16])} |"

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from dragoman.base.errors import CheckpointError, MachineError
 from dragoman.base.files import open_regular
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.shards import EOS, PAD, UNK
+from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
 
@@ -40,6 +41,11 @@ Quantization = Literal["float32", "float16", "int8"]
 _INT8_LEVELS: Final = 80
 """The largest weight of a row in int8. With 127, as CTranslate2's converter takes, sums of two
 products overflow the 16 bits in which processors without VNNI make them, and are cut off there."""
+_NUM_POSITIONS: Final = 2048
+"""Rows of a table of positions; CTranslate2 computes as many where it knows the formula."""
+_NEVER: Final = -30_000.0
+"""A bias with which padding is never said. In MarianMT it starts a translation and is no part of
+one; its probability, which transformers counts and does not use, is then 0."""
 _VERSION: Final = 6
 _TYPES: Final = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 _MOST_DIMENSIONS: Final = 8
@@ -49,11 +55,12 @@ _NAME: Final = re.compile(
     r"(?:encoder|decoder)/(?:layer_\d{1,5}/)?(?:"
     r"(?P<norm>(?:(?:self_attention|attention|ffn)/)?layer_norm/(?:gamma|beta))|"
     r"(?P<matrix>embeddings|embeddings_0|projection|self_attention/linear_[01]|"
-    r"attention/linear_[012]|ffn/linear_(?:0|0_noact|1))/(?P<part>weight|weight_scale|bias))"
+    r"attention/linear_[012]|ffn/linear_(?:0|0_noact|1))/(?P<part>weight|weight_scale|bias)|"
+    r"(?P<positions>position_encodings/encodings))"
 )
 _SETTINGS: Final = {
     "alibi": 0, "alibi_use_positive_positions": 0, "alignment_heads": 1, "alignment_layer": -1,
-    "scale_alibi": 0, "scale_embeddings": 1, "start_from_zero_embedding": 0, "embeddings_merge": 0,
+    "scale_alibi": 0, "start_from_zero_embedding": 0, "embeddings_merge": 0,
     "multi_query_attention": 0,
 }  # fmt: skip
 """The values in every file that dragoman writes."""
@@ -63,7 +70,7 @@ _BFLOAT16_EXPONENT: Final = 0x7F80
 
 def write_ctranslate2(
     model: Transformer,
-    subwords: tuple[Subword, Subword],
+    subwords: tuple[Vocabulary, Vocabulary],
     directory: Path,
     *,
     quantization: Quantization,
@@ -80,7 +87,12 @@ def write_ctranslate2(
             "CTranslate2 is not installed", remedy="install it: pip install 'dragoman[serve]'"
         ) from error
     config = model.config
-    activations = {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}
+    activations = {
+        "relu": Activation.RELU,
+        "gelu": Activation.GELU,
+        "silu": Activation.SWISH,
+        "swiglu": Activation.SWISH,
+    }
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
@@ -92,11 +104,24 @@ def write_ctranslate2(
     spec.register_source_vocabulary(source.all_pieces())
     spec.register_target_vocabulary(target.all_pieces())
     spec.config.add_source_eos = True
-    spec.config.decoder_start_token = "<s>"  # noqa: S105 - a piece
+    special = target.pieces([UNK, EOS, config.start_ids[0]])
+    spec.config.unk_token, spec.config.eos_token, spec.config.decoder_start_token = special
     spec.encoder.embeddings[0].weight = _array(model.embeddings.source_matrix)
     spec.decoder.embeddings.weight = _array(model.embeddings.target_matrix)
     spec.decoder.projection.weight = _array(model.embeddings.output_matrix)
+    bias = model.embeddings.output_bias
+    if bias is not None:
+        spec.decoder.projection.bias = _array(bias)
+    if config.start_ids[0] == PAD:
+        if bias is None:
+            spec.decoder.projection.bias = np.zeros(target.vocab_size, dtype=np.float32)
+        spec.decoder.projection.bias[PAD] = _NEVER
     for stack, described in ((model.encoder, spec.encoder), (model.decoder, spec.decoder)):
+        if not config.scaled_embeddings:
+            described.scale_embeddings = False
+        if has_table_of_positions(config):
+            table_PD = model.embeddings.positions(_NUM_POSITIONS)[:_NUM_POSITIONS]
+            described.position_encodings.encodings = _array(table_PD)
         layers: Any = stack.layers
         for layer, layer_spec in zip(layers, described.layer, strict=True):
             _put_layer(layer, layer_spec)
@@ -107,6 +132,11 @@ def write_ctranslate2(
     spec.validate()
     spec.optimize(quantization="float16" if quantization == "float16" else None)
     spec.save(str(directory))
+
+
+def has_table_of_positions(config: ModelConfig) -> bool:
+    """Whether CTranslate2 must be given the positions, since it would compute others."""
+    return (config.positions, config.first_position) != ("tensor2tensor", 1)
 
 
 def _put_layer(layer: Any, spec: Any) -> None:
@@ -264,7 +294,11 @@ def _check(variable: Variable, model: ModelConfig, sizes: dict[str, int]) -> Non
     if shape == ():
         if variable.values and variable.kind.startswith("int"):
             value = int.from_bytes(variable.values, "little", signed=True)
-            known = _SETTINGS | {"num_heads": model.num_heads, "pre_norm": int(model.norm == "pre")}
+            known = _SETTINGS | {
+                "num_heads": model.num_heads,
+                "pre_norm": int(model.norm == "pre"),
+                "scale_embeddings": int(model.scaled_embeddings),
+            }
             if value != known.get(setting, value):
                 raise ValueError(f"{name} is {value}, not {known[setting]}")
         return
@@ -283,6 +317,8 @@ def _expected_shape(name: str, model: ModelConfig, vocab_size: int) -> tuple[int
     d, ffn = model.d_model, model.d_ffn
     if matched["norm"]:
         return (d,)
+    if matched["positions"]:
+        return (_NUM_POSITIONS, d) if has_table_of_positions(model) else None
     matrices = {
         "embeddings": (vocab_size, d), "embeddings_0": (vocab_size, d),
         "projection": (vocab_size, d),

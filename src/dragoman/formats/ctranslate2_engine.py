@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dragoman.base.errors import CheckpointError, MachineError
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.model.config import (
     ModelConfig,
     SearchConfig,
@@ -107,7 +107,7 @@ class CTranslate2Engine:
     def __init__(
         self,
         directory: Path,
-        subwords: tuple[Subword, Subword],
+        subwords: tuple[Vocabulary, Vocabulary],
         *,
         threads: int | None = None,
         batch_cells: int,
@@ -221,6 +221,8 @@ class CTranslate2Engine:
         check_beam_holds(num_hypotheses, search)
         scored = scored or search.beam_size > 1
         limits = [length_limit(len(source), search) for source in sources]
+        if search.end_at_limit:  # the last token is the end, which CTranslate2 is not asked for
+            limits = [max(1, limit - 1) for limit in limits]
 
         def begin(rows: list[int]) -> list[tuple[int, int, Any]]:
             limit = max(limits[row] for row in rows)
@@ -285,11 +287,11 @@ class CTranslate2Engine:
         steps = [min(len(tokens) + 1, limit) for tokens in result.hypotheses]
         last = sorted(steps)[: search.beam_size][-1]
         scores = result.scores or [0.0] * len(steps)
-        found = [
-            (score * step**exponent / length_penalty(step, search), tokens)
-            for tokens, score, step in zip(result.hypotheses, scores, steps, strict=True)
-            if step <= last
-        ]
+        found = []
+        for tokens, score, step in zip(result.hypotheses, scores, steps, strict=True):
+            if step <= last:
+                length = len(tokens) + 1 if search.end_at_limit else step
+                found.append((score * step**exponent / length_penalty(length, search), tokens))
         found.sort(key=lambda one: -one[0])
         known = self._target_ids
         best = [

@@ -18,7 +18,7 @@ from dragoman import __version__
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
+from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary, vocabulary_digests
 from dragoman.distributed.world import World
 from dragoman.evaluation.metrics import chrf
 from dragoman.evaluation.validate import read_lines
@@ -28,6 +28,7 @@ from dragoman.formats.bundle import (
     BundleInfo,
     Kind,
     Verified,
+    check_place,
     default_name,
 )
 from dragoman.formats.card import model_card, scores_of
@@ -46,7 +47,7 @@ from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
 from dragoman.recipe.recipe import Recipe, dump_toml
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.training.durable import DIGESTS_FILE, publish
+from dragoman.training.durable import publish
 
 NUM_SENTENCES: Final = 100
 _LEAST_IDENTICAL: Final = 0.9
@@ -133,15 +134,7 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
         )
     name = default_name(request.to, request.quantization)
     output = request.output or run.path / "export" / name
-    # An older export may be replaced. Checkpoints and averages have digests too, but no card.
-    is_export = all((output / name).is_file() for name in (DIGESTS_FILE, CARD_FILE))
-    is_empty = output.is_dir() and not any(output.iterdir())
-    if output.exists() and not is_export and not is_empty:
-        raise CheckpointError(
-            "is there already and is no export",
-            place=output,
-            remedy="name another place with --output",
-        )
+    check_place(output)
     checkpoint = checkpoint_path(run, request.checkpoint, recipe)
     model = TranslationModel.load(run, [str(checkpoint)], world)
     manifest = public_manifest(Manifest.load(run.path))
@@ -208,7 +201,9 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         read = read.to(job.model.world.device).eval()
         return replace(job, model=replace(job.model, models=(read,))).ours(texts, search)
     if job.request.to == "huggingface":
-        pieces = job.model.subwords[0].scored_pieces()
+        subword = job.model.subwords[0]
+        assert isinstance(subword, Subword)
+        pieces = subword.scored_pieces()
         write_huggingface(model, job.recipe, job.power_search(), pieces, draft)
         return translate_with_huggingface(draft, texts, search)
     ids = job.ids(texts)

@@ -68,6 +68,7 @@ def write_huggingface(
         decoder_start_token_id=BOS,
     )
     theirs.save_pretrained(directory)
+    assert recipe.corpus.subword.kind != "imported"
     tokenizer = make_tokenizer(
         subword_scores, kind=recipe.corpus.subword.kind, lowercase=recipe.corpus.lowercase
     )
@@ -179,6 +180,12 @@ def check_expressible(recipe: Recipe) -> None:
         "model.activation": model.activation == "swiglu",
         "model.tied_embeddings": model.norm == "pre" and model.tied_embeddings != "all",
         "corpus.subword.joint": not recipe.corpus.subword.joint,
+        "corpus.subword.kind": recipe.corpus.subword.kind == "imported",
+        "model.positions": model.positions != "tensor2tensor",
+        "model.first_position": model.first_position != 1,
+        "model.scaled_embeddings": not model.scaled_embeddings,
+        "model.output_bias": model.output_bias,
+        "model.start_ids": model.start_ids != (BOS,),
     }
     for place, inexpressible in reasons.items():
         if inexpressible:

@@ -20,6 +20,8 @@ from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_di
 from dragoman.distributed.world import World
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.huggingface import model_from_huggingface
+from dragoman.importing.folder import is_foreign, read_folder, vocabulary_files
+from dragoman.importing.tokenizer import Languages
 from dragoman.inference.translation import (
     TranslationModel,
     checkpoint_path,
@@ -42,7 +44,8 @@ ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: what its weights were before its first step."""
 _SHAPE: Final = (
     "d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm", "activation",
-    "tied_embeddings", "attention_bias",
+    "tied_embeddings", "attention_bias", "positions", "first_position", "scaled_embeddings",
+    "output_bias", "start_ids",
 )  # fmt: skip
 _SUBWORD: Final = ("kind", "vocab_size", "joint")
 
@@ -83,29 +86,36 @@ def fill_from(file: Path, model: nn.Module) -> None:
 class Origin:
     """A trained model with the vocabulary it knows.
 
-    vocabularies: SHA-256 of the two SentencePiece models by their file names in `path`.
+    vocabulary: the files of source and target, which `vocabularies` has by name as SHA-256.
     """
 
     path: Path
     kind: str
     recipe: Recipe
     model: Transformer
-    vocabularies: dict[str, str]
+    vocabulary: tuple[bytes, bytes]
 
     @classmethod
     def open(cls, path: Path) -> Origin:
-        """The model of a bundle, a Hugging Face export of ours, or a run's best checkpoint.
+        """The model of a bundle, a Hugging Face export of ours, a run's best checkpoint, or a
+        model of others in Hugging Face form.
 
-        Raises CheckpointError if it is none of these, damaged, or has no weights to train on.
+        Raises CheckpointError if it is none of these, damaged, or has no weights to train on, and
+        ConfigError if it is a model of others that cannot be imported.
         """
         if not is_bundle(path):
             run = RunDirectory(path)
+            if not run.recipe_file.is_file() and is_foreign(path):
+                imported = read_folder(path, Languages())
+                vocabulary = vocabulary_files(imported)
+                return cls(path, "imported", imported.recipe, imported.model, vocabulary)
             if not run.recipe_file.is_file():
                 raise CheckpointError(
-                    "is neither a run nor an export of dragoman, and models of others cannot be "
-                    "trained on",
+                    "is neither a run, an export of dragoman nor a folder with config.json and "
+                    "model.safetensors",
                     place=path,
-                    remedy="name a run, or what dragoman export --to bundle or huggingface wrote",
+                    remedy="name a run, what dragoman export --to bundle or huggingface wrote, or "
+                    "a MarianMT model",
                 )
             recipe, manifest = run.recipe(), Manifest.load(path)
             checkpoint = checkpoint_path(run, "best", recipe)
@@ -113,7 +123,7 @@ class Origin:
             vocabularies = vocabulary_digests(path)
             known = trained_with(recipe, vocabularies)
             load_weights(checkpoint, model, known)
-            return cls(path, "run", recipe, model, vocabularies)
+            return cls(path, "run", recipe, model, _read_vocabulary(path))
         bundle = Bundle.open(path)
         kind = bundle.info.kind
         file = bundle.weights_file
@@ -128,7 +138,15 @@ class Origin:
                 place=path,
                 remedy="name the run, or an export of the kind bundle or huggingface",
             )
-        return cls(path, kind, bundle.recipe, model, vocabulary_digests(path))
+        return cls(path, kind, bundle.recipe, model, _read_vocabulary(path))
+
+    @property
+    def vocabularies(self) -> dict[str, str]:
+        """SHA-256 of the vocabularies by the names that their files have in a run."""
+        return {
+            name: hashlib.sha256(content).hexdigest()
+            for name, content in zip(VOCABULARIES, self.vocabulary, strict=True)
+        }
 
     @property
     def digest(self) -> str:
@@ -147,17 +165,14 @@ class Origin:
             "lowercase": self.recipe.corpus.lowercase,
             "subword": recipe.corpus.subword.model_copy(update=subword),
         }
+        search = {"never_padding": self.recipe.search.never_padding}
         return recipe.model_copy(
             update={
+                "search": recipe.search.model_copy(update=search),
                 "model": recipe.model.model_copy(update=model),
                 "corpus": recipe.corpus.model_copy(update=corpus),
             }
         )
-
-    def vocabulary(self) -> tuple[bytes, bytes]:
-        """The two SentencePiece models."""
-        source, target = (read_vocabulary(self.path / name) for name in VOCABULARIES)
-        return source, target
 
     def check_prepared(self, prepared: Path) -> None:
         """Raises ConfigError if shards were made with another vocabulary."""
@@ -191,3 +206,8 @@ class Origin:
         known = trained_with(recipe, self.vocabularies)
         store = CheckpointStore(run.checkpoints, recipe.checkpoint, known)
         store.save(state, {"model": weights})
+
+
+def _read_vocabulary(path: Path) -> tuple[bytes, bytes]:
+    source, target = (read_vocabulary(path / name) for name in VOCABULARIES)
+    return source, target

@@ -251,7 +251,9 @@ class _ModelGraph(_Graph):
             x = self._feed_forward(layer, x)
         last = self.add("Squeeze", self._final(model.decoder.norm, x), self.vector([1]))
         output = self._weight(model.embeddings.output_matrix)
-        logits = self.add("Gemm", last, output, transB=1)
+        bias = model.embeddings.output_bias
+        biases = [] if bias is None else [self._weight(bias)]
+        logits = self.add("Gemm", last, output, *biases, transB=1)
         self.output(logits, "logits", ["rows", "vocabulary"])
         shape = ["layers", "rows", "heads", "past_and_present", "width"]
         for values, name in zip(present, ("present_keys", "present_values"), strict=True):
@@ -266,13 +268,15 @@ class _ModelGraph(_Graph):
 
     def _embed(self, matrix: Tensor, ids: str, numbers: str) -> str:
         """ids (B, L) at positions from 0 on (L,) -> (B, L, D); see `transformer.sinusoids`."""
-        d_model = self.model.config.d_model
-        scale = self.scalar(math.sqrt(d_model))
+        config = self.model.config
+        scale = self.scalar(float(self.model.embeddings.scale))
         embedded = self.add("Mul", self.add("Gather", self._weight(matrix), ids), scale)
-        half = d_model // 2
-        step = math.log(10_000) / max(half - 1, 1)
+        half = config.d_model // 2
+        steps = half if config.positions == "marian" else max(half - 1, 1)
+        step = math.log(10_000) / steps
         rates = np.exp(np.arange(half, dtype=np.float32) * np.float32(-step))
-        place = self.add("Add", self.add("Cast", numbers, to=1), self.scalar(1.0))
+        first = self.scalar(float(config.first_position))
+        place = self.add("Add", self.add("Cast", numbers, to=1), first)
         column = self.add("Unsqueeze", place, self.vector([1]))
         angles = self.add("Mul", column, self.constant(rates))
         table = self.add("Concat", self.add("Sin", angles), self.add("Cos", angles), axis=1)
@@ -317,6 +321,8 @@ class _ModelGraph(_Graph):
             bent = self.add("Erf", self.add("Mul", hidden, self.scalar(math.sqrt(0.5))))
             half = self.add("Mul", hidden, self.scalar(0.5))
             hidden = self.add("Mul", half, self.add("Add", bent, self.scalar(1.0)))
+        elif part.activation == "silu":
+            hidden = self.add("Mul", hidden, self.add("Sigmoid", hidden))
         else:
             hidden = self.add("Relu", hidden)
         return self._linear(part.output, hidden)

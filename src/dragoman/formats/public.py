@@ -30,7 +30,8 @@ RECIPE: Final = {
     "data.pool_pairs", "data.length_multiple",
     "model.d_model", "model.num_heads", "model.d_ffn", "model.encoder_layers",
     "model.decoder_layers", "model.norm", "model.activation", "model.tied_embeddings",
-    "model.attention_bias", "model.dropout", "model.attention_dropout",
+    "model.attention_bias", "model.positions", "model.first_position", "model.scaled_embeddings",
+    "model.output_bias", "model.start_ids", "model.dropout", "model.attention_dropout",
     "model.activation_dropout", "model.label_smoothing",
     "schedule.kind", "schedule.peak_learning_rate", "schedule.warmup_steps",
     "schedule.total_steps", "schedule.decay_steps", "schedule.final_ratio", "schedule.noam_scale",
@@ -40,6 +41,7 @@ RECIPE: Final = {
     "train.stop_metric",
     "search.beam_size", "search.length_penalty", "search.length_penalty_alpha",
     "search.max_length_ratio", "search.max_length_extra", "search.batch_tokens",
+    "search.never_padding", "search.end_at_limit",
 }  # fmt: skip
 """Keys of a recipe."""
 

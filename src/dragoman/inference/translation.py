@@ -12,7 +12,8 @@ from dragoman.base.errors import CheckpointError, CorpusError
 from dragoman.base.files import file_sha256, write_whole
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.subword import VOCABULARIES, Subword, vocabulary_digests
+from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
+from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.distributed.world import World
 from dragoman.evaluation.validate import (
     bleu_and_chrf,
@@ -41,7 +42,7 @@ class TranslationModel:
     """A model with its subwords; models holds more than one for an ensemble."""
 
     models: tuple[Transformer, ...]
-    subwords: tuple[Subword, Subword]
+    subwords: tuple[Vocabulary, Vocabulary]
     lowercase: bool
     max_source_pieces: int
     world: World
@@ -55,7 +56,7 @@ class TranslationModel:
         """
         recipe = run.recipe()
         paths = [checkpoint_path(run, which, recipe) for which in checkpoints]
-        source, target = (Subword.load(run.path / name) for name in VOCABULARIES)
+        source, target = (load_vocabulary(run.path / name) for name in VOCABULARIES)
         manifest = Manifest.load(run.path)
         sizes = (source.vocab_size, target.vocab_size)
         expected = (manifest.source_vocab_size, manifest.target_vocab_size)
@@ -113,6 +114,10 @@ def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, s
         "model.num_heads": str(model.num_heads),
         "model.norm": model.norm,
         "model.activation": model.activation,
+        "model.positions": model.positions,
+        "model.first_position": str(model.first_position),
+        "model.scaled_embeddings": str(model.scaled_embeddings).lower(),
+        "model.start_ids": " ".join(map(str, model.start_ids)),
         "corpus.lowercase": str(recipe.corpus.lowercase).lower(),
         **vocabularies,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,11 +22,25 @@ class ModelConfig(Section):
     decoder_layers: int = Field(default=6, ge=1, le=10_000)
     norm: Literal["pre", "post"] = "pre"
     """pre: LayerNorm before each sub-layer and at the end of both stacks; post: after each."""
-    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
+    """silu is x * sigmoid(x), also called swish; swiglu has a gate, and so a third matrix."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
     """all: source, target and softmax share one matrix; decoder: target and softmax do."""
     attention_bias: bool = True
     """Biases in the projections of attention; the feed-forward layers always have theirs."""
+    positions: Literal["tensor2tensor", "marian"] = "tensor2tensor"
+    """Wavelengths of the sinusoids: from 2 pi to 10000 * 2 pi, or Marian's, which end shorter."""
+    first_position: int = Field(default=1, ge=0, le=1_000_000)
+    """Position of the first token of a sentence."""
+    scaled_embeddings: bool = True
+    """Embeddings are multiplied by the square root of `d_model`."""
+    output_bias: bool = False
+    """A bias on the logits; training leaves it as it is. Imported models have one."""
+    start_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(2,), min_length=1, max_length=8
+    )
+    """What the decoder is given before the first piece; of models that were imported, their start
+    token and a token for the target language."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """On embeddings and on what each sub-layer adds to the residual."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -63,7 +77,8 @@ class ModelConfig(Section):
             "decoder": source_vocab_size + target_vocab_size,
             "none": source_vocab_size + 2 * target_vocab_size,
         }[self.tied_embeddings]
-        return matrices * d + encoder + decoder + final_norms
+        output_bias = target_vocab_size if self.output_bias else 0
+        return matrices * d + output_bias + encoder + decoder + final_norms
 
     def parameter_shapes(
         self, *, source_vocab_size: int, target_vocab_size: int
@@ -84,6 +99,8 @@ class ModelConfig(Section):
             f"embeddings.{name}": (source_vocab_size if name == "source" else target_vocab_size, d)
             for name in names
         }
+        if self.output_bias:
+            shapes["embeddings.output_bias"] = (target_vocab_size,)
 
         def linear(name: str, out: int, into: int, *, bias: bool = True) -> None:
             shapes[f"{name}.weight"] = (out, into)
@@ -127,11 +144,15 @@ class SearchConfig(Section):
     length_penalty: Literal["gnmt", "power"] = "gnmt"
     """Scores are divided by ((5 + length) / 6)^alpha (Wu et al. 2016) or by length^alpha."""
     length_penalty_alpha: float = Field(default=0.6, ge=0.0, le=5.0)
-    max_length_ratio: float = Field(default=2.0, gt=0.0, le=1000.0)
+    max_length_ratio: float = Field(default=2.0, ge=0.0, le=1000.0)
     max_length_extra: int = Field(default=20, ge=0, le=1_000_000)
     """A translation has at most ratio x source pieces + extra pieces."""
     batch_tokens: int = Field(default=16_384, ge=1)
     """Sentences of like length are searched together: rows x longest source x beam at most."""
+    never_padding: bool = False
+    """Padding is never chosen, whatever its probability, as transformers has it for MarianMT."""
+    end_at_limit: bool = False
+    """The last token that the length limit allows is the end of sentence, at no cost."""
 
 
 def check_beam_holds(num_hypotheses: int, config: SearchConfig) -> None:

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import CrossAttention, SelfAttention, join_heads, split, split_heads
 from dragoman.model.layout import make_layout
-from dragoman.model.products import project
 from dragoman.model.transformer import DecoderLayer, Transformer
 
 FIRST_COLUMNS = 64
@@ -151,16 +150,16 @@ def decode_step(model: Transformer, ids_BW: Tensor, state: DecoderState) -> Tens
     """Give each hypothesis its next token; returns the fp32 logits (B, W, V) of what follows.
 
     The logits are good until the next step, which may write where they lie.
-    ids_BW: first BOS, later what was chosen for the hypotheses given to `state.select`.
+    ids_BW: first the model's start token, later what was chosen for the hypotheses given to
+        `state.select`.
     """
     num_rows, width = ids_BW.shape
     own_WW = torch.full((width, width), -math.inf, device=ids_BW.device).fill_diagonal_(0)
     own_BWW = own_WW.expand(num_rows, -1, -1)
     state.past_mask_BWP = torch.cat([state.past_mask_BWP, own_BWW], dim=2)
     embeddings = model.embeddings
-    x_ND = F.embedding(ids_BW.reshape(-1), embeddings.target_matrix)
-    position_D = embeddings.positions(state.num_tokens + 1)[state.num_tokens]
-    x_ND = x_ND * math.sqrt(embeddings.d_model) + position_D
+    x_ND = embeddings.vectors(ids_BW.reshape(-1), embeddings.target_matrix)
+    x_ND = x_ND + embeddings.positions(state.num_tokens + 1)[state.num_tokens]
     for layer, cache in zip(_layers(model), state.layers, strict=True):
         residual = layer.self_attention_residual
         mixed_ND = _look_back(layer.self_attention, residual.enter(x_ND), width, cache, state)
@@ -174,9 +173,7 @@ def decode_step(model: Transformer, ids_BW: Tensor, state: DecoderState) -> Tens
     state.num_columns += width
     if len(state.logits_NV) < len(x_ND):
         state.logits_NV = x_ND.new_empty(len(x_ND), len(embeddings.output_matrix))
-    logits_NV = project(
-        model.decoder.norm(x_ND), embeddings.output_matrix, memory_NO=state.logits_NV[: len(x_ND)]
-    )
+    logits_NV = embeddings.logits(model.decoder.norm(x_ND), memory_NV=state.logits_NV[: len(x_ND)])
     return logits_NV.float().view(num_rows, width, -1)
 
 

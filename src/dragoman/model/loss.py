@@ -43,17 +43,20 @@ def smoothed_cross_entropy(
     weight_VD: Tensor,
     target_N: Tensor,
     *,
+    bias_V: Tensor | None = None,
     smoothing: float,
     compiled: bool = False,
 ) -> LossSum:
-    """The loss of softmax(x_ND @ weight_VD.T) against target_N.
+    """The loss of softmax(x_ND @ weight_VD.T + bias_V) against target_N.
+
+    bias_V: gets no gradient.
 
     smoothing: share of the probability spread evenly over all V pieces, the right one included
         (as torch.nn.functional.cross_entropy defines it).
     compiled: on a GPU the steps between the matrix products are one kernel of torch.compile's.
     """
     loss, nll = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        x_ND, weight_VD, target_N, smoothing, torch.is_grad_enabled(), compiled
+        x_ND, weight_VD, target_N, bias_V, smoothing, torch.is_grad_enabled(), compiled
     )
     return LossSum(loss, nll)
 
@@ -73,6 +76,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         x_ND: Tensor,
         weight_VD: Tensor,
         target_N: Tensor,
+        bias_V: Tensor | None,
         smoothing: float,
         with_gradients: bool,
         compiled: bool,
@@ -94,6 +98,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for start in range(0, x_ND.shape[0], rows):
             x_CD, target_C1 = x_ND[start : start + rows], target_N[start : start + rows, None]
             logits_CV = project(x_CD, typed_VD, memory_NO=buffer_CV[: len(x_CD)])
+            if bias_V is not None:
+                logits_CV.add_(bias_V)
             grad_CV, nll, log_partition = step(logits_CV, target_C1, smoothing, with_gradients)
             sum_nll += nll
             sum_log_partition += log_partition
@@ -102,6 +108,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 grad_weight_VD = _add_product(grad_weight_VD, grad_CV.t(), x_CD)
         ctx.save_for_backward(grad_x_ND.sub_(weight_sum_D * even), grad_weight_VD)
         sum_mean_nll = sum_log_partition - torch.dot(x_sum_D, weight_sum_D) / vocab_size
+        if bias_V is not None:
+            sum_mean_nll -= bias_V.float().mean() * x_ND.shape[0]
         ctx.mark_non_differentiable(sum_nll)
         return (1.0 - smoothing) * sum_nll + smoothing * sum_mean_nll, sum_nll
 
@@ -110,7 +118,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _grad_nll: Tensor) -> tuple[Tensor | None, ...]:
         grad_x_ND, grad_weight_VD = ctx.saved_tensors
         grads = grad_x_ND.mul_(grad_loss), grad_weight_VD.mul_(grad_loss)
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
 
 
 def _step(

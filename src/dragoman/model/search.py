@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.corpus.shards import BOS, EOS, PAD
+from dragoman.corpus.shards import EOS, PAD
 from dragoman.model.config import (
     SearchConfig,
     check_beam_holds,
@@ -37,6 +37,8 @@ MAX_GROUP = 64
 """Largest number of pieces that are compared as one group at first."""
 CHUNK_CELLS = 1 << 18
 """Logits that are exponentiated at a time on a CPU."""
+_NEVER = -1e30
+"""Log-probability of what may not be chosen: infinite ones would make sums that are no numbers."""
 FULL_ENOUGH = 0.75
 """Sentences leave the batch once fewer than this share of its rows are still searched."""
 
@@ -121,7 +123,12 @@ class _Search:
         )
         self.num_finished_B = np.zeros(len(sources), dtype=np.int64)
         self.wanted_scores_B = np.full(len(sources), -math.inf)
-        self.open_ids_BWT = np.full((len(sources), 1, 1), BOS)
+        start_ids = models[0].config.start_ids
+        self.num_start_ids = len(start_ids)
+        self.open_ids_BWT = np.tile(np.array(start_ids), (len(sources), 1, 1))
+        for start_id in start_ids[:-1]:
+            ids_BW = torch.full((len(sources), 1), start_id, device=self.device)
+            _ensemble_logits(models, ids_BW, self.states)
         self.open_scores_BW = np.zeros((len(sources), 1), dtype=np.float32)
 
     def run(self) -> list[list[Hypothesis]]:
@@ -140,10 +147,15 @@ class _Search:
         beam_size = self.config.beam_size
         num_candidates = min(2 * beam_size, width * vocab_size)
         open_scores_BW = torch.from_numpy(self.open_scores_BW).to(self.device)
-        best, places = best_continuations(logits_BWV, open_scores_BW, num_candidates)
+        length = self.open_ids_BWT.shape[2]
+        constrained = self.config.never_padding or self.config.end_at_limit
+        if constrained:
+            logits_BWV = self._constrained(logits_BWV, at_limit_B=self.limits_B == length)
+        best, places = best_continuations(
+            logits_BWV, open_scores_BW, num_candidates, normalized=constrained
+        )
         scores_BC = best.cpu().numpy()
         parents_BC, tokens_BC = np.divmod(places.cpu().numpy(), vocab_size)
-        length = self.open_ids_BWT.shape[2]
         ends_BC = (tokens_BC == EOS) | (self.limits_B == length)[:, None]
         self._finish(ends_BC[:, :beam_size], scores_BC, parents_BC, tokens_BC)
         # At most `width` of the candidates end a sentence, so enough are left at all times.
@@ -152,6 +164,20 @@ class _Search:
         self._go_on(
             *(np.take_along_axis(x_BC, order_BW, 1) for x_BC in (scores_BC, parents_BC, tokens_BC))
         )
+
+    def _constrained(self, logits_BWV: Tensor, *, at_limit_B: NDArray[np.bool_]) -> Tensor:
+        """Log-probabilities, in which pieces that may not be chosen have the lowest numbers.
+
+        The others are not normalised again, as in Hugging Face's generation.
+        """
+        logits_BWV = logits_BWV - _log_sum_exp(logits_BWV, logits_BWV.amax(2))[:, :, None]
+        if self.config.never_padding:
+            logits_BWV[:, :, PAD] = _NEVER
+        if self.config.end_at_limit and at_limit_B.any():
+            rows = torch.from_numpy(at_limit_B.nonzero()[0]).to(self.device)
+            logits_BWV[rows] = _NEVER
+            logits_BWV[rows, :, EOS] = 0.0
+        return logits_BWV
 
     def _finish(
         self,
@@ -163,10 +189,12 @@ class _Search:
         """Add the candidates that end to the finished hypotheses of their sentences."""
         length = self.open_ids_BWT.shape[2]
         for row, candidate in zip(*(ends_BW & self.searched_B[:, None]).nonzero(), strict=True):
-            ids = self.open_ids_BWT[row, parents_BC[row, candidate], 1:].tolist()
+            ids = self.open_ids_BWT[row, parents_BC[row, candidate], self.num_start_ids :].tolist()
             if tokens_BC[row, candidate] != EOS:
                 ids.append(int(tokens_BC[row, candidate]))
             log_probability = float(scores_BC[row, candidate])
+            if log_probability < _NEVER / 2:
+                continue
             score = log_probability / length_penalty(length, self.config)
             finished = self.finished[self.sentences_B[row]]
             finished.append(Hypothesis(ids, score, log_probability))
@@ -209,11 +237,12 @@ class _Search:
 
 
 def best_continuations(
-    logits_BWV: Tensor, scores_BW: Tensor, num_candidates: int
+    logits_BWV: Tensor, scores_BW: Tensor, num_candidates: int, *, normalized: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The best ways to go on with each sentence: (scores_BC, w * V + piece), best first.
 
-    logits_BWV: unnormalised; scores_BW: log-probabilities of the open hypotheses.
+    logits_BWV: unnormalised, or log-probabilities if `normalized`.
+    scores_BW: log-probabilities of the open hypotheses.
     The score of a continuation is the log-probability of the hypothesis and the piece.
     """
     rows, width, vocab_size = logits_BWV.shape
@@ -221,7 +250,9 @@ def best_continuations(
     group = max(size for size in range(1, MAX_GROUP + 1) if vocab_size % size == 0)
     groups = vocab_size // group
     best_BWG = logits_BWV.view(rows, width, groups, group).amax(3)
-    offsets_BW1 = (scores_BW - _log_sum_exp(logits_BWV, best_BWG.amax(2)))[:, :, None]
+    offsets_BW1 = scores_BW[:, :, None]
+    if not normalized:
+        offsets_BW1 = offsets_BW1 - _log_sum_exp(logits_BWV, best_BWG.amax(2))[:, :, None]
     best_BWG += offsets_BW1
     num_groups = min(num_candidates, width * groups)
     chosen_BC = best_BWG.view(rows, -1).topk(num_groups, sorted=False).indices

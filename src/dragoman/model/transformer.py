@@ -9,34 +9,52 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.base.errors import MachineError
+from dragoman.corpus.shards import BOS, PAD
 from dragoman.data.batch import Batch
 from dragoman.model.attention import CrossAttention, SelfAttention, projection
 from dragoman.model.config import ModelConfig
 from dragoman.model.dropout import add_dropped, dropout
 from dragoman.model.layout import Layout, make_layout
 from dragoman.model.loss import LossSum, smoothed_cross_entropy
+from dragoman.model.products import project
 from dragoman.model.varlen_attention import are_short, has_varlen_attention
 
 
-def sinusoids(num_positions: int, d_model: int) -> Tensor:
+def sinusoids(
+    num_positions: int,
+    d_model: int,
+    *,
+    kind: Literal["tensor2tensor", "marian"] = "tensor2tensor",
+    first: int = 1,
+) -> Tensor:
     """Sinusoidal positions: the table (P, D) of a sentence's first P tokens, in fp32.
 
     Vaswani et al. 2017, section 3.5, in the form of tensor2tensor. The first half of the width
     holds sines, the second half cosines, of D/2 wavelengths in geometric progression from 2 pi to
     10000 * 2 pi. The first token has position 1. So do Hugging Face's M2M100 (where PAD is 0, as
     here), OpenNMT-tf and CTranslate2, which therefore run our weights unchanged.
+
+    kind: "marian" has the wavelengths 10000^(2i / D) of the paper itself, in the same order;
+        computed in 64 bits, as Hugging Face's MarianMT does.
+    first: position of the first token.
     """
     num_wavelengths = d_model // 2
+    if kind == "marian":
+        exponents = torch.arange(num_wavelengths, dtype=torch.float64) * (2 / d_model)
+        places = torch.arange(first, first + num_positions, dtype=torch.float64)
+        angles = places[:, None] / 10_000**exponents
+        return torch.cat([angles.sin(), angles.cos()], dim=1).float()
     step = math.log(10_000) / max(num_wavelengths - 1, 1)
     rates = torch.exp(torch.arange(num_wavelengths, dtype=torch.float32) * -step)
-    angles = torch.arange(1, num_positions + 1, dtype=torch.float32)[:, None] * rates
+    angles = torch.arange(first, first + num_positions, dtype=torch.float32)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
@@ -63,6 +81,8 @@ class FeedForward(nn.Module):
             hidden_NF = F.silu(gate_NF) * up_NF
         elif self.activation == "gelu":
             hidden_NF = F.gelu(hidden_NF)
+        elif self.activation == "silu":
+            hidden_NF = F.silu(hidden_NF)
         else:
             hidden_NF = F.relu(hidden_NF, inplace=True)
         hidden_NF = dropout(hidden_NF, self.dropout, training=self.training)
@@ -176,6 +196,11 @@ class Embeddings(nn.Module):
 
     The module has one parameter for each matrix that exists: `shared`; or `source` and `target`;
     or `source`, `target` and `output`. Drawn from N(0, 1/D).
+
+    scale: what vectors are multiplied with before positions are added.
+    output_bias: added to the logits; it is not trained. None if the model has none.
+    padding_id: the id whose vector gets no gradient as an input, as in Hugging Face's models; None
+        if there is none. It matters only if decoding starts with padding.
     """
 
     def __init__(
@@ -184,6 +209,8 @@ class Embeddings(nn.Module):
         super().__init__()
         self.d_model = config.d_model
         self.dropout = config.dropout
+        self.scale = math.sqrt(config.d_model) if config.scaled_embeddings else 1.0
+        self.padding_id = PAD if config.start_ids[0] == PAD else None
         self.roles = {
             "all": ("shared", "shared", "shared"),
             "decoder": ("source", "target", "target"),
@@ -193,8 +220,18 @@ class Embeddings(nn.Module):
             vocab_size = source_vocab_size if name == "source" else target_vocab_size
             matrix_VD = torch.randn(vocab_size, config.d_model) * config.d_model**-0.5
             self.register_parameter(name, nn.Parameter(matrix_VD))
+        self.output_bias: nn.Parameter | None = None
+        if config.output_bias:
+            self.output_bias = nn.Parameter(torch.zeros(target_vocab_size), requires_grad=False)
+        self._sinusoids = partial(
+            sinusoids, d_model=config.d_model, kind=config.positions, first=config.first_position
+        )
         self.positions_PD: Tensor
-        self.register_buffer("positions_PD", sinusoids(512, config.d_model), persistent=False)
+        self.reset_positions()
+
+    def reset_positions(self) -> None:
+        """Compute the table of positions anew, on the CPU: it is in no file of weights."""
+        self.register_buffer("positions_PD", self._sinusoids(512), persistent=False)
 
     @property
     def source_matrix(self) -> Tensor:
@@ -215,13 +252,26 @@ class Embeddings(nn.Module):
         """At least the first `num_positions` rows of the sinusoids; the table grows on demand."""
         known = self.positions_PD.shape[0]
         if num_positions > known:
-            table_PD = sinusoids(max(num_positions, 2 * known), self.d_model)
+            table_PD = self._sinusoids(max(num_positions, 2 * known))
             self.positions_PD = table_PD.to(self.positions_PD.device)
         return self.positions_PD
 
+    def vectors(self, ids_N: Tensor, matrix_VD: Tensor) -> Tensor:
+        """Ids -> scaled vectors without positions, (N, D)."""
+        x_ND = F.embedding(ids_N, matrix_VD, padding_idx=self.padding_id)
+        return x_ND if self.scale == 1.0 else x_ND * self.scale
+
+    def logits(self, x_ND: Tensor, *, memory_NV: Tensor | None = None) -> Tensor:
+        """The decoder's output -> logits (N, V); no gradient is promised.
+
+        memory_NV: where they may be put.
+        """
+        logits_NV = project(x_ND, self.output_matrix, memory_NO=memory_NV)
+        return logits_NV if self.output_bias is None else logits_NV.add_(self.output_bias)
+
     def embed(self, ids_BL: Tensor, matrix_VD: Tensor, layout: Layout) -> Tensor:
         """Ids in rows -> the flat list of scaled vectors plus positions, (N, D)."""
-        x_ND = F.embedding(layout.flatten(ids_BL), matrix_VD) * math.sqrt(self.d_model)
+        x_ND = self.vectors(layout.flatten(ids_BL), matrix_VD)
         x_ND = x_ND + self.positions(layout.row_cells)[layout.positions_N]
         return dropout(x_ND, self.dropout, training=self.training)
 
@@ -261,6 +311,7 @@ class Transformer(nn.Module):
             layout.tokens(output_ND),
             self.embeddings.output_matrix,
             layout.tokens(layout.flatten(batch.target_BT)),
+            bias_V=self.embeddings.output_bias,
             smoothing=self.config.label_smoothing,
             compiled=self.compiled,
         )
@@ -268,7 +319,8 @@ class Transformer(nn.Module):
     def logits(self, batch: Batch) -> Tensor:
         """The whole logits (B, T, V); without meaning on padding."""
         output_ND, layout = self._run(batch)
-        return layout.rows(F.linear(output_ND, self.embeddings.output_matrix))
+        embeddings = self.embeddings
+        return layout.rows(F.linear(output_ND, embeddings.output_matrix, embeddings.output_bias))
 
     def encode(self, source_BS: Tensor, layout: Layout) -> Tensor:
         """Source ids in rows -> the encoder's output memory_MD."""
@@ -301,8 +353,12 @@ class Transformer(nn.Module):
             short=short,
         )
         memory_MD = self.encode(batch.source_BS, source_layout)
+        decoder_input_BT = batch.decoder_input_BT
+        if self.config.start_ids[0] != BOS:
+            decoder_input_BT = decoder_input_BT.clone()
+            decoder_input_BT[:, 0] = self.config.start_ids[0]
         embedded_ND = self.embeddings.embed(
-            batch.decoder_input_BT, self.embeddings.target_matrix, target_layout
+            decoder_input_BT, self.embeddings.target_matrix, target_layout
         )
         return self.decoder(embedded_ND, target_layout, memory_MD, source_layout), target_layout
 

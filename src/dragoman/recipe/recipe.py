@@ -74,9 +74,11 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         corpus = self.corpus
-        if not corpus.train:
+        # The recipe of an imported bundle knows no text: others trained its model.
+        imported = corpus.subword.kind == "imported" and not corpus.train
+        if not corpus.train and not imported:
             raise ValueError("corpus.train names no text to train on")
-        if not corpus.valid and not corpus.valid_pairs:
+        if not corpus.valid and not corpus.valid_pairs and not imported:
             raise ValueError("neither corpus.valid nor corpus.valid_pairs is set")
         if self.model.tied_embeddings == "all" and not corpus.subword.joint:
             raise ValueError('model.tied_embeddings = "all" needs corpus.subword.joint = true')

@@ -75,7 +75,7 @@ def prepare(
             workers=workers or os.cpu_count() or 1,
             events=events,
             progress=progress,
-            vocabulary=None if origin is None else origin.vocabulary(),
+            vocabulary=None if origin is None else origin.vocabulary,
         )
     if origin is not None:
         origin.check_prepared(directory)

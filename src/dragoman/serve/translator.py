@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
@@ -97,7 +97,7 @@ class EncodedTexts:
 
     rows: list[list[int]]
     texts: list[list[tuple[TextPart, int]]]
-    target: Subword
+    target: Vocabulary
 
     def assemble(
         self, found: list[list[Candidate]], num_hypotheses: int
@@ -138,7 +138,7 @@ class Translator:
     """
 
     engine: Engine
-    subwords: tuple[Subword, Subword]
+    subwords: tuple[Vocabulary, Vocabulary]
     lowercase: bool
     max_source_pieces: int
 

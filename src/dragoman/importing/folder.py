@@ -1,0 +1,89 @@
+"""A folder in Hugging Face form as a recipe, a model and its vocabularies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.corpus.config import LANGUAGE, CorpusConfig, SubwordConfig
+from dragoman.corpus.imported_vocabulary import VocabularyFile
+from dragoman.importing.config import CONFIG_FILE, read_config
+from dragoman.importing.tokenizer import Languages, read_tokenizer
+from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, read_model
+from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import NAME, Recipe
+
+_UNKNOWN_LANGUAGE: Final = "und"
+"""The code for a language that is not known, of ISO 639."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """What a folder holds, in our terms.
+
+    recipe: without text; others trained the model.
+    """
+
+    recipe: Recipe
+    model: Transformer
+    vocabularies: tuple[VocabularyFile, VocabularyFile]
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether this looks like a model of somebody else, good or not."""
+    return any((path / name).exists() for name in (CONFIG_FILE, WEIGHTS_FILE, *PICKLES))
+
+
+def read_folder(folder: Path, languages: Languages) -> ImportedModel:
+    """Read a folder with a MarianMT model.
+
+    Nothing is executed that a folder brings along, and no pickle is read. Raises ConfigError
+    or CheckpointError that names the file and what is wrong if the model cannot be imported.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(
+            "is no folder", place=folder, remedy="name a folder with config.json in it"
+        )
+    config = read_config(folder)
+    tokenizer = read_tokenizer(folder, config, languages)
+    model = read_model(folder, config, tokenizer.orders)
+    joint = tokenizer.source.pieces == tokenizer.target.pieces
+    for option, code in (
+        ("--source-language", tokenizer.languages.source),
+        ("--target-language", tokenizer.languages.target),
+    ):
+        if code and not re.match(LANGUAGE, code):
+            raise ConfigError(
+                f"{code!r} is no code of a language", place=option, remedy="give one, such as en"
+            )
+    recipe = Recipe(
+        name=_name(folder),
+        corpus=CorpusConfig(
+            source_language=tokenizer.languages.source or _UNKNOWN_LANGUAGE,
+            target_language=tokenizer.languages.target or _UNKNOWN_LANGUAGE,
+            subword=SubwordConfig(
+                kind="imported",
+                vocab_size=max(16, len(tokenizer.target.pieces)),
+                joint=joint,
+            ),
+            max_pieces=config.max_positions - 1,
+        ),
+        model=model.config,
+        search=config.search,
+    )
+    return ImportedModel(recipe, model, (tokenizer.source, tokenizer.target))
+
+
+def vocabulary_files(imported: ImportedModel) -> tuple[bytes, bytes]:
+    """The contents of source.model and target.model."""
+    source, target = (file.model_dump_json().encode() for file in imported.vocabularies)
+    return source, target
+
+
+def _name(folder: Path) -> str:
+    """The folder's name as that of a recipe."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name)[:100].lstrip("._-")
+    return name if re.match(NAME, name) else "imported"

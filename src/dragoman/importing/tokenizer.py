@@ -1,0 +1,244 @@
+"""SentencePiece models and lists of pieces -> a file of our vocabulary for each side."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.corpus.imported_vocabulary import VocabularyFile, sentencepiece_model
+from dragoman.corpus.shards import EOS, PAD, UNK
+from dragoman.corpus.subword import read_vocabulary
+from dragoman.importing.config import ImportedConfig, read_json
+
+TOKENIZER_FILE: Final = "tokenizer_config.json"
+_LONGEST_LIST: Final = 1 << 26
+"""Bytes of a list of pieces: room for a million."""
+_BEGIN: Final = 2
+"""The one id below EOS that is no special piece of every model; see `shards`."""
+_MARIAN_FILES: Final = ("source.spm", "target.spm")
+_COPY: Final = "copy all files of the model into this folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Languages:
+    """Of a model that was asked for; "" if nobody said it."""
+
+    source: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """The vocabularies of both sides, and the languages if they are known."""
+
+    source: VocabularyFile
+    target: VocabularyFile
+    languages: Languages
+
+    @property
+    def orders(self) -> tuple[list[int], list[int]]:
+        """Their id of each of our ids, of the source and of the target."""
+        return [*self.source.their_ids], [*self.target.their_ids]
+
+
+def read_tokenizer(folder: Path, config: ImportedConfig, languages: Languages) -> Tokenizer:
+    """The tokenizer of a folder.
+
+    Raises CheckpointError if a file is missing or does not belong to the configuration,
+    ConfigError if the tokenizer does what ours cannot, or does not know a language.
+    """
+    path = folder / TOKENIZER_FILE
+    settings = read_json(path, limit=_LONGEST_LIST) if path.exists() else {}
+    if settings.get("sp_model_kwargs"):
+        raise ConfigError(
+            '"sp_model_kwargs" is not empty: SentencePiece would cut a text in random ways',
+            place=path,
+            remedy="take the key out of the file",
+        )
+    return _read_marian(folder, config, languages, settings)
+
+
+def _read_marian(
+    folder: Path, config: ImportedConfig, languages: Languages, settings: Mapping[str, Any]
+) -> Tokenizer:
+    separate = bool(settings.get("separate_vocabs")) or (folder / "target_vocab.json").exists()
+    lists = [_read_list(folder / "vocab.json", config.source_vocab_size)]
+    if separate:
+        lists.append(_read_list(folder / "target_vocab.json", config.target_vocab_size))
+    elif config.source_vocab_size != config.target_vocab_size:
+        raise CheckpointError(
+            f"missing, and the target's vocabulary has {config.target_vocab_size:,} ids, the "
+            f"source's {config.source_vocab_size:,}",
+            place=folder / "target_vocab.json",
+            remedy=_COPY,
+        )
+    if separate and config.model.tied_embeddings == "all":
+        raise CheckpointError(
+            "two vocabularies, and embeddings that both sides share",
+            place=folder / "target_vocab.json",
+            remedy="take the files that belong together",
+        )
+    for name in _MARIAN_FILES:
+        if not (folder / name).exists():
+            raise CheckpointError("missing", place=folder / name, remedy=_COPY)
+    models = [read_vocabulary(folder / name) for name in _MARIAN_FILES]
+    for name, model in zip(_MARIAN_FILES, models, strict=True):
+        sentencepiece_model(model, place=folder / name)
+    prefix: list[str] = []
+    codes = not separate and any(_is_code(piece) for piece in lists[0])
+    if codes and languages.target:
+        prefix = [_target_code(lists[0], languages.target, place=folder / "vocab.json")]
+    names = _special_names(settings)
+    sides = []
+    for number, side in enumerate(("source", "target")):
+        listed = lists[min(number, len(lists) - 1)]
+        size = (config.source_vocab_size, config.target_vocab_size)[number]
+        order, pieces = _order(listed, size, config, names, place=folder)
+        ids = {piece: one for one, piece in enumerate(pieces)}
+        sides.append(
+            VocabularyFile(
+                kind="marian",
+                side="source" if side == "source" else "target",
+                pieces=tuple(pieces),
+                their_ids=tuple(order),
+                prefix=tuple(ids[piece] for piece in prefix) if side == "source" else (),
+                codes=codes and side == "source",
+                special=_special_ids(ids, settings),
+                encoding=_packed(models[number]),
+                # transformers joins pieces of either side with the source's model.
+                decoding="" if separate or side == "source" else _packed(models[0]),
+                cleaned=settings.get("clean_up_tokenization_spaces") is True,
+            )
+        )
+    known = Languages(
+        languages.source or _language(settings, "source_lang"),
+        languages.target or _language(settings, "target_lang"),
+    )
+    return Tokenizer(sides[0], sides[1], known)
+
+
+def _read_list(path: Path, vocab_size: int) -> dict[str, int]:
+    """Pieces with their ids; raises CheckpointError."""
+    listed = read_json(path, limit=_LONGEST_LIST)
+    taken: dict[int, str] = {}
+    for piece, number in listed.items():
+        if type(number) is not int or not 0 <= number < vocab_size:
+            raise CheckpointError(
+                f"gives {piece!r} the id {number!r}, and the model has ids from 0 to "
+                f"{vocab_size - 1}",
+                place=path,
+                remedy="take the list that belongs to the model",
+            )
+        if number in taken:
+            raise CheckpointError(
+                f"gives {piece!r} and {taken[number]!r} the same id {number}",
+                place=path,
+                remedy="take the list that belongs to the model",
+            )
+        taken[number] = piece
+    return listed
+
+
+def _order(
+    listed: Mapping[str, int],
+    size: int,
+    config: ImportedConfig,
+    names: Mapping[str, str],
+    *,
+    place: Path,
+) -> tuple[list[int], list[str]]:
+    """Their id of each of our ids, and its piece; ids that are not listed get made-up names."""
+    pieces = {number: piece for piece, number in listed.items()}
+    wanted = {"pad": config.special.padding, "eos": config.special.end}
+    for kind, number in wanted.items():
+        found = listed.get(names[kind])
+        if found != number:
+            raise CheckpointError(
+                f"the {kind} token {names[kind]!r} has the id {found} in the list of pieces and "
+                f"{number} in config.json",
+                place=place,
+                remedy="take the files that belong together",
+            )
+    unknown = listed.get(names["unk"])
+    if unknown is None:
+        raise CheckpointError(
+            f"the list of pieces has no {names['unk']!r}",
+            place=place,
+            remedy="take the list that belongs to the model",
+        )
+    first = {PAD: config.special.padding, UNK: unknown, EOS: config.special.end}
+    if len(set(first.values())) < len(first):
+        raise CheckpointError(
+            "padding, unknown and end of sentence share an id",
+            place=place,
+            remedy="take the files that belong together",
+        )
+    others = iter(number for number in range(size) if number not in first.values())
+    first[_BEGIN] = next(others)
+    order = [first[number] for number in sorted(first)] + [*others]
+    return order, [pieces.get(number, f"<not listed {number}>") for number in order]
+
+
+def _special_names(settings: Mapping[str, Any]) -> dict[str, str]:
+    """How the special pieces are spelt."""
+    defaults = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+    return {
+        kind: _content(settings.get(f"{kind}_token")) or name for kind, name in defaults.items()
+    }
+
+
+def _special_ids(ids: Mapping[str, int], settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ids that transformers leaves out of a text: special pieces, and those that were added."""
+    added: list[Any] = []
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        value = settings.get(key)
+        added += value if isinstance(value, list) else []
+    entries = settings.get("added_tokens_decoder")
+    for entry in entries.values() if isinstance(entries, dict) else ():
+        if isinstance(entry, dict) and entry.get("special") is True:
+            added.append(entry)
+    names = {_content(entry) for entry in added}
+    return tuple(sorted({PAD, UNK, EOS} | {ids[name] for name in names if name in ids}))
+
+
+def _content(value: Any) -> str:
+    """A piece that may be written as text or as an object with the text in it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
+
+
+def _is_code(piece: str) -> bool:
+    return piece.startswith(">>") and piece.endswith("<<")
+
+
+def _target_code(listed: Iterable[str], language: str, *, place: Path) -> str:
+    """The piece of a language's code, such as >>fra<<."""
+    code = f">>{language}<<"
+    if code not in listed:
+        known = sorted(piece for piece in listed if _is_code(piece))
+        raise ConfigError(
+            f"has no {code}; it has {_some(known)}",
+            place=place,
+            remedy="name one of them: --target-language "
+            f"{known[0].removeprefix('>>').removesuffix('<<')}",
+        )
+    return code
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
+
+
+def _language(settings: Mapping[str, Any], key: Literal["source_lang", "target_lang"]) -> str:
+    value = settings.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _packed(model: bytes) -> str:
+    return base64.b64encode(model).decode("ascii")

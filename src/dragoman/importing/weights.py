@@ -1,0 +1,258 @@
+"""Weights of MarianMT and M2M100 <-> our weights.
+
+Their names are ours up to spelling, but that projections of one input are one matrix here. Rows of
+embeddings are in the order of our ids here and of theirs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.base.errors import CheckpointError
+from dragoman.importing.config import CONFIG_FILE, ImportedConfig, read_json
+from dragoman.model.config import ModelConfig
+from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoids
+from dragoman.training.checkpoint import read_weights, weight_shapes
+
+WEIGHTS_FILE: Final = "model.safetensors"
+INDEX_FILE: Final = "model.safetensors.index.json"
+PICKLES: Final = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+    "flax_model.msgpack", "model.npz", "rust_model.ot")  # fmt: skip
+_SHARED: Final = "model.shared.weight"
+_SOURCE: Final = "model.encoder.embed_tokens.weight"
+_TARGET: Final = "model.decoder.embed_tokens.weight"
+_OUTPUT: Final = "lm_head.weight"
+_BIAS: Final = "final_logits_bias"
+_POSITIONS: Final = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight",
+    "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights")  # fmt: skip
+_SAME: Final = 1e-3
+"""How far positions in a file may be from ours: some were written in 16 bits."""
+_OTHER_CONFIG: Final = "take the config.json that belongs to the weights"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights.
+
+    Raises CheckpointError if there are none in safetensors. Others run code when they are read.
+    """
+    if (folder / WEIGHTS_FILE).exists():
+        return [folder / WEIGHTS_FILE]
+    if (folder / INDEX_FILE).exists():
+        parts = read_json(folder / INDEX_FILE, limit=1 << 24).get("weight_map")
+        names = set(parts.values()) if isinstance(parts, dict) else set()
+        if names and all(isinstance(name, str) and Path(name).name == name for name in names):
+            return [folder / name for name in sorted(names)]
+        raise CheckpointError(
+            "names no files of weights", place=folder / INDEX_FILE, remedy="copy the file again"
+        )
+    for name in PICKLES:
+        if (folder / name).exists():
+            raise CheckpointError(
+                f"is not read: only {WEIGHTS_FILE} is, since other formats can run code or need "
+                "other libraries",
+                place=folder / name,
+                remedy='convert it where you trust it: python -c "from transformers import '
+                "AutoModelForSeq2SeqLM as M; M.from_pretrained('FOLDER').save_pretrained('NEW')\""
+                ", and copy the files of the tokenizer beside it",
+            )
+    raise CheckpointError(
+        "missing",
+        place=folder / WEIGHTS_FILE,
+        remedy="copy all files of the model into this folder",
+    )
+
+
+def read_model(
+    folder: Path, config: ImportedConfig, orders: tuple[list[int], list[int]]
+) -> Transformer:
+    """Our model with the weights of a folder.
+
+    orders: their id of each of our ids, of the source and of the target.
+
+    Raises CheckpointError if the weights cannot be read or are not those that the configuration
+    describes; their shapes are compared before a model is built.
+    """
+    files = weight_files(folder)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        shapes |= weight_shapes(file)
+    expected = _expected_shapes(config, shapes, place=folder)
+    for name, shape in expected.items():
+        if name not in shapes:
+            raise _lies(folder, f"asks for {name}, which the weights do not have")
+        if shapes[name] != shape:
+            raise _lies(folder, f"asks for {name} of the shape {shape}, and it is {shapes[name]}")
+    known = {*expected, _SHARED, _SOURCE, _TARGET, _OUTPUT, _BIAS, *_POSITIONS}
+    for name in shapes:
+        if name not in known:
+            raise _lies(folder, f"knows nothing of {name}, which the weights have")
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        weights |= {name: tensor.float() for name, tensor in read_weights(file).items()}
+    return _filled(folder, config, weights, orders)
+
+
+def _filled(
+    folder: Path,
+    config: ImportedConfig,
+    weights: dict[str, Tensor],
+    orders: tuple[list[int], list[int]],
+) -> Transformer:
+    source_order, target_order = (torch.tensor(order) for order in orders)
+    matrices = _matrices(folder, config, weights)
+    bias = weights.get(_BIAS)
+    has_bias = bias is not None and bool(bias.any())
+    model_config = config.model.model_copy(update={"output_bias": has_bias})
+    _check_positions(folder, weights, model_config)
+    # Not drawn at random first: that takes longer than to read a large model.
+    with torch.device("meta"):
+        model = Transformer(
+            model_config,
+            source_vocab_size=len(source_order),
+            target_vocab_size=len(target_order),
+        )
+    model = model.to_empty(device="cpu")
+    embeddings = model.embeddings
+    embeddings.reset_positions()
+    with torch.no_grad():
+        embeddings.source_matrix.copy_(matrices[0][source_order])
+        embeddings.target_matrix.copy_(matrices[1][target_order])
+        embeddings.output_matrix.copy_(matrices[2][target_order])
+        if embeddings.output_bias is not None and bias is not None:
+            embeddings.output_bias.copy_(bias.view(-1)[target_order])
+        for name, view in layer_weights(model).items():
+            view.copy_(weights[name])
+    return model.eval()
+
+
+def _matrices(
+    folder: Path, config: ImportedConfig, weights: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Vectors of source and target pieces and of the output, in their order."""
+    source = weights[_SOURCE] if _SOURCE in weights else weights[_SHARED]
+    target = weights[_TARGET] if _TARGET in weights else weights[_SHARED]
+    output = weights.get(_OUTPUT, target)
+    tied = config.model.tied_embeddings
+    equal = {"all": [source, target, output], "decoder": [target, output], "none": []}[tied]
+    if tied == "all" and _SHARED in weights:
+        equal.append(weights[_SHARED])
+    if any(not torch.equal(equal[0], one) for one in equal[1:]):
+        raise _lies(folder, "ties embeddings that are not equal in the weights")
+    return source, target, output
+
+
+def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Raises CheckpointError if a file has other positions than the sinusoids."""
+    for name in _POSITIONS:
+        if name in weights and config.norm == "post":
+            found = weights[name]
+            ours = sinusoids(
+                len(found), config.d_model, kind=config.positions, first=config.first_position
+            )
+            if found.shape != ours.shape or not torch.allclose(found, ours, atol=_SAME, rtol=0):
+                raise CheckpointError(
+                    f"{name} holds other positions than Marian's sinusoids",
+                    place=folder,
+                    remedy="such a model cannot be imported; take one without learned positions",
+                )
+
+
+def _expected_shapes(
+    config: ImportedConfig, found: Mapping[str, tuple[int, ...]], *, place: Path
+) -> dict[str, tuple[int, ...]]:
+    """The shapes that the configuration asks for, under their names."""
+    model = config.model
+    if model.encoder_layers + model.decoder_layers > len(found):
+        layers = model.encoder_layers + model.decoder_layers
+        raise _lies(place, f"asks for {layers} layers, and the weights are {len(found)} tensors")
+    d, ffn = model.d_model, model.d_ffn
+    source, target = (config.source_vocab_size, d), (config.target_vocab_size, d)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in ((_SOURCE, source), (_TARGET, target)):
+        shared = _SHARED if _SHARED in found else name
+        shapes[name if name in found else shared] = shape
+    if _OUTPUT in found or model.tied_embeddings == "none":
+        shapes[_OUTPUT] = target
+    if _BIAS in found:
+        shapes[_BIAS] = (1, config.target_vocab_size)
+    sides = {"encoder": model.encoder_layers, "decoder": model.decoder_layers}
+    for side, layers in sides.items():
+        for number in range(layers):
+            layer = f"model.{side}.layers.{number}"
+            attentions = ["self_attn", *(["encoder_attn"] if side == "decoder" else [])]
+            for attention in attentions:
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    shapes[f"{layer}.{attention}.{part}.weight"] = (d, d)
+                    shapes[f"{layer}.{attention}.{part}.bias"] = (d,)
+            shapes |= {f"{layer}.fc1.weight": (ffn, d), f"{layer}.fc1.bias": (ffn,)}
+            shapes |= {f"{layer}.fc2.weight": (d, ffn), f"{layer}.fc2.bias": (d,)}
+            for norm in (*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"):
+                shapes |= {f"{layer}.{norm}.{part}": (d,) for part in ("weight", "bias")}
+        if model.norm == "pre":
+            shapes |= {f"model.{side}.layer_norm.{part}": (d,) for part in ("weight", "bias")}
+    return shapes
+
+
+def _lies(folder: Path, problem: str) -> CheckpointError:
+    return CheckpointError(problem, place=folder / CONFIG_FILE, remedy=_OTHER_CONFIG)
+
+
+def layer_weights(model: Transformer) -> dict[str, Tensor]:
+    """Our weights but the embeddings under the names that transformers' models have for them.
+
+    They are views of ours: what is written there is in the model.
+    """
+    weights: dict[str, Tensor] = {}
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(stack.layers):
+            assert isinstance(layer, EncoderLayer | DecoderLayer)
+            weights |= _layer(f"model.{side}.layers.{number}", layer)
+        if isinstance(stack.norm, nn.LayerNorm):
+            weights |= _linear(f"model.{side}.layer_norm", stack.norm)
+    return weights
+
+
+def _layer(name: str, layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
+    own, feed_forward = layer.self_attention, layer.feed_forward
+    weights = {
+        **_fused(f"{name}.self_attn", "qkv", own.query_key_value),
+        **_linear(f"{name}.self_attn.out_proj", own.output),
+        **_linear(f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm),
+        **_linear(f"{name}.fc1", feed_forward.input),
+        **_linear(f"{name}.fc2", feed_forward.output),
+        **_linear(f"{name}.final_layer_norm", layer.feed_forward_residual.norm),
+    }
+    if isinstance(layer, DecoderLayer):
+        cross = layer.cross_attention
+        weights |= {
+            **_fused(f"{name}.encoder_attn", "q", cross.query),
+            **_fused(f"{name}.encoder_attn", "kv", cross.key_value),
+            **_linear(f"{name}.encoder_attn.out_proj", cross.output),
+            **_linear(f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm),
+        }
+    return weights
+
+
+def _fused(name: str, parts: str, fused: nn.Linear) -> dict[str, Tensor]:
+    """Projections that are one matrix here and several there."""
+    weights = {}
+    slices = zip(fused.weight.chunk(len(parts)), _bias(fused).chunk(len(parts)), strict=True)
+    for part, (weight, bias) in zip(parts, slices, strict=True):
+        weights[f"{name}.{part}_proj.weight"] = weight
+        weights[f"{name}.{part}_proj.bias"] = bias
+    return weights
+
+
+def _linear(name: str, module: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
+    return {f"{name}.weight": module.weight, f"{name}.bias": _bias(module)}
+
+
+def _bias(module: nn.Linear | nn.LayerNorm) -> Tensor:
+    """Zero where a recipe has left it out, which there is no setting for."""
+    bias: Tensor | None = module.bias
+    return torch.zeros(module.weight.shape[0]) if bias is None else bias

@@ -1,0 +1,241 @@
+"""Folders that cannot be imported: one line that names what is wrong, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dragoman.cli import main
+from foreign_models import marian_folder
+
+pytest.importorskip("transformers")
+
+
+class Trap:
+    """A pickle that leaves a file behind if it is ever loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (self.path, "w"))
+
+
+def settings(name: str = "config.json", **changed: Any) -> Callable[[Path], None]:
+    """Change keys of a file of JSON; None takes a key out."""
+
+    def break_(folder: Path) -> None:
+        values = json.loads((folder / name).read_bytes()) | changed
+        kept = {key: value for key, value in values.items() if value is not None}
+        (folder / name).write_text(json.dumps(kept))
+
+    return break_
+
+
+def weights(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
+    def break_(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors")
+
+    return break_
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name: str, size: int) -> Callable[[Path], None]:
+    def break_(folder: Path) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+    return break_
+
+
+def written(name: str, text: str) -> Callable[[Path], None]:
+    def break_(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return break_
+
+
+def another_end(folder: Path) -> None:
+    settings(eos_token_id=7)(folder)
+    settings("generation_config.json", eos_token_id=7, forced_eos_token_id=7)(folder)
+
+
+def only_a_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(folder.parent / "trapped")))
+
+
+def listed(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def break_(folder: Path) -> None:
+        values = json.loads((folder / "vocab.json").read_bytes())
+        change(values)
+        (folder / "vocab.json").write_text(json.dumps(values))
+
+    return break_
+
+
+def learned_positions(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.encoder.embed_positions.weight"] = torch.randn(128, 32)
+
+
+def not_a_number(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.encoder.layers.1.fc1.bias"][3] = torch.nan
+
+
+def quantized(tensors: dict[str, torch.Tensor]) -> None:
+    name = "model.encoder.layers.1.fc1.weight"
+    tensors[name] = tensors[name].to(torch.int8)
+
+
+def untied(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["lm_head.weight"] = tensors["model.shared.weight"] + 1
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no config": (without("config.json"), "config.json: missing"),
+    "torn config": (cut("config.json", 40), "config.json: cannot be read as JSON"),
+    "a list as config": (
+        written("config.json", "[]"),
+        "config.json: holds no JSON object",
+    ),
+    "another architecture": (settings(model_type="t5"), '"model_type" is "t5"'),
+    "a decoder alone": (
+        settings(architectures=["MarianForCausalLM"], is_encoder_decoder=False, is_decoder=True),
+        '"architectures" is ["MarianForCausalLM"]',
+    ),
+    "unknown activation": (
+        settings(activation_function="gelu_new"), '"activation_function" is "gelu_new"'
+    ),
+    "pre-norm": (settings(normalize_before=True), '"normalize_before" is true'),
+    "norm of embeddings": (settings(normalize_embedding=True), '"normalize_embedding" is true'),
+    "learned positions by name": (
+        settings(static_position_embeddings=False), '"static_position_embeddings" is false'
+    ),
+    "learned positions in fact": (
+        weights(learned_positions), "embed_positions.weight holds other positions"
+    ),
+    "sides of unequal width": (settings(decoder_ffn_dim=64), '"decoder_ffn_dim" is 64'),
+    "sides of unequal heads": (
+        settings(decoder_attention_heads=2), '"decoder_attention_heads" is 2'
+    ),
+    "heads that do not divide": (
+        settings(encoder_attention_heads=5, decoder_attention_heads=5), '"d_model" is 32'
+    ),
+    "words for numbers": (settings(encoder_layers="two"), '"encoder_layers" is "two"'),
+    "more layers than weights": (
+        settings(encoder_layers=9000), "asks for 9002 layers, and the weights are"
+    ),
+    "one layer more": (
+        settings(encoder_layers=3), "asks for model.encoder.layers.2.self_attn.q_proj.weight"
+    ),
+    "one layer less": (
+        settings(decoder_layers=1), "knows nothing of model.decoder.layers.1."
+    ),
+    "another width": (settings(d_model=64), "of the shape"),
+    "another vocabulary size": (
+        settings(vocab_size=10_000, decoder_vocab_size=10_000), "config.json: asks for"
+    ),
+    "quantized by key": (
+        settings(quantization_config={"load_in_8bit": True}), '"quantization_config"'
+    ),
+    "quantized weights": (weights(quantized), "holds I8, not floats"),
+    "truncated weights": (cut("model.safetensors", 5000), "model.safetensors: cannot be read"),
+    "no weights": (without("model.safetensors"), "model.safetensors: missing"),
+    "a pickle": (only_a_pickle, "pytorch_model.bin: is not read"),
+    "not a number": (weights(not_a_number), "infinite or not numbers"),
+    "ties that are none": (weights(untied), "ties embeddings that are not equal"),
+    "no list of pieces": (without("vocab.json"), "vocab.json: missing"),
+    "ids twice": (listed(lambda ids: ids.update({"twice": 5})), "the same id 5"),
+    "ids outside": (listed(lambda ids: ids.update({"far": 10**6})), "the id 1000000"),
+    "no unknown piece": (listed(lambda ids: ids.pop("<unk>") and None), "has no '<unk>'"),
+    "another end": (another_end, "the eos token '</s>'"),
+    "no SentencePiece model": (without("source.spm"), "source.spm: missing"),
+    "torn SentencePiece model": (
+        cut("target.spm", 100), "target.spm: is not a readable SentencePiece model"
+    ),
+    "sampled pieces": (
+        settings("tokenizer_config.json", sp_model_kwargs={"enable_sampling": True}),
+        '"sp_model_kwargs" is not empty',
+    ),
+    "another search": (
+        settings("generation_config.json", repetition_penalty=1.3), '"repetition_penalty" is 1.3'
+    ),
+    "banned words": (
+        settings("generation_config.json", bad_words_ids=[[5, 6]]), '"bad_words_ids" is [[5, 6]]'
+    ),
+}  # fmt: skip
+
+
+@cache
+def good() -> Path:
+    return marian_folder(Path(mkdtemp(prefix="dragoman-good-")) / "model")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_folder_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    break_, expected = BAD[name]
+    folder = shutil.copytree(good(), tmp_path / "model")
+    break_(folder)
+    capsys.readouterr()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["import", str(folder), "--to", str(tmp_path / "bundle")]) in (1, 2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1, said.err
+    assert expected in said.err
+    assert "; " in said.err  # a remedy
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "letter.txt").write_text("dear")
+    for arguments, expected in (
+        ([str(tmp_path / "nothing"), "--to", str(tmp_path / "bundle")], "nothing: is no folder"),
+        ([str(good()), "--to", str(taken)], "taken: is there already and is no export"),
+        (
+            [str(good()), "--to", str(tmp_path / "bundle"), "--source-language", "../x"],
+            "'../x' is no code of a language",
+        ),
+    ):
+        assert main(["import", *arguments]) in (1, 2)
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert expected in said
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    assert (taken / "letter.txt").read_text() == "dear"
+
+
+def test_an_older_bundle_is_replaced(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert main(["import", str(good()), "--to", str(tmp_path / "bundle")]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_vocabulary_that_was_altered_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "bundle"
+    assert main(["import", str(good()), "--to", str(bundle)]) == 0
+    file = bundle / "source.model"
+    file.write_text(file.read_text().replace('"▁the"', '"▁teh"'))
+    capsys.readouterr()
+    assert main(["translate", str(bundle), "--input", str(bundle / "README.md")]) == 1
+    assert "source.model" in capsys.readouterr().err
