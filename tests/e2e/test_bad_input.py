@@ -218,6 +218,11 @@ def test_help_answers_without_torch() -> None:
         (["train", "demo", "--ranks", "two"], ["--ranks", "'two' is not a whole number above 0"]),
         (["translate", "run", "--n-best", "0"], ["--n-best"]),
         (["trian", "demo"], ["trian"]),
+        (["plan", "demo", "--compute", "-1s"], ["--compute", "begins with a dash", "OPTION=VALUE"]),
+        (["run", ""], ["word 2 after dragoman, '', is empty; if a variable of the shell"]),
+        (["resume", ""], ["word 2 after dragoman, '', is empty"]),
+        (["export", "run", "--to", ""], ["word 4 after dragoman, '', is empty"]),
+        (["doctor", "--hosts="], ["word 2 after dragoman, '--hosts=', is empty"]),
         ([], ["COMMAND"]),
     ],
     ids=str,
@@ -231,6 +236,25 @@ def test_a_command_line_that_cannot_be_read_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dragoman: ")
     assert all(word in line for word in [*told, "--help"])
+
+
+def test_a_file_in_the_place_of_a_directory_is_called_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["inspect", str(tmp_path / "file")]) != 0
+    assert "file: is a file, no directory; name a run" in complaint(capsys)
+    assert main(["inspect", str(tmp_path / "nothing")]) != 0
+    assert "nothing: no such directory; name a run" in complaint(capsys)
+
+
+def test_more_ranks_than_anybody_has_are_named_with_the_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for ranks in ("1x999999999", "999999999", "2+99999"):
+        assert main(["plan", "demo", "--link", "1Gbit", "--ranks", ranks]) != 0
+        assert "is no number of ranks; write 4" in (said := complaint(capsys))
+        assert said.endswith("each number is at most 9999")
 
 
 def test_a_reader_that_has_gone_is_no_failure() -> None:

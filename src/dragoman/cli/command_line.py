@@ -54,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     prepare_streams()
     try:
-        options = _parser().parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        parser = _parser()
+        parser.refuse_empty_words(words)
+        options = parser.parse_args(words)
         run: Callable[..., int] = options.run_command
         interrupts_raise()
         code = run(options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -15,7 +17,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the command line, and end with exit code 2."""
+        if message.endswith(" expected one argument"):
+            message += "; one that begins with a dash is written OPTION=VALUE"
         self.exit(2, f"dragoman: {message}; see: {self.prog} --help\n")
+
+    def refuse_empty_words(self, words: Sequence[str]) -> None:
+        """End with exit code 2 if a word is empty: as a path it would mean the current folder."""
+        for number, word in enumerate(words, 1):
+            if not word.strip() or re.fullmatch(r"--[a-z-]+=\s*", word):
+                self.error(
+                    f"word {number} after dragoman, {word!r}, is empty; if a variable of the shell "
+                    "stands there, it is not set"
+                )
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"

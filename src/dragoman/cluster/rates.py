@@ -243,7 +243,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
             f"{text!r} is no number of ranks",
             place="--ranks",
             remedy="write 4 for four hosts of one rank each, 2+1 for hosts of two and of one, "
-            "1x8 for one host of eight",
+            "1x8 for one host of eight; each number is at most 9999",
         )
     counts = tuple(int(part) for part in text.split("+"))
     return counts if len(counts) > 1 else (1,) * counts[0]

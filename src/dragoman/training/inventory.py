@@ -136,7 +136,9 @@ def take_inventory(root: Path) -> Inventory:
     """
     if not root.is_dir():
         raise CheckpointError(
-            "no such directory", place=root, remedy="name a run, a checkpoint or prepared shards"
+            "is a file, no directory" if root.exists() else "no such directory",
+            place=root,
+            remedy="name a run, a checkpoint or prepared shards",
         )
     paths = sorted(Path(folder, name) for folder, _, names in os.walk(root) for name in names)
     entries = (_entry(root, path) for path in paths)

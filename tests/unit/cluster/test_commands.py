@@ -11,7 +11,7 @@ import pytest
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.cluster.commands import planned_commands
-from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.hosts import Host, Hosts, load_hosts
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 
@@ -76,12 +76,17 @@ def test_a_run_that_is_named_from_inside_has_its_name_on_hosts(
     assert RunDirectory.open(Path(named)).path == run
 
 
+@pytest.mark.parametrize("words", [["--hosts", ""], ["--hosts", " "], ["--hosts="]], ids=str)
 def test_hosts_of_an_empty_variable_do_not_mean_this_machine(
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--hosts "$HOSTS"` where nobody has set it: training would begin here, on one rank."""
-    assert main(["train", "demo", "--hosts", "", "--dry-run"]) == ConfigError.exit_code
-    assert "'' is no host" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "demo", *words, "--dry-run"])
+    assert ended.value.code == 2
+    assert "is empty; if a variable of the shell stands there" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="'' is no host"):
+        load_hosts("")
 
 
 @pytest.mark.parametrize("option", ["--link=1Gb", "--compute=5", "--price=3"])
