@@ -25,7 +25,11 @@ def add_parser(commands: Commands) -> None:
         "--gpu-link",
         help="between GPUs of one host: nvlink1 to nvlink5, pcie3 to pcie5, none, 200GB/s",
     )
-    parser.add_argument("--compute", help="measured seconds of one rank's share of a step")
+    parser.add_argument(
+        "--compute",
+        help="what one rank computes in a step without any waiting, such as 0.25s: measured while "
+        "all ranks work, their mean; the wait for the slowest GPU is added",
+    )
     parser.add_argument("--price", help='of one host for an hour, such as "3 USD"')
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run_command=run)

@@ -47,10 +47,11 @@ def _compute(plan: Plan) -> Lines:
         yield "a step of a GPU", value, slowest.least_source
     waiting = [row.cluster for row in plan.rows if row.cluster.waits_count]
     if waiting:
+        given = "; --compute is taken for the mean, and multiplied by it" * cluster.is_given
         yield (
             "steps of like GPUs",
             f"differ by {slowest.spread:.1%} (standard deviation), and all wait for the slowest: "
-            f"{waiting[0].waits:.2f} x the mean with {waiting[0].num_ranks}",
+            f"{waiting[0].waits:.2f} x the mean with {waiting[0].num_ranks}{given}",
             step_time.SPREAD_SOURCE,
         )
     if slowest.shares_processor:

@@ -45,9 +45,9 @@ class PlanRequest:
     hosts: a file or the inline form, in place of ranks; what doctor measured on them last counts
     if link and gpu are not given. link: a rate, bits for a port and bytes for a measurement.
     ranks: 4, 2+1 or 1x8. gpu: the kind of all ranks. gpu_link: what is between those of one host, a
-    kind or a measured rate. compute: seconds of one rank's share of a step without network, with
-    all ranks of its host at work, in place of what is known of the kind. price: of one host for an
-    hour.
+    kind or a measured rate. compute: seconds of one rank's share of a step without network, the
+    mean of the ranks while all of a host work, in place of what is known of the kind. price: of one
+    host for an hour.
     """
 
     link: str | None = None
@@ -128,6 +128,7 @@ class _Asked:
             inside=self._inside(host),
             least_s=least_s,
             least_source=least_source,
+            is_given=self.request.compute is not None,
             most_shares=rows,
             shares_processor=on_cpu,
             spread=0.0 if on_cpu else GPU_SPREAD,

@@ -30,6 +30,7 @@ _UNPROVEN: Final = (
     "Rows with diloco on more than four hosts say what a step takes, not what is learned: "
     "it was never trained with more than four replicas, of one small model."
 )
+HOUR_S: Final = 3600
 _ANY: Final = 10_000
 
 
@@ -109,6 +110,9 @@ def _heading(plan: Plan) -> list[str]:
     workload, cluster = plan.workload, plan.cluster
     size = workload.num_parameters * 4
     compute = f"compute: {units.STEP_TIME.text(cluster.compute_s)} without any network"
+    if cluster.is_given and cluster.waits_count:
+        compute += f", {cluster.waits:.2f} x --compute: all wait for the slowest of "
+        compute += f"{cluster.num_ranks} ranks (see below)"
     if cluster.least_decides:
         slowest = max(cluster.machines, key=lambda machine: machine.least_s)
         compute = (
@@ -183,7 +187,12 @@ def _run(plan: Plan, row: Row) -> list[str]:
     slower = 1 / row.speed_up
     digits = 2 if slower < 10 else 1 if slower < 100 else 0
     ratio = f"{row.speed_up:.2f} x" if faster else f"{slower:,.{digits}f} x slower"
-    return [units.HOURS.text(row.run_s), *([cost] if _priced(plan) else []), ratio]
+    return [_run_time(row.run_s), *([cost] if _priced(plan) else []), ratio]
+
+
+def _run_time(seconds_s: float) -> str:
+    """In hours, to add and to compare; a run shorter than one in minutes or seconds."""
+    return (units.HOURS if seconds_s >= HOUR_S else units.DURATION).text(seconds_s)
 
 
 def _is_unproven(row: Row) -> bool:

@@ -42,7 +42,8 @@ class Machine:
     alone_s: seconds of a step, the whole global batch, on one of its ranks while the others rest.
     rate, source: what alone_s was computed from, and where that is from, for people.
     least_s: below it no share takes, however small: what a GPU's host needs to start the kernels.
-    most_shares: ranks among which a batch can be divided; a sentence stays whole.
+    is_given: a user gave it as --compute. most_shares: ranks among which a batch can be divided; a
+    sentence stays whole.
     shares_processor: its ranks have one processor between them, so that all together are as fast
     as one alone. spread: the standard deviation of steps over their mean.
     """
@@ -56,6 +57,7 @@ class Machine:
     inside: Inside = SHARED_MEMORY
     least_s: float = 0.0
     least_source: str = ""
+    is_given: bool = False
     most_shares: float = math.inf
     shares_processor: bool = False
     spread: float = 0.0
@@ -138,6 +140,11 @@ class Cluster:
     def least_decides(self) -> bool:
         """Whether a step takes as long as starting the kernels does, and not as its arithmetic."""
         return self._arithmetic_s < self.least_s
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the compute is what a user measured."""
+        return any(machine.is_given for machine in self.machines)
 
     @property
     def waits_count(self) -> bool:

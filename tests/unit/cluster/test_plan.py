@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import load_hosts
@@ -209,7 +212,7 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(width: int) -> None:
     assert "…" not in capture.get()
     for row in made.strategies:
         (line,) = (one for one in lines if one.startswith(f"{row.name}  "))
-        assert f"{row.run_s / 3600:,.2f} h" in line
+        assert f"{row.run_s / 3600:,.2f} h" in line  # of more than an hour each
         assert line.endswith(("x slower", " x"))
 
 
@@ -246,6 +249,38 @@ def test_a_measured_compute_counts_for_one_rank_of_these() -> None:
     made = plan_recipe(recipe, request)
     assert made.strategies[0].prediction.compute_s == 0.25
     assert made.what_ifs[0].prediction.step_s == 0.5
+
+
+def _printed(made: Plan) -> str:
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as capture:
+        print_plan(made, console)
+    return capture.get()
+
+
+def test_a_given_compute_that_is_multiplied_is_printed_with_its_factor() -> None:
+    request = PlanRequest(link="10Gbit", ranks="1x4", compute="2s", gpu="v100")
+    made = plan_recipe(load_recipe("wmt16-ende-reference"), request)
+    text = _printed(made)
+    factor = made.cluster.compute_s / 2
+    assert factor == pytest.approx(1.13, abs=0.005)
+    assert f"{factor:.2f} x --compute: all wait for the slowest of 4 ranks" in text
+    assert "--compute is taken for the mean, and multiplied by it" in text
+    on_cpu = plan_recipe(load_recipe("wmt16-ende-reference"), replace(request, gpu="cpu"))
+    assert "x --compute" not in _printed(on_cpu)
+    known = plan_recipe(load_recipe("wmt16-ende-reference"), replace(request, compute=None))
+    assert "--compute" not in _printed(known)
+
+
+def test_a_run_shorter_than_an_hour_is_printed_in_minutes_or_seconds() -> None:
+    request = PlanRequest(link="10Gbit", ranks="1x16", gpu="h100")
+    short = plan_recipe(load_recipe("demo", ["train.max_steps=20"]), request)
+    text = _printed(short)
+    assert not re.search(r"\b0\.\d+ h", text)
+    (line,) = (one for one in text.splitlines() if one.startswith("sync"))
+    assert units.DURATION.text(short.strategies[1].run_s) in line
+    long = plan_recipe(load_recipe("wmt16-ende-reference"), request)
+    assert f"{long.strategies[0].run_s / 3600:,.2f} h" in _printed(long)
 
 
 def test_the_slowest_kind_of_gpu_sets_the_pace(tmp_path_factory: pytest.TempPathFactory) -> None:
