@@ -7,7 +7,11 @@ Clients and server share the cores, so the clients' own cost is in the figure; t
 Then ten times as many clients as fit in the queue: what is refused, how quickly, and the memory
 before and after.
 
-    python benchmarks/serve.py --bundle runs/.../formats/ctranslate2-float32 --beam 5
+    python benchmarks/serve.py --bundle runs/.../export/ctranslate2-float32 --beam 5
+
+With `--other`, the Python of another checkout, its server is measured beside ours instead. Both run
+all the time, and the clients ask one after the other, in turns that change with each round: what
+else the machine does is then in both, and an idle server takes next to nothing.
 """
 
 from __future__ import annotations
@@ -131,8 +135,11 @@ def until_answered_s(port: int, text: str) -> float:
     return time.perf_counter() - started
 
 
-def start(bundle: Path, *options: str) -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, "-m", "dragoman.cli", "serve", str(bundle), "--port", "0", *options]
+def start(
+    bundle: Path, *options: str, python: Path = Path(sys.executable)
+) -> tuple[subprocess.Popen[str], int]:
+    """A server, also of another checkout by its Python, and its port."""
+    command = [str(python), "-m", "dragoman.cli", "serve", str(bundle), "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, int(process.stdout.readline().rsplit(":", 1)[1])
@@ -179,15 +186,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--client", choices=["wrk", "python"], default="wrk" if shutil.which("wrk") else "python"
     )
+    parser.add_argument("--text", type=Path, help="a sentence a line (default: test2016)")
+    parser.add_argument("--other", type=Path, help="Python of another checkout")
     parser.add_argument("--soak", type=float, default=0, help="minutes of load, memory watched")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = _options()
-    texts = read_lines(arguments.data / "multi30k/test2016.en")
+    texts = read_lines(arguments.text or arguments.data / "multi30k/test2016.en")
     ask = partial(run_clients, texts=texts, beam=arguments.beam, use_wrk=arguments.client == "wrk")
     print(f"clients: {arguments.client}; {os.cpu_count()} cores")
+    if arguments.other:
+        compare(arguments.other, ask, arguments)
+        return
     process, port = start(arguments.bundle)
     try:
         ask(port, clients=8, seconds=2)
@@ -221,6 +233,44 @@ def main() -> None:
     finally:
         process.terminate()
         process.wait()
+
+
+def compare(other: Path, ask: Callable[..., Load], arguments: argparse.Namespace) -> None:
+    """Our server beside that of another checkout, by its Python; the first round warms up."""
+    servers = {"this": start(arguments.bundle), "other": start(arguments.bundle, python=other)}
+    rates: list[float] = []
+    costs: list[float] = []
+    try:
+        for number in range(1 + arguments.rounds):
+            rate: dict[str, float] = {}
+            cost: dict[str, float] = {}
+            for name in sorted(servers, reverse=number % 2 == 1):
+                process, port = servers[name]
+                before_s = processor_s(process.pid)
+                load = ask(port, clients=arguments.clients, seconds=arguments.seconds)
+                assert load.refused == load.others == load.errors == 0, load
+                rate[name] = load.answered / load.wall_s
+                cost[name] = (processor_s(process.pid) - before_s) / load.answered
+            if number == 0:
+                continue
+            rates.append(rate["this"] / rate["other"])
+            costs.append(cost["this"] / cost["other"])
+            print(
+                f"this {rate['this']:.1f}/s, other {rate['other']:.1f}/s ({rates[-1]:.3f}); "
+                f"processor a sentence {cost['this'] * 1e3:.2f} and {cost['other'] * 1e3:.2f} ms",
+                flush=True,
+            )
+        memory = {name: round(memory_mb(process.pid)) for name, (process, _) in servers.items()}
+    finally:
+        for process, _ in servers.values():
+            process.terminate()
+            process.wait()
+    for what, ratios in (("rate", rates), ("processor a sentence", costs)):
+        print(
+            f"{what}, this / other: median {statistics.median(ratios):.3f} "
+            f"({min(ratios):.3f} to {max(ratios):.3f})"
+        )
+    print(f"memory in MB: {memory}")
 
 
 def measure(
