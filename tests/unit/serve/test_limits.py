@@ -470,6 +470,51 @@ def test_a_body_that_is_dropped_takes_no_place() -> None:
     assert not guard._body_bytes
 
 
+def test_what_an_answered_request_took_is_given_back_while_others_are_under_way() -> None:
+    behind = Behind()
+    guard = guarded(Limits(max_body_bytes_per_client=50), behind)
+    held = Client(parts=[b"x" * 20])
+
+    async def ask() -> list[int | None]:
+        behind.held = asyncio.Event()
+        async with asyncio.timeout(30):
+            first = asyncio.create_task(guard(held.scope, held.receive, held.send))
+            await asyncio.sleep(0.02)
+            found = []
+            for size in (60, 30, 20, 30, 31, 30):
+                client = Client(parts=[b"x" * size], path="/health")
+                behind.held, waited = None, behind.held
+                await guard(client.scope, client.receive, client.send)
+                behind.held = waited
+                found.append(client.status)
+            assert behind.held is not None
+            behind.held.set()
+            await first
+        return found
+
+    assert asyncio.run(ask()) == [429, 200, 200, 200, 429, 200]
+    assert not guard._body_bytes
+
+
+def test_who_leaves_in_the_middle_of_an_answer_breaks_it_off() -> None:
+    client, told = Client(parts=[b"x"]), []
+
+    async def streams(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        client.left.set()
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            told.append("broken off")
+            raise
+
+    guard = Guard(streams, Limits(), Metrics())
+    asyncio.run(guard(client.scope, client.receive, client.send))
+    assert told == ["broken off"]
+
+
 def test_who_leaves_gives_up_the_place_in_the_queue() -> None:
     behind, client = Behind(), Client(parts=[b"x"])
     metrics = Metrics()
