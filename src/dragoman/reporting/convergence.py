@@ -198,17 +198,22 @@ def bleu_lost(facts: Facts) -> float | None:
 def bleu_fell(facts: Facts) -> str:
     """Since when BLEU falls, and from what to what; "" if it does not, or tells nothing.
 
-    It falls if a fifth of the best is lost, or if the later half falls with 95% confidence.
+    It falls if a fifth of the best is lost, or if the later half falls with 95% confidence. It does
+    since the last that lies in the confidence interval of the best.
     """
     best, lost, moves = best_bleu(facts), bleu_lost(facts), bleu_trend(facts)
     if best is None or lost is None:
         return ""
     falls = moves is not None and moves.high < -LEAST_BLEU
-    last, now = scored(facts)[-1]
-    if last.step == best[0].step or not (falls or lost >= MOST_BLEU_LOST):
+    if not (falls or lost >= MOST_BLEU_LOST):
         return ""
-    since = units.COUNT.text(best[0].step)
-    return f"since step {since} from {units.SCORE.text(best[1])} to {units.SCORE.text(now)}"
+    least = _bleu_bounds(*best)[0]
+    since, then = [(one, bleu) for one, bleu in scored(facts) if bleu >= least][-1]
+    last, now = scored(facts)[-1]
+    if since.step == last.step:
+        return ""
+    step = units.COUNT.text(since.step)
+    return f"since step {step} from {units.SCORE.text(then)} to {units.SCORE.text(now)}"
 
 
 def steps_without_dev_loss(facts: Facts) -> int:

@@ -24,9 +24,9 @@ def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[
     """Where something lasted: first and last place of each stretch.
 
     It lasts if it is bad for three quarters of the time, over a quarter of all time and over three
-    places. seconds_s: what each place took; without them all took the same.
+    places. seconds_s: what each place took; if none is known, all took the same.
     """
-    took_s = seconds_s if len(seconds_s) == len(bad) else [1.0] * len(bad)
+    took_s = seconds_s if sum(seconds_s) > 0 else [1.0] * len(bad)
     ends_s = list(accumulate(took_s, initial=0.0))
     good_s = list(accumulate((not is_bad) * s for is_bad, s in zip(bad, took_s, strict=True)))
     good_s.insert(0, 0.0)

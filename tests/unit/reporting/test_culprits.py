@@ -142,6 +142,7 @@ def test_what_lasts_is_found_with_its_ends() -> None:
     assert lasting([True, False, False], [9.0, 1.0, 1.0]) == []  # one interval blames nobody
     assert lasting([True] * 2 + [False] * 10, [3.0] * 2 + [1.0] * 10) == [(0, 1)]
     assert lasting([True] * 2 + [False] * 10, [1.0] * 12) == []
+    assert lasting([True, False] * 20, [0.0] * 40) == []  # nobody recorded what they took
     assert lasting([True] * 10 + [False] * 10 + [True] * 20) == [(0, 9), (20, 39)]
 
 
