@@ -45,6 +45,8 @@ class PowersgdSync(GradientSync):
         self._factors: list[_Factors] = []
         self._plain: list[nn.Parameter] = []
         for name, weight in model.named_parameters():
+            if not weight.requires_grad:
+                continue
             if _is_compressed(weight.shape, rank):
                 self._factors.append(_Factors.start(name, weight, rank, generator))
             else:

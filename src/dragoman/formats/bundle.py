@@ -48,6 +48,8 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "huggingface": ("config.json", "tokenizer.json", "tokenizer_config.json"),
     "onnx": ("decoder.onnx",),
 }
+_MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
+"""The same of an imported MarianMT model in Hugging Face form."""
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""
@@ -120,10 +122,11 @@ class Bundle:
             info = BundleInfo.model_validate_json(
                 read_regular(path / INFO_FILE, limit=_LONGEST_DESCRIPTION)
             )
-            for name in (*_COMMON, _WEIGHTS[info.kind], *_OWN[info.kind]):
-                if name not in read_digests(path):
-                    raise CheckpointError("missing", place=path / name)
+            _check_listed(path, *_COMMON, _WEIGHTS[info.kind])
             recipe, manifest = load_recipe(path / "recipe.toml"), Manifest.load(path)
+            imported = recipe.corpus.subword.kind == "imported"
+            own = _MARIAN if imported and info.kind == "huggingface" else _OWN[info.kind]
+            _check_listed(path, *own)
         except (OSError, ValidationError) as error:
             raise CheckpointError(
                 "cannot be read by this version", place=path / INFO_FILE, remedy=_REMEDY
@@ -194,6 +197,12 @@ class Bundle:
             except (OSError, ValueError, RecursionError):
                 return False
         return listed == [subword.all_pieces() for subword in self.subwords()]
+
+
+def _check_listed(path: Path, *names: str) -> None:
+    for name in names:
+        if name not in read_digests(path):
+            raise CheckpointError("missing", place=path / name)
 
 
 def _check_kinds_of_files(path: Path) -> None:

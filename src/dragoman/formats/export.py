@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from dragoman import __version__
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary, vocabulary_digests
@@ -40,6 +41,7 @@ from dragoman.formats.huggingface import (
     write_huggingface,
 )
 from dragoman.formats.load import fill_from
+from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.public import public_manifest, public_recipe
 from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
@@ -201,7 +203,13 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         read = read.to(job.model.world.device).eval()
         return replace(job, model=replace(job.model, models=(read,))).ours(texts, search)
     if job.request.to == "huggingface":
-        subword = job.model.subwords[0]
+        subword, target = job.model.subwords
+        if isinstance(subword, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
+            both = (subword, target)
+            write_marian(model, job.recipe, job.power_search(), both, draft)
+            # The language that was chosen at import is a word of each text there.
+            code = "".join(subword.pieces([*subword.file.prefix]))
+            return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
         assert isinstance(subword, Subword)
         pieces = subword.scored_pieces()
         write_huggingface(model, job.recipe, job.power_search(), pieces, draft)

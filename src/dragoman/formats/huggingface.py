@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import UNICODE_SPACES
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
+from dragoman.formats.marian import check_is_marian
+from dragoman.importing.weights import layer_weights
 from dragoman.inference.translation import new_model
 from dragoman.model.config import SearchConfig, length_limit
-from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
+from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
 from dragoman.training.checkpoint import read_weights, weight_shapes
 
@@ -175,12 +177,14 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
 
 def check_expressible(recipe: Recipe) -> None:
     """Raises ConfigError that names the setting which transformers has no architecture for."""
+    if recipe.corpus.subword.kind == "imported":
+        check_is_marian(recipe)
+        return
     model = recipe.model
     reasons = {
         "model.activation": model.activation == "swiglu",
         "model.tied_embeddings": model.norm == "pre" and model.tied_embeddings != "all",
         "corpus.subword.joint": not recipe.corpus.subword.joint,
-        "corpus.subword.kind": recipe.corpus.subword.kind == "imported",
         "model.positions": model.positions != "tensor2tensor",
         "model.first_position": model.first_position != 1,
         "model.scaled_embeddings": not model.scaled_embeddings,
@@ -247,54 +251,8 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
             "model.decoder.embed_tokens.weight": embeddings.target_matrix,
             "model.decoder.output_projection.weight": embeddings.output_matrix,
         }
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for number, layer in enumerate(stack.layers):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
-            weights |= _layer(f"model.{side}.layers.{number}", layer)
-        if isinstance(stack.norm, nn.LayerNorm):
-            weights |= _linear(f"model.{side}.layer_norm", stack.norm)
+    weights |= layer_weights(model)
     return {name: tensor.detach().float().cpu() for name, tensor in weights.items()}
-
-
-def _layer(name: str, layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
-    own, feed_forward = layer.self_attention, layer.feed_forward
-    weights = {
-        **_fused(f"{name}.self_attn", "qkv", own.query_key_value),
-        **_linear(f"{name}.self_attn.out_proj", own.output),
-        **_linear(f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm),
-        **_linear(f"{name}.fc1", feed_forward.input),
-        **_linear(f"{name}.fc2", feed_forward.output),
-        **_linear(f"{name}.final_layer_norm", layer.feed_forward_residual.norm),
-    }
-    if isinstance(layer, DecoderLayer):
-        cross = layer.cross_attention
-        weights |= {
-            **_fused(f"{name}.encoder_attn", "q", cross.query),
-            **_fused(f"{name}.encoder_attn", "kv", cross.key_value),
-            **_linear(f"{name}.encoder_attn.out_proj", cross.output),
-            **_linear(f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm),
-        }
-    return weights
-
-
-def _fused(name: str, parts: str, fused: nn.Linear) -> dict[str, Tensor]:
-    """Projections that are one matrix here and several there."""
-    weights = {}
-    slices = zip(fused.weight.chunk(len(parts)), _bias(fused).chunk(len(parts)), strict=True)
-    for part, (weight, bias) in zip(parts, slices, strict=True):
-        weights[f"{name}.{part}_proj.weight"] = weight
-        weights[f"{name}.{part}_proj.bias"] = bias
-    return weights
-
-
-def _linear(name: str, module: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
-    return {f"{name}.weight": module.weight, f"{name}.bias": _bias(module)}
-
-
-def _bias(module: nn.Linear | nn.LayerNorm) -> Tensor:
-    """Zero where a recipe has left it out, which there is no setting for."""
-    bias: Tensor | None = module.bias
-    return torch.zeros(module.weight.shape[0]) if bias is None else bias
 
 
 def make_tokenizer(

@@ -130,6 +130,8 @@ class Origin:
         if kind == "bundle":
             model = model_for(file, bundle.recipe, bundle.manifest)
             fill_from(file, model)
+        elif kind == "huggingface" and bundle.recipe.corpus.subword.kind == "imported":
+            model = read_folder(path, Languages()).model
         elif kind == "huggingface":
             model = model_from_huggingface(file, bundle.recipe, bundle.manifest)
         else:

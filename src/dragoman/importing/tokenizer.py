@@ -14,6 +14,8 @@ from dragoman.corpus.shards import EOS, PAD, UNK
 from dragoman.corpus.subword import read_vocabulary
 from dragoman.importing.config import ImportedConfig, read_json
 
+NOT_LISTED: Final = "<not listed "
+"""Begins the names of pieces for rows of the matrices that no piece is listed for."""
 TOKENIZER_FILE: Final = "tokenizer_config.json"
 _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
@@ -180,7 +182,7 @@ def _order(
     others = iter(number for number in range(size) if number not in first.values())
     first[_BEGIN] = next(others)
     order = [first[number] for number in sorted(first)] + [*others]
-    return order, [pieces.get(number, f"<not listed {number}>") for number in order]
+    return order, [pieces.get(number, f"{NOT_LISTED}{number}>") for number in order]
 
 
 def _special_names(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ the source side), D model width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal
@@ -361,6 +361,13 @@ class Transformer(nn.Module):
             decoder_input_BT, self.embeddings.target_matrix, target_layout
         )
         return self.decoder(embedded_ND, target_layout, memory_MD, source_layout), target_layout
+
+
+def freeze(model: Transformer, parts: Iterable[str]) -> None:
+    """Let the weights of these parts, "embeddings" or "encoder", get no gradient."""
+    modules: dict[str, nn.Module] = {"embeddings": model.embeddings, "encoder": model.encoder}
+    for part in parts:
+        modules[part].requires_grad_(False)
 
 
 _COMPILERS: Final = ("torch._dynamo", "torch._inductor", "triton")

@@ -38,7 +38,7 @@ from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.evaluation.validate import Validation, ValidationData, validate
 from dragoman.inference.translation import new_model, score_text, trained_with
-from dragoman.model.transformer import Transformer, compile_stacks, compiler_errors_named
+from dragoman.model.transformer import Transformer, compile_stacks, compiler_errors_named, freeze
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.auto import Chosen, choose_strategy
@@ -213,6 +213,7 @@ def _model(recipe: Recipe, manifest: Manifest, world: World, store: CheckpointSt
     if first is not None:
         load_weights(first.path, model, store.trained_with)
     model = model.to(world.device)
+    freeze(model, recipe.train.freeze)
     if recipe.train.compile:
         compile_stacks(model)
     return model

@@ -34,6 +34,8 @@ class TrainConfig(Section):
     log_every_steps: int = Field(default=100, ge=1)
     validate_every_steps: int = Field(default=4000, ge=1)
     validate_at_start: bool = True
+    freeze: tuple[Literal["embeddings", "encoder"], ...] = ()
+    """Parts whose weights stay as they are: for training on from another model."""
     ema_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Decay of the exponential moving average of the weights; 0 keeps none."""
     patience: int = Field(default=0, ge=0)

@@ -15,14 +15,15 @@ from dragoman.training.config import OptimizerConfig
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Adam:
-    """Fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019) over all parameters.
+    """Fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019) over what is trained.
 
     Weight decay is for matrices only: biases and the scales of LayerNorm never decay. Adam's is
     an L2 term in the gradient, AdamW's shrinks the weights themselves.
     The learning rate is 0 until `apply_gradients` is told one.
     """
-    decaying = [weight for weight in model.parameters() if weight.ndim >= 2]
-    fixed = [weight for weight in model.parameters() if weight.ndim < 2]
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    decaying = [weight for weight in trained if weight.ndim >= 2]
+    fixed = [weight for weight in trained if weight.ndim < 2]
     groups = [
         {"params": decaying, "weight_decay": config.weight_decay},
         {"params": fixed, "weight_decay": 0.0},

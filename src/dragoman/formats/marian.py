@@ -1,0 +1,177 @@
+"""An imported MarianMT model, trained on or not, back in the Hugging Face form that it came in.
+
+Written without transformers: the same pieces and SentencePiece models, the ids that they had there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dragoman.base.errors import ConfigError
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.corpus.shards import EOS, PAD, UNK
+from dragoman.importing.tokenizer import NOT_LISTED
+from dragoman.importing.weights import layer_weights
+from dragoman.model.config import SearchConfig, length_limit
+from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import Recipe
+
+FILES: Final = (
+    "config.json", "generation_config.json", "tokenizer_config.json", "vocab.json", "source.spm",
+    "target.spm",
+)  # fmt: skip
+"""Beside model.safetensors; a separate vocabulary of the target is one more."""
+_LEAST_POSITIONS: Final = 512
+
+
+def check_is_marian(recipe: Recipe) -> None:
+    """Raises ConfigError that names the setting which MarianMT has not."""
+    model = recipe.model
+    reasons = {
+        "model.norm": model.norm != "post",
+        "model.activation": model.activation == "swiglu",
+        "model.attention_bias": not model.attention_bias,
+        "model.positions": model.positions != "marian",
+        "model.first_position": model.first_position != 0,
+        "model.start_ids": model.start_ids not in ((PAD,), (EOS,)),
+    }
+    for place, inexpressible in reasons.items():
+        if inexpressible:
+            raise ConfigError(
+                "MarianMT has nothing for this setting of the recipe",
+                place=place,
+                remedy="export --to ctranslate2 or --to bundle, which take every recipe",
+            )
+
+
+def write_marian(
+    model: Transformer,
+    recipe: Recipe,
+    search: SearchConfig,
+    vocabularies: tuple[ImportedVocabulary, ImportedVocabulary],
+    directory: Path,
+) -> None:
+    """Write configuration, weights and tokenizer into an existing directory.
+
+    search: with the power penalty, the only one that transformers knows; see power_search.
+    Raises ConfigError if MarianMT cannot express the recipe.
+    """
+    check_is_marian(recipe)
+    source, target = (one.file for one in vocabularies)
+    longest = recipe.corpus.max_pieces + 1
+    special = {
+        "pad_token_id": target.their_ids[PAD],
+        "eos_token_id": target.their_ids[EOS],
+        "decoder_start_token_id": target.their_ids[recipe.model.start_ids[0]],
+        "forced_eos_token_id": target.their_ids[EOS] if search.end_at_limit else None,
+    }
+    _write_json(directory / "config.json", _config(model, recipe, search) | special)
+    generation: dict[str, Any] = {
+        "num_beams": search.beam_size,
+        "length_penalty": search.length_penalty_alpha,
+        "early_stopping": search.beam_size > 1,
+        "max_length": length_limit(longest, search) + 1,
+    }
+    if search.never_padding:
+        generation["bad_words_ids"] = [[special["pad_token_id"]]]
+    _write_json(directory / "generation_config.json", generation | special)
+    separate = source.pieces != target.pieces
+    for file, name in ((source, "vocab"), (target, "target_vocab"))[: 2 if separate else 1]:
+        listed = {
+            piece: number
+            for piece, number in zip(file.pieces, file.their_ids, strict=True)
+            if not piece.startswith(NOT_LISTED)
+        }
+        ordered = dict(sorted(listed.items(), key=lambda entry: entry[1]))
+        _write_json(directory / f"{name}.json", ordered)
+    for file in (source, target):
+        (directory / f"{file.side}.spm").write_bytes(base64.b64decode(file.encoding))
+    tokenizer = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": recipe.corpus.source_language,
+        "target_lang": recipe.corpus.target_language,
+        "separate_vocabs": separate,
+        "model_max_length": longest,
+        "pad_token": source.pieces[PAD],
+        "unk_token": source.pieces[UNK],
+        "eos_token": source.pieces[EOS],
+        "clean_up_tokenization_spaces": target.cleaned,
+    }
+    _write_json(directory / "tokenizer_config.json", tokenizer)
+    orders = (list(source.their_ids), list(target.their_ids))
+    save_file(_weights(model, orders), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[str, Any]:
+    config = model.config
+    longest = recipe.corpus.max_pieces + 1
+    return {
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        "is_encoder_decoder": True,
+        "vocab_size": len(model.embeddings.source_matrix),
+        "decoder_vocab_size": len(model.embeddings.target_matrix),
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ffn,
+        "decoder_ffn_dim": config.d_ffn,
+        "activation_function": config.activation,
+        "scale_embedding": config.scaled_embeddings,
+        "share_encoder_decoder_embeddings": config.tied_embeddings == "all",
+        "tie_word_embeddings": config.tied_embeddings != "none",
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "max_position_embeddings": max(
+            _LEAST_POSITIONS, longest, length_limit(longest, search) + 1
+        ),
+        "static_position_embeddings": True,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "dtype": "float32",
+    }
+
+
+def _weights(model: Transformer, orders: tuple[list[int], list[int]]) -> dict[str, Tensor]:
+    """All weights under their names; rows in the order of their ids."""
+
+    def reordered(rows: Tensor, order: list[int]) -> Tensor:
+        there = torch.empty_like(rows)
+        there[torch.tensor(order)] = rows
+        return there
+
+    embeddings = model.embeddings
+    source, target = orders
+    bias = torch.zeros(len(embeddings.target_matrix))
+    if embeddings.output_bias is not None:
+        bias = embeddings.output_bias.detach().cpu()
+    weights = dict(layer_weights(model))
+    weights["final_logits_bias"] = reordered(bias, target)[None]
+    tied = model.config.tied_embeddings
+    if tied == "all":
+        weights["model.shared.weight"] = reordered(embeddings.source_matrix.detach().cpu(), source)
+    else:
+        matrices = {
+            "model.encoder.embed_tokens.weight": (embeddings.source_matrix, source),
+            "model.decoder.embed_tokens.weight": (embeddings.target_matrix, target),
+        }
+        if tied == "none":
+            matrices["lm_head.weight"] = (embeddings.output_matrix, target)
+        for name, (matrix, order) in matrices.items():
+            weights[name] = reordered(matrix.detach().cpu(), order)
+    # Slices of one matrix of ours are tensors of their own there.
+    return {name: weight.detach().float().cpu().clone() for name, weight in weights.items()}
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,202 @@
+"""Training on from a MarianMT model: as transformers trains it, and back to its own form."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.cli import main
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.corpus.shards import PAD, TokenShards
+from dragoman.data.loader import BatchStream
+from dragoman.formats.load import Origin
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.events import TrainInterval, read_events
+from foreign_models import MARIAN_VARIANTS, marian_folder
+from real_text import real_lines, write_real_text
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+LEARNING_RATE = 2e-4
+RECIPE = """
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid = [{source = "valid.en", target = "valid.de"}]
+max_pieces = 100
+[data]
+batch_tokens = 300
+[model]
+dropout = 0.0
+label_smoothing = 0.0
+[schedule]
+kind = "constant"
+peak_learning_rate = 2e-4
+warmup_steps = 0
+[train]
+log_every_steps = 1
+validate_every_steps = 10000
+validate_at_start = false
+[checkpoint]
+every_steps = 10000
+[evaluate]
+bleu_pairs = 0
+[search]
+max_length_ratio = 1.0
+max_length_extra = 5
+"""
+
+
+def trained(
+    folder: Path, place: Path, *, steps: int, settings: tuple[str, ...] = ()
+) -> RunDirectory:
+    """`dragoman train --from FOLDER` on real text; the run."""
+    write_real_text(place, "train", 1500)
+    write_real_text(place, "valid", 40)
+    (place / "new.toml").write_text(RECIPE)
+    arguments = ["train", str(place / "new.toml"), "--from", str(folder), "--workers", "1"]
+    arguments += ["--runs", str(place / "runs"), "--set", f"train.max_steps={steps}"]
+    for setting in settings:
+        arguments += ["--set", setting]
+    assert main(arguments) == 0
+    (path,) = (place / "runs").iterdir()
+    return RunDirectory.open(path)
+
+
+def losses(run: RunDirectory) -> list[float]:
+    events = read_events(run.events / "rank-0000.jsonl")
+    return [event.payload["train_loss"] for event in events if event.kind == TrainInterval.kind]
+
+
+def vocabulary(run: RunDirectory, side: str) -> ImportedVocabulary:
+    file = run.path / f"{side}.model"
+    return ImportedVocabulary.parse(file.read_bytes(), place=file)
+
+
+def train_theirs(folder: Path, run: RunDirectory, *, steps: int) -> tuple[Any, list[float]]:
+    """The same batches through transformers' own model and loss, with PyTorch's plain Adam."""
+    model = transformers.MarianMTModel.from_pretrained(folder, dtype=torch.float32)
+    model.eval()  # no dropout
+    orders = [torch.tensor(vocabulary(run, side).file.their_ids) for side in ("source", "target")]
+    recipe = run.recipe()
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9)
+    found = []
+    with BatchStream(
+        TokenShards(run.prepared() / "train"), recipe.data, seed=recipe.train.seed, rank=0,
+        world_size=1, start_update=0, device=torch.device("cpu"),
+    ) as stream:  # fmt: skip
+        for _ in range(steps):
+            (batch,) = next(stream).micro_batches
+            labels = orders[1][batch.target_BT]
+            labels[batch.target_BT == PAD] = -100
+            loss = model(
+                input_ids=orders[0][batch.source_BS],
+                attention_mask=(batch.source_BS != PAD).long(),
+                labels=labels,
+            ).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+    return model, found
+
+
+def logits_of(model: Any, folder: Path, *, sentences: int = 10) -> torch.Tensor:
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    asked = tokenizer(
+        real_lines("test", "en")[:sentences], text_target=real_lines("test", "de")[:sentences],
+        padding=True, return_tensors="pt",
+    )  # fmt: skip
+    with torch.no_grad():
+        found: torch.Tensor = model(**asked).logits
+    return found[asked["labels"] != model.config.pad_token_id]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["opus", "separate, output alone", "shared, output alone"])
+def test_two_hundred_steps_are_those_of_transformers(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_training(tmp_path, MARIAN_VARIANTS[name], 200, monkeypatch)
+
+
+def test_steps_are_those_of_transformers_and_the_model_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_training(tmp_path, MARIAN_VARIANTS["opus"], 25, monkeypatch)
+
+
+def check_training(
+    place: Path, options: dict[str, Any], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    folder = marian_folder(place / "model", options)
+    run = trained(folder, place, steps=steps)
+    theirs, expected = train_theirs(folder, run, steps=steps)
+    found = losses(run)
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert expected[-1] < expected[0] - 0.3  # it has learned
+    # Back to their form, which transformers loads with nothing left over or missing.
+    assert main(["export", str(run.path), "--to", "huggingface", "--output", "back"]) == 0
+    loaded, notes = transformers.MarianMTModel.from_pretrained(
+        place / "back", output_loading_info=True
+    )
+    assert not notes["missing_keys"]
+    assert not notes["unexpected_keys"]
+    ours = logits_of(loaded.eval(), place / "back")
+    torch.testing.assert_close(ours, logits_of(theirs, folder), rtol=0, atol=5e-3)
+    # And from there once more: the same weights and pieces as in the run.
+    (again, origin) = Origin.open(place / "back"), Origin.open(run.path)
+    weights = dict(again.model.named_parameters())
+    assert all(torch.equal(weights[key], one) for key, one in origin.model.named_parameters())
+    for side in (0, 1):
+        files = [json.loads(one.vocabulary[side]) for one in (again, origin)]
+        assert files[0] == files[1]
+
+
+@pytest.mark.slow
+def test_what_came_in_goes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardly trained on, the exported folder has the logits and tokens of the first."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("separate, output alone", "relu and deep encoder"):
+        folder = marian_folder(tmp_path / name / "model", MARIAN_VARIANTS[name])
+        settings = ("schedule.peak_learning_rate=1e-12",)
+        run = trained(folder, tmp_path / name, steps=1, settings=settings)
+        back = tmp_path / name / "back"
+        assert main(["export", str(run.path), "--to", "huggingface", "--output", str(back)]) == 0
+        models = [transformers.MarianMTModel.from_pretrained(one).eval() for one in (folder, back)]
+        before, after = (logits_of(model, folder) for model in models)
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
+        tokenizers = [transformers.AutoTokenizer.from_pretrained(one) for one in (folder, back)]
+        texts = [*real_lines("test", "en")[:200], *real_lines("test", "de")[:200]]
+        for given in ({"text": texts}, {"text_target": texts}):
+            first, second = (tokenizer(**given)["input_ids"] for tokenizer in tokenizers)
+            assert first == second
+        shutil.rmtree(tmp_path / name)
+
+
+def test_frozen_parts_stay_and_others_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = marian_folder(tmp_path / "model")
+    settings = ('train.freeze=["embeddings","encoder"]', "optimizer.weight_decay=0.1")
+    run = trained(folder, tmp_path, steps=4, settings=settings)
+    before, after = (
+        dict(Origin.open(path).model.named_parameters()) for path in (folder, run.path)
+    )
+    for name, weight in after.items():
+        frozen = name.startswith(("embeddings.", "encoder."))
+        assert torch.equal(before[name], weight) == frozen, name
+    assert main(["train", str(run.path)]) == 0  # such a run is taken up again
+    # Forgetting: another text, before and after.
+    text = ["--source", "valid.en", "--reference", "valid.de", "--set", "search.beam_size=1"]
+    for checkpoint in ("0", "4"):
+        arguments = ["evaluate", str(run.path), "--checkpoint", checkpoint, *text]
+        assert main(arguments) == 0
