@@ -160,3 +160,46 @@ def randomize(model: Any, *, size: float) -> None:
     inner = model.model
     for matrix in (inner.encoder.embed_tokens, inner.decoder.embed_tokens, model.lm_head):
         matrix.weight[model.config.pad_token_id] = 0.0
+
+
+def m2m100_folder(
+    folder: Path, *, nllb: bool = False, options: dict[str, Any] | None = None
+) -> tuple[Path, Any]:
+    """An M2M100 or NLLB model of random weights, and transformers' own tokenizer of it."""
+    from transformers import (
+        M2M100Config,
+        M2M100ForConditionalGeneration,
+        M2M100Tokenizer,
+        NllbTokenizer,
+    )
+
+    folder.mkdir(parents=True)
+    lines = [*real_lines("train", "en")[:NUM_SENTENCES], *real_lines("train", "de")[:NUM_SENTENCES]]
+    model = trained_spm(tuple(lines), 800, "bpe")
+    (folder / "sentencepiece.bpe.model").write_bytes(model)
+    if nllb:
+        tokenizer = NllbTokenizer.from_pretrained(
+            folder, src_lang="eng_Latn", tgt_lang="deu_Latn",
+            additional_special_tokens=["deu_Latn", "eng_Latn", "fra_Latn"],
+        )  # fmt: skip
+        vocab_size = len(tokenizer) + 2  # rows that nobody uses, as published ones have
+    else:
+        names = ["<s>", "<pad>", "</s>", "<unk>", *listed_pieces(model)[:-7]]
+        listed = {name: number for number, name in enumerate(names)}
+        (folder / "vocab.json").write_text(json.dumps(listed), encoding="utf-8")
+        tokenizer = M2M100Tokenizer(
+            str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"),
+            src_lang="en", tgt_lang="de",
+        )  # fmt: skip
+        vocab_size = len(listed) + 100 + 8
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(4)
+    made = M2M100ForConditionalGeneration(
+        M2M100Config(**({**SHAPE, "vocab_size": vocab_size} | (options or {})))
+    )
+    randomize(made, size=0.4)
+    made.generation_config.num_beams = 4
+    made.generation_config.max_length = 40
+    made.generation_config.early_stopping = True
+    made.save_pretrained(folder)
+    return folder, tokenizer

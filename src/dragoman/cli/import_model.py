@@ -11,7 +11,7 @@ from dragoman.cli.options import Commands
 def add_parser(commands: Commands) -> None:
     """Add `dragoman import`."""
     parser = commands.add_parser(
-        "import", help="a MarianMT (OPUS-MT) model in Hugging Face form -> a bundle"
+        "import", help="a MarianMT, M2M100 or NLLB model in Hugging Face form -> a bundle"
     )
     parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="with config.json and model.safetensors"

@@ -141,6 +141,8 @@ class CTranslate2Engine:
         source, target = subwords
         self._source_pieces = source.all_pieces()
         self._target_pieces = target.all_pieces()
+        # What a translation begins with: a token for its language in some imported models.
+        self._prefix = target.pieces(target.prefix("")[0])
         self._target_ids = {piece: number for number, piece in enumerate(self._target_pieces)}
 
     def batch_rows(self, longest: int, beam_size: int) -> int:
@@ -263,6 +265,7 @@ class CTranslate2Engine:
         num_finished, exponent = _question(search, num_hypotheses)
         futures: list[Any] = self._translator.translate_batch(
             [[self._source_pieces[piece] for piece in source] for source in sources],
+            target_prefix=[self._prefix] * len(sources) if self._prefix else None,
             asynchronous=True,
             beam_size=search.beam_size,
             num_hypotheses=num_finished,

@@ -34,8 +34,13 @@ _LEAST_POSITIONS: Final = 512
 def check_is_marian(recipe: Recipe) -> None:
     """Raises ConfigError that names the setting which MarianMT has not."""
     model = recipe.model
+    if model.norm == "pre":
+        raise ConfigError(
+            "an M2M100 or NLLB model that was imported is not written in Hugging Face form",
+            place="--to huggingface",
+            remedy="export --to ctranslate2 or --to bundle",
+        )
     reasons = {
-        "model.norm": model.norm != "post",
         "model.activation": model.activation == "swiglu",
         "model.attention_bias": not model.attention_bias,
         "model.positions": model.positions != "marian",

@@ -89,6 +89,7 @@ class ImportedConfig:
 
     model: our start ids, without a token for a target language.
     max_positions: tokens of the longest sentence, its end included.
+    forced_begin: their id of the first piece of every translation; None if it is free.
     """
 
     family: Literal["marian", "m2m_100"]
@@ -98,6 +99,7 @@ class ImportedConfig:
     source_vocab_size: int
     target_vocab_size: int
     max_positions: int
+    forced_begin: int | None
 
 
 def read_json(path: Path, *, limit: int = _LONGEST_BYTES) -> dict[str, Any]:
@@ -166,6 +168,7 @@ def read_config(folder: Path) -> ImportedConfig:
         source_vocab_size=vocab_size,
         target_vocab_size=target_vocab_size,
         max_positions=max_positions,
+        forced_begin=_forced_begin(family, generation, keys),
     )
 
 
@@ -258,6 +261,15 @@ def _generation(folder: Path, config: Mapping[str, Any]) -> _Keys:
     if path.exists():
         return _Keys(path, read_json(path))
     return _Keys(folder / CONFIG_FILE, config)
+
+
+def _forced_begin(family: str, generation: _Keys, config: _Keys) -> int | None:
+    found = generation if "forced_bos_token_id" in generation.values else config
+    if found.values.get("forced_bos_token_id") is None:
+        return None
+    if family == "marian":
+        raise found.refused("forced_bos_token_id", why="which no MarianMT model needs")
+    return found.number("forced_bos_token_id")
 
 
 def _search(

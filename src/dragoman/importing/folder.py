@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def read_folder(folder: Path, languages: Languages) -> ImportedModel:
-    """Read a folder with a MarianMT model.
+    """Read a folder with a MarianMT, M2M100 or NLLB model.
 
     Nothing is executed that a folder brings along, and no pickle is read. Raises ConfigError
     or CheckpointError that names the file and what is wrong if the model cannot be imported.
@@ -49,6 +49,10 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
         )
     config = read_config(folder)
     tokenizer = read_tokenizer(folder, config, languages)
+    if tokenizer.target.prefix:  # a translation begins with the token of its language
+        started = (*config.model.start_ids, *tokenizer.target.prefix)
+        described = config.model.model_copy(update={"start_ids": started})
+        config = replace(config, model=described)
     model = read_model(folder, config, tokenizer.orders)
     joint = tokenizer.source.pieces == tokenizer.target.pieces
     for option, code in (

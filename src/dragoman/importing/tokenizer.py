@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,24 @@ _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
 _BEGIN: Final = 2
 """The one id below EOS that is no special piece of every model; see `shards`."""
+_LANGUAGE: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
 _MARIAN_FILES: Final = ("source.spm", "target.spm")
+M2M100_LANGUAGES: Final = {
+    "m2m100": [
+        "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs",
+        "cy", "da", "de", "el", "en", "es", "et", "fa", "ff", "fi", "fr", "fy", "ga", "gd", "gl",
+        "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id", "ig", "ilo", "is", "it", "ja", "jv",
+        "ka", "kk", "km", "kn", "ko", "lb", "lg", "ln", "lo", "lt", "lv", "mg", "mk", "ml", "mn",
+        "mr", "ms", "my", "ne", "nl", "no", "ns", "oc", "or", "pa", "pl", "ps", "pt", "ro", "ru",
+        "sd", "si", "sk", "sl", "so", "sq", "sr", "ss", "su", "sv", "sw", "ta", "th", "tl", "tn",
+        "tr", "uk", "ur", "uz", "vi", "wo", "xh", "yi", "yo", "zh", "zu",
+    ],
+    "wmt21": [
+        "en", "ha", "is", "ja", "cs", "ru", "zh", "de",
+    ],
+}  # fmt: skip
+"""Languages of M2M100 in the order of their ids, which follow those of the listed pieces."""
+_M2M100_MODEL: Final = "sentencepiece.bpe.model"
 _COPY: Final = "copy all files of the model into this folder"
 
 
@@ -61,7 +79,151 @@ def read_tokenizer(folder: Path, config: ImportedConfig, languages: Languages) -
             place=path,
             remedy="take the key out of the file",
         )
+    if config.family == "m2m_100":
+        return _read_m2m100(folder, config, languages, settings)
     return _read_marian(folder, config, languages, settings)
+
+
+def _read_m2m100(
+    folder: Path, config: ImportedConfig, languages: Languages, settings: Mapping[str, Any]
+) -> Tokenizer:
+    """M2M100, or NLLB, whose list of pieces follows from its SentencePiece model."""
+    model = folder / _M2M100_MODEL
+    if not model.exists():
+        raise CheckpointError(
+            "missing",
+            place=model,
+            remedy=f"{_COPY}, or take it from the model that this one was trained on from",
+        )
+    content = read_vocabulary(model)
+    processor = sentencepiece_model(content, place=model)
+    if settings.get("legacy_behaviour") is True:
+        raise ConfigError(
+            '"legacy_behaviour" is true: the language would follow the text',
+            place=folder / TOKENIZER_FILE,
+            remedy="take the key out of the file if the model was trained without it",
+        )
+    if (folder / "vocab.json").exists():
+        listed = _read_list(folder / "vocab.json", config.source_vocab_size)
+        kind = settings.get("language_codes") or "m2m100"
+        if kind not in M2M100_LANGUAGES:
+            raise ConfigError(
+                f'"language_codes" is {kind!r}, not "m2m100" or "wmt21"',
+                place=folder / TOKENIZER_FILE,
+                remedy="such a tokenizer cannot be imported",
+            )
+        codes = {language: f"__{language}__" for language in M2M100_LANGUAGES[kind]}
+        known = listed | {code: len(listed) + number for number, code in enumerate(codes.values())}
+    else:
+        known, codes = _nllb_list(folder, settings, processor)
+    for piece, number in known.items():
+        if number >= config.source_vocab_size:
+            raise CheckpointError(
+                f"{piece!r} would have the id {number}, and the model has ids up to "
+                f"{config.source_vocab_size - 1}",
+                place=folder,
+                remedy="take the files that belong together",
+            )
+    chosen = Languages(
+        languages.source or _language(settings, "src_lang"),
+        languages.target or _language(settings, "tgt_lang"),
+    )
+    for option, language in (
+        ("--source-language", chosen.source),
+        ("--target-language", chosen.target),
+    ):
+        if language not in codes:
+            said = f"has no language {language!r}" if language else "has several languages"
+            raise ConfigError(
+                f"{said}: {_some(sorted(codes))}",
+                place=folder,
+                remedy=f"name one with dragoman import ... {option}",
+            )
+    forced = config.forced_begin
+    if forced not in (None, known[codes[chosen.target]]):
+        raise ConfigError(
+            f'"forced_bos_token_id" is {forced}, and {chosen.target} has the id '
+            f"{known[codes[chosen.target]]}",
+            place=folder,
+            remedy="name that language with --target-language, or take the key out of the file",
+        )
+    names = _special_names(settings)
+    order, pieces = _order(known, config.source_vocab_size, config, names, place=folder)
+    ids = {piece: one for one, piece in enumerate(pieces)}
+    begin = _content(settings.get("bos_token")) or "<s>"
+    special = {*_special_ids(ids, settings), *(ids[code] for code in codes.values())}
+    special |= {ids[begin]} if begin in ids else set()
+
+    def side(name: Literal["source", "target"], language: str) -> VocabularyFile:
+        return VocabularyFile(
+            kind="m2m_100",
+            side=name,
+            pieces=tuple(pieces),
+            their_ids=tuple(order),
+            prefix=(ids[codes[language]],),
+            special=tuple(sorted(special)),
+            encoding=_packed(content),
+            cleaned=settings.get("clean_up_tokenization_spaces") is True,
+        )
+
+    return Tokenizer(side("source", chosen.source), side("target", chosen.target), chosen)
+
+
+def _nllb_list(
+    folder: Path, settings: Mapping[str, Any], processor: Any
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Pieces with their ids, and the piece of each language, as fairseq has numbered them."""
+    fast = _read_if_there(folder / "tokenizer.json")
+    fairseq = ["<s>", "<pad>", "</s>", "<unk>"]
+    pieces = [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
+    names = [*fairseq, *(piece for piece in pieces if piece not in fairseq)]
+    known = {name: number for number, name in enumerate(names)}
+    numbers = _added_tokens(settings, fast)
+    listed = [
+        _content(one)
+        for values in (settings, _read_if_there(folder / "special_tokens_map.json"))
+        for key in ("additional_special_tokens", "extra_special_tokens")
+        if isinstance(found := values.get(key), list)
+        for one in found
+    ]
+    languages = [one for one in dict.fromkeys([*listed, *numbers]) if _LANGUAGE.match(one)]
+    if not languages:
+        raise CheckpointError(
+            "names no languages in additional_special_tokens",
+            place=folder / TOKENIZER_FILE,
+            remedy=_COPY,
+        )
+    if any(name not in numbers for name in languages):
+        raise CheckpointError(
+            "missing, and no other file says which ids the languages have",
+            place=folder / "tokenizer.json",
+            remedy=_COPY,
+        )
+    known = numbers | known
+    if len(set(known.values())) < len(known) or any(
+        known[name] != number for name, number in numbers.items()
+    ):
+        raise CheckpointError(
+            "gives pieces other ids than the SentencePiece model does",
+            place=folder / TOKENIZER_FILE,
+            remedy="take the files that belong together",
+        )
+    return known, {name: name for name in languages}
+
+
+def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, int]:
+    """Pieces that were added to those of SentencePiece, with their ids, wherever they are told."""
+    entries = settings.get("added_tokens_decoder")
+    told = [*entries.items()] if isinstance(entries, dict) else []
+    added = fast.get("added_tokens")
+    for one in added if isinstance(added, list) else []:
+        if isinstance(one, dict):
+            told.append((one.get("id"), one))
+    return {_content(one): int(number) for number, one in told if str(number).isdecimal()}
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path, limit=_LONGEST_LIST) if path.exists() else {}
 
 
 def _read_marian(
@@ -237,7 +399,7 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
-def _language(settings: Mapping[str, Any], key: Literal["source_lang", "target_lang"]) -> str:
+def _language(settings: Mapping[str, Any], key: str) -> str:
     value = settings.get(key)
     return value if isinstance(value, str) else ""
 

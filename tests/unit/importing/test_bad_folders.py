@@ -174,6 +174,9 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "another search": (
         settings("generation_config.json", repetition_penalty=1.3), '"repetition_penalty" is 1.3'
     ),
+    "a forced beginning": (
+        settings("generation_config.json", forced_bos_token_id=5), '"forced_bos_token_id" is 5'
+    ),
     "banned words": (
         settings("generation_config.json", bad_words_ids=[[5, 6]]), '"bad_words_ids" is [[5, 6]]'
     ),

@@ -181,6 +181,7 @@ def test_what_came_in_goes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         shutil.rmtree(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_frozen_parts_stay_and_others_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,7 +207,10 @@ def beam_translations(folder: Path, texts: list[str], **options: Any) -> list[st
     return written
 
 
-@pytest.mark.parametrize("options", [{}, {"max_length": 7}, {"length_penalty": 0.4}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_length": 7}, pytest.param({"length_penalty": 0.4}, marks=pytest.mark.slow)],
+)
 def test_beam_search_finds_the_same(options: dict[str, Any]) -> None:
     """A short limit cuts most translations off: then the end is forced, at no cost."""
     imported = read_folder(opus(), Languages())

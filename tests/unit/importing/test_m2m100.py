@@ -1,0 +1,234 @@
+"""M2M100 and NLLB: the same tokens, logits and translations as in transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.cli import main
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.formats.load import Origin
+from dragoman.importing.folder import read_folder, vocabulary_files
+from dragoman.importing.tokenizer import Languages
+from dragoman.model.search import translate_batch
+from dragoman.telemetry.events import TrainInterval, read_events
+from foreign_models import m2m100_folder
+from real_text import real_lines, write_real_text
+from trained_model import batch_of
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+LATIN = ["--source-language", "eng_Latn", "--target-language", "deu_Latn"]
+LANGUAGES = {False: Languages("en", "de"), True: Languages("eng_Latn", "deu_Latn")}
+VARIANTS: dict[str, tuple[bool, dict[str, Any]]] = {
+    "m2m100": (False, {}),
+    "nllb": (True, {}),
+    "gelu, no scale, unequal depths": (
+        False,
+        {"activation_function": "gelu", "scale_embedding": False, "encoder_layers": 1},
+    ),
+    "output alone": (True, {"tie_word_embeddings": False}),
+    "swish": (True, {"activation_function": "swish", "decoder_layers": 3}),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("m2m100", "nllb") else [pytest.mark.slow])
+        for name in VARIANTS
+    ],
+)
+def test_tokens_logits_and_beams_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    nllb, options = VARIANTS[name]
+    folder, tokenizer = m2m100_folder(tmp_path / "model", nllb=nllb, options=options)
+    imported = read_folder(folder, LANGUAGES[nllb])
+    source, target = (
+        ImportedVocabulary.parse(content, place=folder) for content in vocabulary_files(imported)
+    )
+    for language in ("en", "de"):
+        texts = real_lines("test", "en" if language == "en" else "de")
+        for vocabulary, asked in (
+            (source, tokenizer(texts)["input_ids"]),
+            (target, tokenizer(text_target=texts)["input_ids"]),
+        ):
+            theirs_of = vocabulary.file.their_ids
+            found = [[theirs_of[one] for one in ids] + [2] for ids in vocabulary.encode(texts)]
+            assert sum(map(list.__eq__, found, asked)) == len(texts) == 500
+        plain = [ids[1:-1] for ids in tokenizer(texts)["input_ids"]]
+        assert target.decode(target.encode(texts)) == tokenizer.batch_decode(
+            plain, skip_special_tokens=True
+        )
+    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder).eval()
+    texts, references = real_lines("test", "en")[:12], real_lines("test", "de")[:12]
+    asked = tokenizer(texts, text_target=references, padding=True, return_tensors="pt")
+    labels = asked["labels"]
+    inputs = torch.cat([torch.full((len(labels), 1), 2), labels[:, :-1]], dim=1)
+    with torch.no_grad():
+        wanted = theirs(
+            input_ids=asked["input_ids"], attention_mask=asked["attention_mask"],
+            decoder_input_ids=inputs,
+        ).logits  # fmt: skip
+        ids = target.encode(references)
+        logits = imported.model.logits(batch_of(source.encode(texts), ids))
+    order = torch.tensor(target.file.their_ids)
+    for row, pieces in enumerate(ids):
+        length = len(pieces) + 1
+        expected = wanted[row, :length][:, order]
+        torch.testing.assert_close(logits[row, :length], expected, rtol=0, atol=1e-5)
+    texts = real_lines("test", "en")[:100]
+    best = [
+        [target.file.their_ids[one] for one in row[0].ids]
+        for row in translate_batch([imported.model], source.encode(texts), imported.recipe.search)
+    ]
+    assert sum(map(list.__eq__, best, _beams(theirs, tokenizer, texts))) == 100
+    assert len(set(map(tuple, best))) > 20
+
+
+def _beams(theirs: Any, tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """Their ids without start, language, end and padding."""
+    language = tokenizer.convert_tokens_to_ids(
+        "deu_Latn" if isinstance(tokenizer, transformers.NllbTokenizer) else "__de__"
+    )
+    found = theirs.generate(
+        **tokenizer(texts, padding=True, return_tensors="pt"), forced_bos_token_id=language
+    )
+    return [[one for one in row[2:] if one not in (1, 2)] for row in found.tolist()]
+
+
+@pytest.mark.slow
+def test_the_command_translates_with_both_engines(tmp_path: Path) -> None:
+    """CTranslate2 as with its own converter's files and the language as target prefix."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    folder, tokenizer = m2m100_folder(tmp_path / "model", nllb=True)
+    bundle, lines, out = tmp_path / "bundle", tmp_path / "in.txt", tmp_path / "out.txt"
+    arguments = ["import", str(folder), "--to", str(bundle)]
+    assert main([*arguments, *LATIN]) == 0
+    texts = real_lines("test", "en")[:100]
+    lines.write_text("\n".join(texts) + "\n")
+    found = {}
+    for engine in ("torch", "ctranslate2"):
+        out.unlink(missing_ok=True)
+        arguments = ["translate", str(bundle), "--input", str(lines), "--output", str(out)]
+        assert main([*arguments, "--engine", engine]) == 0
+        found[engine] = out.read_text().splitlines()
+    converter = ctranslate2.converters.TransformersConverter(str(folder))
+    converter.convert(str(tmp_path / "converted"))
+    model = ctranslate2.Translator(str(tmp_path / "converted"), inter_threads=1, intra_threads=1)
+    pieces = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(texts)["input_ids"]]
+    results = model.translate_batch(
+        pieces, target_prefix=[["deu_Latn"]] * len(texts), beam_size=4, length_penalty=1.0,
+        max_decoding_length=39, min_decoding_length=0,
+    )  # fmt: skip
+    spoken = [tokenizer.convert_tokens_to_ids(one.hypotheses[0][1:]) for one in results]
+    expected = tokenizer.batch_decode(spoken, skip_special_tokens=True)
+    assert sum(map(str.__eq__, found["ctranslate2"], expected)) == 100
+    assert sum(map(str.__eq__, found["torch"], found["ctranslate2"])) >= 99
+
+
+@pytest.mark.slow
+def test_a_bundle_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of transformers on the same text; back to their form it is refused by name."""
+    monkeypatch.chdir(tmp_path)
+    folder, tokenizer = m2m100_folder(tmp_path / "model", nllb=True)
+    assert main(["import", str(folder), "--to", "bundle", *LATIN]) == 0
+    write_real_text(tmp_path, "train", 40)
+    write_real_text(tmp_path, "valid", 10)
+    Path("new.toml").write_text("""
+data.batch_tokens = 100000
+model.dropout = 0.0
+model.label_smoothing = 0.0
+schedule.kind = "constant"
+schedule.peak_learning_rate = 1e-3
+schedule.warmup_steps = 0
+train.log_every_steps = 1
+train.validate_at_start = false
+train.max_steps = 12
+evaluate.bleu_pairs = 5
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid = [{source = "valid.en", target = "valid.de"}]
+filters.drop_duplicates = false
+""")
+    assert main(["train", "new.toml", "--from", "bundle", "--workers", "1"]) == 0
+    (run,) = Path("runs").iterdir()
+    losses = [
+        event.payload["train_loss"]
+        for event in read_events(run / "events" / "rank-0000.jsonl")
+        if event.kind == TrainInterval.kind
+    ]
+    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder).eval()
+    kept = Origin.open(run).recipe  # the corpus is one batch, in whatever order
+    assert kept.model.start_ids[0] == 3
+    texts, references = real_lines("train", "en")[:40], real_lines("train", "de")[:40]
+    asked = tokenizer(texts, text_target=references, padding=True, return_tensors="pt")
+    asked["labels"][asked["labels"] == 1] = -100
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9)
+    expected = []
+    for _ in range(12):
+        loss = theirs(**asked).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    assert losses == pytest.approx(expected, abs=1e-4)
+    assert main(["export", str(run), "--to", "huggingface", "--output", "back"]) == 2
+    assert not Path("back").exists()
+
+
+def test_what_cannot_be_imported_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {nllb: m2m100_folder(tmp_path / f"good{nllb}", nllb=nllb)[0] for nllb in (False, True)}
+
+    def change(folder: Path, name: str, **values: Any) -> None:
+        content = json.loads((folder / name).read_bytes()) | values
+        (folder / name).write_text(json.dumps(content))
+
+    english = ["--source-language", "en", "--target-language", "de"]
+    cases: list[tuple[bool, Any, list[str], str]] = [
+        (False, lambda folder: None, [*english[:3], "xx"], "has no language 'xx'"),
+        (True, lambda folder: None, [*LATIN[:3], "de"], "has no language 'de'"),
+        (False, lambda folder: (folder / "sentencepiece.bpe.model").unlink(), english, "missing"),
+        (True, lambda folder: (folder / "tokenizer.json").unlink(), LATIN, "tokenizer.json: miss"),
+        (
+            True,
+            lambda folder: change(folder, "tokenizer_config.json", legacy_behaviour=True),
+            LATIN,
+            '"legacy_behaviour" is true',
+        ),
+        (
+            False,
+            lambda folder: change(folder, "config.json", decoder_start_token_id=1),
+            english,
+            '"decoder_start_token_id" is 1',
+        ),
+        (
+            True,
+            lambda folder: change(folder, "generation_config.json", forced_bos_token_id=7),
+            LATIN,
+            '"forced_bos_token_id" is 7',
+        ),
+        (
+            False,
+            lambda folder: change(folder, "tokenizer_config.json", language_codes="mine"),
+            english,
+            "\"language_codes\" is 'mine'",
+        ),
+    ]
+    for number, (nllb, break_, languages, expected) in enumerate(cases):
+        folder = shutil.copytree(good[nllb], tmp_path / f"bad{number}")
+        break_(folder)
+        capsys.readouterr()
+        arguments = ["import", str(folder), "--to", str(tmp_path / "bundle"), *languages]
+        assert main(arguments) in (1, 2)
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert expected in said, said
+        assert not (tmp_path / "bundle").exists()
