@@ -9,7 +9,7 @@ from pathlib import Path
 from dragoman.cluster.copying import code_digest, code_parcel, read_code, receive_command
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import ssh_command
-from dragoman.cluster.team import agent_command
+from dragoman.cluster.team import ANSWER, agent_command
 from dragoman.distributed.launch import Share, torchrun_command
 from dragoman.distributed.rendezvous import StoreAddress
 
@@ -28,8 +28,8 @@ def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
         yield _sending(host, sent.place, str(len(sent.files)))
         for unknown in ("data/DIGEST", place, f"{place}/checkpoints/STEP"):
             yield _sending(host, unknown, "NUM_FILES")
-        for verb in ("facts", "work"):  # each starts again to measure, compare and train
-            yield _here(host, agent_command(host, code=digest, verb=verb))
+        # It starts once to measure and once to compare and train.
+        yield _here(host, agent_command(host, code=digest, verb=ANSWER))
         for there in _there(host, hosts, number=number, run=place):
             yield f"#   there: {_one_line(shlex.join(there))}"
         for verb in ("list", "send", "forget"):
@@ -54,12 +54,10 @@ def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[
     """What the agents start: the store in which all meet, what measures, torchrun."""
     module = [host.python, "-P", "-m"]
     if number == 0:
-        yield [*module, "dragoman.distributed.store", "ADDRESS"]
+        yield [*module, "dragoman.distributed.store"]
     if host.gpus:
         yield [*module, "dragoman.distributed.devices"]
-    yield [*module, "dragoman.training.step_rate"]
-    if len(hosts.host) > 1:
-        yield [*module, "dragoman.distributed.probe"]
+    yield [*module, "dragoman.training.measuring"]
     yield _torchrun(host, hosts, number=number, run=run)
 
 

@@ -74,21 +74,23 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
     code, troubles = bring_code(hosts.host)
     found: list[HostFacts] = []
     while answering := [host for host in hosts.host if host.name not in troubles]:
-        try:
-            found = _ask(answering, hosts, code=code, run=run, measure=True)
+        with Team(answering, code=code) as team:
+            try:
+                found = ask(team, hosts, run=run, measure=True)
+            except MachineError as error:  # of one whose Python lacks a package, say
+                named = _named(error)
+                if not {host.name for host in answering}.issuperset(named):
+                    raise
+                troubles |= dict.fromkeys(named, error)
+                continue
+            able = [one for one in found if one.interface and one.versions["torch"]]
+            if len(hosts.host) > 1 and len(able) == len(hosts.host):
+                return Examined(_measure(team, ClusterFacts(hosts=tuple(found)), hosts), code)
             break
-        except MachineError as error:  # of one whose Python lacks a package, say
-            named = _named(error)
-            if not {host.name for host in answering}.issuperset(named):
-                raise
-            troubles |= dict.fromkeys(named, error)
     facts = ClusterFacts(
         hosts=tuple(found),
         unreachable={name: error.problem for name, error in troubles.items()},
     )
-    able = [one for one in found if one.interface and one.versions["torch"]]
-    if len(hosts.host) > 1 and len(able) == len(hosts.host):
-        facts = _measure(facts, hosts, code=code)
     return Examined(facts, code)
 
 
@@ -97,7 +99,8 @@ def compare_files(hosts: Hosts, *, code: str, run: str, mark: str = "") -> Clust
 
     run: its directory below the folder of each host. mark: of `marked`, for that directory here.
     """
-    return ClusterFacts(hosts=tuple(_ask(hosts.host, hosts, code=code, run=run, mark=mark)))
+    with Team(hosts.host, code=code) as team:
+        return ClusterFacts(hosts=tuple(ask(team, hosts, run=run, mark=mark)))
 
 
 @contextmanager
@@ -116,41 +119,35 @@ def marked(directory: Path) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
-def _ask(
-    asked: Sequence[Host],
-    hosts: Hosts,
-    *,
-    code: str,
-    run: str = "",
-    mark: str = "",
-    measure: bool = False,
+def ask(
+    team: Team, hosts: Hosts, *, run: str = "", mark: str = "", measure: bool = False
 ) -> list[HostFacts]:
-    """What each host says of itself, and how far its clock is ahead of what most say.
+    """What each host of a team says of itself, and how far its clock is ahead of what most say.
 
-    run: the run whose files are compared, "" where there is none yet. mark: as in `compare_files`.
-    measure: its steps, too.
+    hosts: all with which they will train. run: the run whose files are compared, "" where there is
+    none yet. mark: as in `compare_files`. measure: its steps, too.
+    Raises MachineError if one is silent.
     """
-    with Team(asked, code=code, verb="facts") as team:
-        for host in asked:
-            peers = tuple(one.address for one in hosts.host if one.address != host.address)
-            request = FactsRequest(
-                host=host.name,
-                interface=host.interface,
-                peers=peers,
-                gpus=host.gpus,
-                run=run,
-                mark=mark,
-                ranks=host.ranks,
-                measure=measure,
-            )
-            team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
-        said = team.each("facts", timeout_s=_FACTS_S)
-        # Whatever name a host gives itself, it goes by the one that the user gave it.
-        found = [
-            values["facts"].model_copy(update={"host": host.name})
-            for host, values in zip(asked, in_order(asked, said), strict=True)
-        ]
-        ahead = {host.name: _ahead_s(team, host) for host in asked}
+    for host in team.hosts:
+        peers = tuple(one.address for one in hosts.host if one.address != host.address)
+        request = FactsRequest(
+            host=host.name,
+            interface=host.interface,
+            peers=peers,
+            gpus=host.gpus,
+            run=run,
+            mark=mark,
+            ranks=host.ranks,
+            measure=measure,
+        )
+        team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
+    said = team.each("facts", timeout_s=_FACTS_S)
+    # Whatever name a host gives itself, it goes by the one that the user gave it.
+    found = [
+        values["facts"].model_copy(update={"host": host.name})
+        for host, values in zip(team.hosts, in_order(team.hosts, said), strict=True)
+    ]
+    ahead = {host.name: _ahead_s(team, host) for host in team.hosts}
     # If two hosts disagree, this machine's own clock decides; it may itself be wrong.
     usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
     return [one.model_copy(update={"clock_offset_s": ahead[one.host] - usual}) for one in found]
@@ -181,40 +178,39 @@ def measuring_limit_s(num_hosts: int) -> float:
     return _MEASURE_S + _ROUND_S * max(0, num_hosts - 2)
 
 
-def _measure(facts: ClusterFacts, hosts: Hosts, *, code: str) -> ClusterFacts:
+def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
     """Facts with what the hosts can reach of each other and how fast."""
     exposed: dict[str, tuple[str, ...]] = {}
     found = ProbeResult()
     unmeasured: dict[str, str] = {}
-    with Team(hosts.host, code=code, verb="work") as team:
-        try:
-            job = Job.gather(team, shares(hosts, facts, job="probe"))
-        except MachineError as error:
-            unmeasured = dict.fromkeys(_named(error), error.problem)
-            return facts.model_copy(update={"unmeasured": unmeasured})
-        if not any(job.closed.values()):
-            job.begin()
-            limit_s = measuring_limit_s(len(hosts.host))
-            deadline = time.monotonic() + limit_s
-            for message in team.until_done():
-                if time.monotonic() > deadline:
-                    took = units.DURATION.text(limit_s)
-                    unmeasured[hosts.host[0].name] = f"no result within {took}"
-                    break
-                if message is None:
+    try:
+        job = Job.gather(team, shares(hosts, facts, job="probe"))
+    except MachineError as error:
+        unmeasured = dict.fromkeys(_named(error), error.problem)
+        return facts.model_copy(update={"unmeasured": unmeasured})
+    if not any(job.closed.values()):
+        job.begin()
+        limit_s = measuring_limit_s(len(hosts.host))
+        deadline = time.monotonic() + limit_s
+        for message in team.until_done():
+            if time.monotonic() > deadline:
+                took = units.DURATION.text(limit_s)
+                unmeasured[hosts.host[0].name] = f"no result within {took}"
+                break
+            if message is None:
+                continue
+            if message.what == "measured":
+                exposed[message.host] = message.values["exposed"]
+                if message.host != hosts.host[0].name:
                     continue
-                if message.what == "measured":
-                    exposed[message.host] = message.values["exposed"]
-                    if message.host != hosts.host[0].name:
-                        continue
-                    try:
-                        found = ProbeResult.model_validate_json(message.values["line"])
-                    except ValidationError:
-                        unmeasured[message.host] = "its measurement is not understood"
-                        break
-                elif said := _broke_off(team, message):
-                    unmeasured[message.host] = said
-                    break  # the others wait for it, for long
+                try:
+                    found = ProbeResult.model_validate_json(message.values["line"])
+                except ValidationError:
+                    unmeasured[message.host] = "its measurement is not understood"
+                    break
+            elif said := _broke_off(team, message):
+                unmeasured[message.host] = said
+                break  # the others wait for it, for long
     told = [
         one.model_copy(
             update={

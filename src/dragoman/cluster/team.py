@@ -46,6 +46,8 @@ class Message(NamedTuple):
     size_bytes: int = 0
 
 
+ANSWER: Final = "answer"
+"""The verb of an agent that answers question after question."""
 GONE: Final = "gone"
 DONE: Final = "done"
 
@@ -154,21 +156,20 @@ class Agent:
 
 
 class Team:
-    """The agents of all hosts doing one thing; they end with the block."""
+    """The agents of all hosts; they end with the block."""
 
-    def __init__(self, hosts: Sequence[Host], *, code: str, verb: str) -> None:
+    def __init__(self, hosts: Sequence[Host], *, code: str) -> None:
         self.hosts = hosts
         self.inbox: queue.Queue[Message] = queue.Queue()
         self.agents: dict[str, Agent] = {}
         self._code = code
-        self._verb = verb
         self._over = threading.Event()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with self._stack as stack:
             for host in self.hosts:
-                command = agent_command(host, code=self._code, verb=self._verb)
+                command = agent_command(host, code=self._code, verb=ANSWER)
                 agent = self.agents[host.name] = Agent(host, command, self.inbox)
                 stack.callback(agent.close)
             self._stack = stack.pop_all()

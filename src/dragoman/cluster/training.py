@@ -29,7 +29,7 @@ from dragoman.cluster.checkpoints import (
 )
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
-from dragoman.cluster.examine import compare_files, examine_hosts, marked, on_each
+from dragoman.cluster.examine import ask, examine_hosts, marked, on_each
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.job import Job, shares
@@ -160,16 +160,20 @@ def _train_once(
     *,
     tell: Tell,
 ) -> None:
-    _bring(run, remote, tell=tell)
-    with marked(run.path) as mark:
-        facts = compare_files(run.hosts, code=remote.code, run=remote.place, mark=mark)
-    digests = digests_here(run.path, run.prepared) | {"code": remote.code}
-    _require_fit(facts, Wanted(run.hosts, needed_bytes=0, digests=digests))
-    with CheckpointTransfer(remote) as transfer:
-        try:
-            _work(run, transfer, facts, members, listeners, requests)
-        finally:
-            bring_back(transfer, requests, tell=tell)
+    with ExitStack() as stack:
+        team = stack.enter_context(Team(run.hosts.host, code=remote.code))
+        team.agents[run.hosts.host[0].name].tell("prepare_store")  # while data is on its way
+        _bring(run, remote, tell=tell)
+        with marked(run.path) as mark:
+            facts = ClusterFacts(hosts=tuple(ask(team, run.hosts, run=remote.place, mark=mark)))
+        digests = digests_here(run.path, run.prepared) | {"code": remote.code}
+        _require_fit(facts, Wanted(run.hosts, needed_bytes=0, digests=digests))
+        with CheckpointTransfer(remote) as transfer:
+            try:
+                with requests.deferred(), stack.pop_all():
+                    _work(run, team, transfer, facts, members, listeners, requests)
+            finally:
+                bring_back(transfer, requests, tell=tell)
 
 
 def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
@@ -212,6 +216,7 @@ def parcels_of(run: HostRun, remote: RunOnHosts) -> list[Parcel]:
 
 def _work(
     run: HostRun,
+    team: Team,
     transfer: CheckpointTransfer,
     facts: ClusterFacts,
     members: Members,
@@ -232,12 +237,9 @@ def _work(
             run.hosts.host, shares(run.hosts, facts, job="train").items(), strict=True
         )
     }
-    with ExitStack() as stack:
-        stack.enter_context(requests.deferred())
-        record = Record(run.path / "events", listeners, transfer)
-        team = stack.enter_context(Team(run.hosts.host, code=remote.code, verb="work"))
-        Job.gather(team, work).begin()
-        returned = stack.enter_context(members.looked_for())
+    record = Record(run.path / "events", listeners, transfer)
+    Job.gather(team, work).begin()
+    with members.looked_for() as returned:
         Watch(team, requests, record, returned).until_over(run.path)
 
 

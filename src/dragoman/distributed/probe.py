@@ -1,4 +1,4 @@
-"""What collectives get out of the network: `python -m dragoman.distributed.probe`, a rank a host.
+"""What collectives get out of the network, a rank a host; `dragoman.training.measuring` runs it.
 
 Every rank prints {} once it has joined, and rank 0 the result as a line of JSON. Disjoint pairs are
 measured at the same time, so that N hosts take N - 1 rounds of a few seconds.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-from dragoman.base.malloc import keep_freed_memory
 from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
@@ -28,6 +26,7 @@ _LONG_ENOUGH_S: Final = 0.4
 """A transfer that takes so long is not an effect of buffers."""
 _TRIES: Final = 3
 """A busy moment makes one transfer slower, a full token bucket on the way makes one faster."""
+_ALIKE: Final = 1.05
 _LATENCY_ROUNDS: Final = 20
 _FULL_DUPLEX: Final = 0.8
 """With both directions busy, each carries about as much as one alone; less is measured again."""
@@ -94,11 +93,12 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
 
     pings()
     latency_s = _timed(world, pings) / _LATENCY_ROUNDS
-    forth, back = (_rate(world, pair, partial(one_way, way)) for way in (True, False))
+    forth, num_bytes = _rate(world, pair, partial(one_way, True), _LEAST_BYTES)
+    back, num_bytes = _rate(world, pair, partial(one_way, False), num_bytes)
     both = 0.0
     for _ in range(_TRIES):
         # Half duplex stays what it is; a processor that was busy with other things does not.
-        both = max(both, _rate(world, pair, both_ways))
+        both = max(both, _rate(world, pair, both_ways, num_bytes)[0])
         if both >= _FULL_DUPLEX * min(forth, back):
             break
     return {
@@ -110,11 +110,18 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
     }
 
 
-def _rate(world: World, pair: tuple[int, int], transfer: Callable[[torch.Tensor], None]) -> float:
-    """Bytes a second of a transfer, the median of some that take long enough."""
-    num_bytes = _LEAST_BYTES
+def _rate(
+    world: World,
+    pair: tuple[int, int],
+    transfer: Callable[[torch.Tensor], None],
+    num_bytes: int,
+) -> tuple[float, int]:
+    """Bytes a second of a transfer, the median of some that take long enough; and their size.
+
+    num_bytes: of the first transfer. Two that agree need no third.
+    """
     rates: list[float] = []
-    while len(rates) < _TRIES:
+    while len(rates) < _TRIES and not agree(rates):
         payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
         taken_s = torch.tensor([_timed(world, partial(transfer, payload))], device=world.device)
         # Both sides must decide alike: the first of the pair decides.
@@ -126,7 +133,12 @@ def _rate(world: World, pair: tuple[int, int], transfer: Callable[[torch.Tensor]
             rates.append(num_bytes / taken_s.item())
         else:
             num_bytes *= 2 if taken_s.item() > _LONG_ENOUGH_S / 4 else 4
-    return statistics.median(rates)
+    return statistics.median(rates), num_bytes
+
+
+def agree(rates: Sequence[float]) -> bool:
+    """Whether two or more rates are alike: neither a burst nor a busy moment is among them."""
+    return len(rates) > 1 and max(rates) <= _ALIKE * min(rates)
 
 
 def _all_reduce(world: World, expected: float) -> float | None:
@@ -151,15 +163,10 @@ def _timed(world: World, act: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    """Measure as one rank."""
-    keep_freed_memory()  # as a training does: what diloco takes is memory's time mostly
+    """Measure as one rank. The caller keeps freed memory: what diloco takes is memory's time."""
     with join_world() as world:
         print("{}", flush=True)  # a word that the ports are open now
         found = measure(world)
         if world.is_main:
             print(json.dumps(found), flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,7 @@
-"""The store of several hosts: `python -m dragoman.distributed.store ADDRESS [PORT]`.
+"""The store of several hosts: `python -m dragoman.distributed.store [ADDRESS [PORT]]`.
 
-It prints the port it listens on and ends when its standard input does. PyTorch's own servers listen
+It prints the port it listens on and ends when its standard input does, from whose first line it
+takes an address that is not among its arguments. PyTorch's own servers listen
 on every interface of the machine; this one listens on the address it is given, and nowhere else.
 """
 
@@ -46,7 +47,7 @@ def connect(where: StoreAddress, *, prefix: str) -> Store:
 
 def main() -> None:
     """Serve until nobody holds the other end of standard input."""
-    address, *port = sys.argv[1:]
+    address, *port = sys.argv[1:] or [sys.stdin.readline().strip()]
     store = serve(address, port=int(port[0]) if port else 0)
     print(store.port, flush=True)
     sys.stdin.read()

@@ -1,13 +1,14 @@
-"""Real steps of one rank without any network: `python -m dragoman.training.step_rate`.
+"""Real steps of one rank without any network; `measuring` runs them.
 
-It prints {"step_s", "flop_per_s"}: the median of the steps, and the model's useful arithmetic
+The result is {"step_s", "flop_per_s"}: the median of the steps, and the model's useful arithmetic
 divided by it. Doctor compares hosts by the one, `plan` computes with the other.
 """
 
 from __future__ import annotations
 
-import json
+import statistics
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from dragoman.data.batch import make_batch
 from dragoman.data.loader import Update
 from dragoman.distributed.gradient_sync import NoSync
-from dragoman.distributed.world import World, join_world
+from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.timers import PhaseTimer
@@ -27,6 +28,8 @@ _STEPS: Final = 20
 _LEAST_STEPS: Final = 5
 _WARM_STEPS: Final = 2
 _AT_MOST_S: Final = 10.0
+_ALIKE: Final = 0.05
+"""Steps whose quartiles are no further apart, in parts of the median, need no more beside them."""
 _FIRST_PIECE: Final = 4
 """Below it are the special pieces."""
 _FLOP_PER_WEIGHT: Final = 6
@@ -40,7 +43,7 @@ _LENGTH: Final = 31
 
 
 def measure_steps(world: World) -> dict[str, float]:
-    """Train a new model on random pieces for up to ten seconds."""
+    """Train a new model on random pieces until the steps agree, for up to ten seconds."""
     config, vocab_size, pairs = _SIZES[world.device.type]
     model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     model = model.to(world.device)
@@ -58,17 +61,28 @@ def measure_steps(world: World) -> dict[str, float]:
     update = _update(pairs, vocab_size, world)
     model.train()
     started = time.monotonic()
+    ends: list[float] = []
     for number in range(_WARM_STEPS + _STEPS):
         if number == _WARM_STEPS:
             timer.take()
-        if number >= _WARM_STEPS + _LEAST_STEPS and time.monotonic() - started > _AT_MOST_S:
+        if number >= _WARM_STEPS + _LEAST_STEPS and (
+            time.monotonic() - started > _AT_MOST_S
+            or agree(np.diff(ends[_WARM_STEPS - 1 :]).tolist())
+        ):
             break
         step(update, learning_rate=1e-4)
         timer.step_done()
+        ends.append(time.perf_counter())
     step_s = timer.take().step_median_s
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     flop = _FLOP_PER_WEIGHT * matrices * update.global_target_tokens
     return {"step_s": step_s, "flop_per_s": flop / step_s}
+
+
+def agree(seconds: Sequence[float]) -> bool:
+    """Whether more steps would hardly change their median."""
+    first, middle, third = statistics.quantiles(seconds, n=4, method="inclusive")
+    return third - first <= _ALIKE * middle
 
 
 def _update(pairs: int, vocab_size: int, world: World) -> Update:
@@ -85,13 +99,3 @@ def _update(pairs: int, vocab_size: int, world: World) -> Update:
         global_pairs=pairs,
         global_cells=batch.num_cells,
     )
-
-
-def main() -> None:
-    """Measure and print."""
-    with join_world() as world:
-        print(json.dumps(measure_steps(world)))
-
-
-if __name__ == "__main__":
-    main()

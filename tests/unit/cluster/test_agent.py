@@ -22,6 +22,7 @@ from dragoman.base.errors import MachineError, TrainingError
 from dragoman.cluster.agent import lock, network, work
 from dragoman.cluster.agent.facts import FactsRequest, gather
 from dragoman.cluster.agent.lock import agent_lock
+from dragoman.cluster.agent.measuring import Measuring
 from dragoman.cluster.agent.spool import Spool, prefix_digest
 from dragoman.cluster.copying import code_digest, code_place, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
@@ -38,7 +39,7 @@ SOURCE = Path(dragoman.__file__).resolve().parents[1]
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "dragoman.cluster.agent", "facts", "folder"],
+        [sys.executable, "-P", "-m", "dragoman.cluster.agent", "answer", "folder"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
         stdin=subprocess.PIPE,
@@ -90,6 +91,10 @@ def test_what_gpus_run_with_is_told_where_there_should_be_some(
     assert versions["nccl"] == nccl_version()
 
 
+def unwanted() -> Measuring:
+    raise AssertionError("nothing is to be measured")
+
+
 def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +102,7 @@ def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)
     request = FactsRequest(host="me", interface=None, peers=(), gpus=1, measure=True)
-    facts = gather(request)
+    facts = gather(request, unwanted)
     assert (facts.gpus_visible, facts.gpus_usable) == (0, 0)
     assert (facts.step_s, facts.flop_per_s) == (None, None)
 
@@ -256,9 +261,10 @@ def test_ranks_on_the_processor_do_not_see_gpus(
     request = shares(Hosts(host=(host,)), ClusterFacts(hosts=(said,)), job="probe")["alpha"]
     environments: list[dict[str, str]] = []
     monkeypatch.setitem(
-        work._JOBS, "probe", lambda _, __, share: environments.append(share.environment())
+        work._JOBS, "probe", lambda _, __, share, ___: environments.append(share.environment())
     )
-    work.work(Obeyed(), request.model_dump(mode="json"))  # type: ignore[arg-type]
+    values = request.model_dump(mode="json")
+    work.work(Obeyed(), values, work.Prepared())  # type: ignore[arg-type]
     (environment,) = environments
     assert (environment.get("CUDA_VISIBLE_DEVICES") == "") == hidden
 

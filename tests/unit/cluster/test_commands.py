@@ -109,13 +109,12 @@ def test_uneven_hosts_and_all_that_is_started_there() -> None:
         [word for word in words if word.startswith("dragoman.")][-1].removeprefix("dragoman.")
         for words in there
     ]
-    measuring = ["training.step_rate", "distributed.probe"]
     assert programs == [
         "distributed.store",
         "distributed.devices",
-        *measuring,
+        "training.measuring",
         "run.worker",
-        *measuring,
+        "training.measuring",
         "run.worker",
     ]
     torchruns = [words for words in there if "dragoman.distributed.launch" in words]

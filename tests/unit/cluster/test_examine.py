@@ -13,6 +13,7 @@ import pytest
 import dragoman.cluster.examine
 from dragoman.cluster.checks import Finding, Wanted, examine
 from dragoman.cluster.examine import (
+    ask,
     bring_code,
     compare_files,
     examine_hosts,
@@ -167,7 +168,7 @@ def test_of_several_hosts_that_say_nothing_each_has_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dragoman.cluster.examine, "_FACTS_S", 2.0)
-    hosts = two_hosts(python_that(tmp_path, '*" facts "*) while read -r _; do :; done; exit;;'))
+    hosts = two_hosts(python_that(tmp_path, '*" answer "*) while read -r _; do :; done; exit;;'))
     facts = examine_hosts(hosts).facts
     assert facts.unreachable == dict.fromkeys(("alpha", "beta"), "no answer within 2 s")
     failed = {one.host for one in examine(facts, Wanted(hosts, 0)) if one.status == "failure"}
@@ -177,14 +178,16 @@ def test_of_several_hosts_that_say_nothing_each_has_its_line(
 def test_a_host_that_leaves_before_the_network_is_measured_is_a_line_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = dragoman.cluster.examine._ask
-
     def asked(*what: Any, **how: Any) -> list[HostFacts]:
         """How fast a host is takes long to measure, and does not matter here."""
         return ask(*what, **how | {"measure": False})
 
-    monkeypatch.setattr(dragoman.cluster.examine, "_ask", asked)
-    hosts = two_hosts(python_that(tmp_path, '*" work "*) exit 3;;'))
+    monkeypatch.setattr(dragoman.cluster.examine, "ask", asked)
+    until_work = (
+        'while read -r line; do case "$line" in *\'"do": "work"\'*) exit;; esac; '
+        f'printf "%s\\n" "$line"; done | "{sys.executable}" "$@"; exit 3'
+    )
+    hosts = two_hosts(python_that(tmp_path, f'*" answer "*) {until_work};;'))
     facts = examine_hosts(hosts).facts
     assert len(facts.hosts) == 2
     found = [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "bandwidth"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from dragoman.base.errors import ConfigError
 from dragoman.cluster.agent.facts import FactsRequest, gather
+from dragoman.cluster.agent.measuring import Measuring
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.measured import remember
@@ -252,9 +254,10 @@ def test_doctor_measures_between_the_ranks_of_a_host(
 ) -> None:
     """With Gloo, in two processes; on GPUs the same program measures NCCL."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dragoman.cluster.agent.facts._speed", lambda _: {})  # test_step_rate.py
     request = FactsRequest(host="a", interface=None, peers=(), gpus=0, ranks=2, measure=True)
-    facts = gather(request)
+    with closing(Measuring(ranks=2, on_processor=True)) as measuring:
+        facts = gather(request, lambda: measuring)
+    assert facts.step_s is not None
     assert facts.inside_bytes_per_s is not None
     assert 1e6 < facts.inside_bytes_per_s < 1e12
 

@@ -40,7 +40,7 @@ def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for
     ready = '{"say": "ready", "store": "", "test_port": 7}'
     (answers / "10.0.0.1").write_text(f"echo '{ready}'; echo bad luck >&2; exit 3\n")
     (answers / "b").write_text("cat > /dev/null\n")  # says nothing that is asked for
-    with Team(HOSTS, code="0" * 64, verb="work") as team:
+    with Team(HOSTS, code="0" * 64) as team:
         with pytest.raises(MachineError) as caught:
             team.each("ready", timeout_s=60)
         assert caught.value.place == "alpha"
@@ -50,14 +50,14 @@ def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for
 def test_what_a_login_shell_says_first_is_passed_over(answers: Path) -> None:
     ready = '{"say": "ready", "store": "", "test_port": 7}'
     (answers / "b").write_text(f"echo '{ready}'; cat > /dev/null\n")
-    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+    with Team(HOSTS[1:], code="0" * 64) as team:
         assert team.each("ready", timeout_s=60) == {"beta": {"store": "", "test_port": 7}}
 
 
 def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path) -> None:
     """They end what they do when they hear nothing for half a minute."""
     (answers / "b").write_text(f"cat > {answers}/heard\n")
-    with Team(HOSTS[1:], code="0" * 64, verb="work"):
+    with Team(HOSTS[1:], code="0" * 64):
         wait_until(lambda: (answers / "heard").exists(), limit_s=20)
         wait_until(lambda: (answers / "heard").read_text().count('"stay"') >= 2, limit_s=20)
 
@@ -82,7 +82,7 @@ def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path
 )
 def test_a_host_that_talks_nonsense_is_gone(answers: Path, said: str) -> None:
     (answers / "b").write_text(f"echo '{said}'; cat > /dev/null\n")
-    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+    with Team(HOSTS[1:], code="0" * 64) as team:
         message = team.next(30)
         assert message is not None
         assert (message.host, message.what) == ("beta", GONE)
@@ -91,7 +91,7 @@ def test_a_host_that_talks_nonsense_is_gone(answers: Path, said: str) -> None:
 
 def test_a_line_without_end_is_not_waited_for(answers: Path) -> None:
     (answers / "b").write_text("head -c 20000000 /dev/zero | tr '\\0' x; exec cat > /dev/null\n")
-    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+    with Team(HOSTS[1:], code="0" * 64) as team:
         message = team.next(30)
         assert message is not None
         assert (message.host, message.what) == ("beta", GONE)
@@ -101,7 +101,7 @@ def test_a_line_without_end_is_not_waited_for(answers: Path) -> None:
 def test_messages_that_nobody_takes_wait_on_the_host(answers: Path) -> None:
     said = '{"say": "time", "time": 1.0}'
     (answers / "b").write_text(f"exec yes '{said}'\n")
-    with Team(HOSTS[1:], code="0" * 64, verb="work") as team:
+    with Team(HOSTS[1:], code="0" * 64) as team:
         most = math.ceil(_MOST_WAITING_BYTES / (len(said) + 1 + _MESSAGE_BYTES))
         wait_until(lambda: team.inbox.qsize() >= most, limit_s=60)
         time.sleep(0.5)  # what would be wrong is that it grows on
@@ -139,10 +139,10 @@ def test_the_first_host_cannot_send_the_others_to_a_store_elsewhere(
     answer("10.0.0.1", store)
     answer("b", "")
     with (
-        Team(HOSTS, code="0" * 64, verb="work") as team,
+        Team(HOSTS, code="0" * 64) as team,
         pytest.raises(MachineError, match="alpha: it names a store that is not its own"),
     ):
         Job.gather(team, requests)
     answer("10.0.0.1", "10.0.0.1:80/TOKEN")
-    with Team(HOSTS, code="0" * 64, verb="work") as team:
+    with Team(HOSTS, code="0" * 64) as team:
         assert Job.gather(team, requests).store == "10.0.0.1:80/TOKEN"

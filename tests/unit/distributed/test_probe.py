@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from dragoman.distributed.probe import tournament
+from dragoman.distributed.probe import agree, tournament
 
 
 @pytest.mark.parametrize("players", range(1, 10))
@@ -17,3 +17,11 @@ def test_everyone_meets_everyone_once(players: int) -> None:
     for played in rounds:
         busy = [player for game in played for player in game]
         assert len(busy) == len(set(busy))
+
+
+@pytest.mark.parametrize(
+    ("rates", "enough"),
+    [([], False), ([1e8], False), ([1e8, 1.04e8], True), ([1e8, 1.2e8], False)],
+)
+def test_two_rates_that_agree_need_no_third(rates: list[float], enough: bool) -> None:
+    assert agree(rates) is enough

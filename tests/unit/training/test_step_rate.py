@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dragoman.distributed.world import World
-from dragoman.training.step_rate import measure_steps
+from dragoman.training.step_rate import agree, measure_steps
 
 
 def test_steps_are_measured_and_their_arithmetic_is_counted() -> None:
@@ -14,3 +15,16 @@ def test_steps_are_measured_and_their_arithmetic_is_counted() -> None:
     matrices = 8_000 * 256 + 2 * (4 * 256 * 256 + 2 * 256 * 1024) * 2 + 2 * 4 * 256 * 256
     assert found["step_s"] > 0
     assert found["flop_per_s"] * found["step_s"] == 6 * matrices * 16 * 32
+
+
+@pytest.mark.parametrize(
+    ("seconds", "enough"),
+    [
+        ([0.50, 0.51, 0.50, 0.50, 0.51], True),
+        ([0.50, 0.51, 0.50, 0.50, 2.00], True),  # one step that was disturbed
+        ([0.50, 0.60, 0.50, 0.70, 0.51], False),
+        ([0.50, 0.90, 0.50, 0.90, 0.90, 0.50], False),
+    ],
+)
+def test_steps_that_agree_need_no_more_beside_them(seconds: list[float], enough: bool) -> None:
+    assert agree(seconds) is enough

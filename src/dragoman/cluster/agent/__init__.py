@@ -6,6 +6,7 @@ all that it started when its input ends: no process outlives the connection.
 channel    lines of JSON, in and out
 network    interfaces, addresses, listening sockets
 facts      what this host is
+measuring  the process that measures its steps, and the network with other hosts
 work       its share of a job that all hosts do together: training, or measuring the network
 lock       one agent a run on each machine
 spool      events as they are written, on their way to the user

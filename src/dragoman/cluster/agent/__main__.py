@@ -1,4 +1,4 @@
-"""`python -m dragoman.cluster.agent VERB FOLDER`: one thing for the controller, then the end."""
+"""`python -m dragoman.cluster.agent VERB FOLDER`: answers the controller, then ends."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 import os
 import sys
 import tarfile
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.channel import Channel
-from dragoman.cluster.agent.facts import tell_facts
-from dragoman.cluster.agent.work import work
+from dragoman.cluster.agent.facts import FactsRequest, gather
+from dragoman.cluster.agent.work import Prepared, work
 from dragoman.training.durable import DIGESTS_FILE, discard
 
 
@@ -43,6 +45,32 @@ def forget(run: Path, *names: str) -> None:
                 discard(path)
 
 
+def answer(channel: Channel) -> None:
+    """Do what the controller says until it is gone, or until this host's share of a job is done.
+
+    Raises ValueError if a request is not understood.
+    """
+    prepared = Prepared()
+    try:
+        for message in channel.hear():
+            if message["do"] == "time":
+                channel.say("time", time=time.time())
+            elif message["do"] == "prepare_store":
+                prepared.store()
+            elif message["do"] == "facts":
+                request = FactsRequest.model_validate(message["request"])
+                measuring = partial(
+                    prepared.measuring, ranks=request.ranks, on_processor=not request.gpus
+                )
+                facts = gather(request, measuring)
+                channel.say("facts", facts=facts.model_dump(mode="json"))
+            else:
+                work(channel, message["request"], prepared)
+                return
+    finally:
+        prepared.close()
+
+
 def _is_draft(name: str) -> bool:
     return name.startswith(".")
 
@@ -51,10 +79,6 @@ _FILES: Final[dict[str, Callable[..., None]]] = {
     "send": send,
     "list": list_checkpoints,
     "forget": forget,
-}
-_VERBS: Final[dict[str, Callable[[Channel, dict[str, Any]], None]]] = {
-    "facts": tell_facts,
-    "work": work,
 }
 
 
@@ -68,8 +92,7 @@ def main() -> None:
     if verb in _FILES:
         _FILES[verb](Path(rest[0]), *rest[1:])
     else:
-        channel = Channel()
-        _VERBS[verb](channel, channel.expect()["request"])
+        answer(Channel())
 
 
 if __name__ == "__main__":

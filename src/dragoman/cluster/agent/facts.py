@@ -13,21 +13,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.base.settings import Section
 from dragoman.cluster.agent import network
-from dragoman.cluster.agent.channel import Channel
+from dragoman.cluster.agent.measuring import Measuring
 from dragoman.cluster.copying import code_digest, read_code
 from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.distributed.launch import (
     NO_GPUS,
-    rank_environment,
     torchrun_command,
     workers_environment,
 )
@@ -60,21 +60,18 @@ class FactsRequest(Section):
     measure: bool = False
 
 
-def tell_facts(channel: Channel, values: dict[str, Any]) -> None:
-    """Answer with the facts; then, each time it is asked, with the time."""
-    facts = gather(FactsRequest.model_validate(values))
-    channel.say("facts", facts=facts.model_dump(mode="json"))
-    for _question in channel.hear():
-        channel.say("time", time=time.time())
+def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFacts:
+    """The facts of this host; its folder is the current directory.
 
-
-def gather(request: FactsRequest) -> HostFacts:
-    """The facts of this host; its folder is the current directory."""
+    measuring: gives the process that measures; called only if there is something to measure.
+    """
     visible, usable, below = _gpus() if request.gpus else (0, 0, {})
     disk = Path.cwd()
     # Without its GPUs it would train on its processor, or hang until the controller gives it up.
     able = usable > 0 or not request.gpus
-    speed = _speed(request) | _inside(request) if request.measure and able else {}
+    speed = {}
+    if request.measure and able:
+        speed = measuring().steps(timeout_s=_STEPS_S) | _inside(request)
     return HostFacts(
         host=request.host,
         gpus_visible=visible,
@@ -121,20 +118,6 @@ def _gpus() -> tuple[int, int, dict[str, str | None]]:
     except (subprocess.SubprocessError, ValueError):
         return 0, 0, {"nccl": None, "driver": driver}
     return found["visible"], found["usable"], {"nccl": found["nccl"], "driver": driver}
-
-
-def _speed(request: FactsRequest) -> dict[str, float]:
-    """Rates of real steps on the part of this host that one rank has; empty if they fail."""
-    environment = rank_environment(request.ranks) | ({} if request.gpus else NO_GPUS)
-    program = [sys.executable, "-P", "-m", "dragoman.training.step_rate"]
-    try:
-        done = subprocess.run(
-            program, capture_output=True, timeout=_STEPS_S, check=True, env=environment
-        )
-        found: dict[str, float] = json.loads(done.stdout)
-    except (subprocess.SubprocessError, ValueError):
-        return {}
-    return found
 
 
 def _inside(request: FactsRequest) -> dict[str, float]:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,6 +29,7 @@ from dragoman.base.settings import Section
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.lock import agent_lock
+from dragoman.cluster.agent.measuring import Measuring
 from dragoman.cluster.agent.spool import Spool
 from dragoman.cluster.messages import Weight
 from dragoman.distributed.launch import (
@@ -42,6 +44,7 @@ from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.training.durable import discard, step_directories, step_number
 
 _FORWARD_EVERY_S: Final = 0.2
+_STORE_S: Final = 60.0
 _SAVE_S: Final = 60.0
 """How long workers may save once the controller is gone."""
 _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
@@ -70,11 +73,43 @@ class WorkRequest(Section):
     events: dict[str, tuple[int, str]] = Field(default_factory=dict)
 
 
-def work(channel: Channel, values: dict[str, Any]) -> None:
+@dataclass
+class Prepared:
+    """Processes that import PyTorch while the controller has other things to do.
+
+    Each is started when it is first asked for, or before; the agent ends them all.
+    """
+
+    _measuring: Measuring | None = None
+    _store: subprocess.Popen[bytes] | None = None
+
+    def measuring(self, *, ranks: int, on_processor: bool) -> Measuring:
+        """The process that measures; a new one if it has ended."""
+        if self._measuring is None or self._measuring.process.poll() is not None:
+            self._measuring = Measuring(ranks=ranks, on_processor=on_processor)
+        return self._measuring
+
+    def store(self) -> subprocess.Popen[bytes]:
+        """The store of a training, which waits for its address."""
+        if self._store is None:
+            program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
+            self._store = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self._store
+
+    def close(self) -> None:
+        """End what there is."""
+        if self._measuring is not None:
+            self._measuring.close()
+        if self._store is not None:
+            self._store.kill()
+            self._store.communicate()
+
+
+def work(channel: Channel, values: dict[str, Any], prepared: Prepared) -> None:
     """Do the share and tell how it ended."""
     request = WorkRequest.model_validate(values)
     try:
-        with _store(request) as endpoint:
+        with _store(request, prepared) as endpoint:
             with _test_port(request) as port:
                 channel.say("ready", store=endpoint, test_port=port)
                 peers = [(address, port) for address, port in channel.expect()["peers"]]
@@ -88,7 +123,7 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
                 request.price_per_hour,
                 request.on_processor,
             )
-            _JOBS[request.job](channel, request, share)
+            _JOBS[request.job](channel, request, share, prepared)
     except DragomanError as error:
         weight = weight_of(error, launch_log(Path(request.run), request.number))
         channel.say("done", exit_code=error.exit_code, problem=str(error), weight=weight)
@@ -96,7 +131,7 @@ def work(channel: Channel, values: dict[str, Any]) -> None:
         channel.say("done", exit_code=0, problem="", weight="other")
 
 
-def _train(channel: Channel, request: WorkRequest, share: Share) -> None:
+def _train(channel: Channel, request: WorkRequest, share: Share, _prepared: Prepared) -> None:
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
     with agent_lock(run / "logs"):
@@ -120,18 +155,17 @@ def forget_newer(checkpoints: Path, last: str) -> None:
                 discard(path)
 
 
-def _probe(channel: Channel, request: WorkRequest, share: Share) -> None:
+def _probe(channel: Channel, request: WorkRequest, share: Share, prepared: Prepared) -> None:
     """One process a host measures the network; its lines go to the controller as they are."""
-    program = [sys.executable, "-P", "-m", "dragoman.distributed.probe"]
-    environment = probe_environment(request, share)
-    with (
-        subprocess.Popen(program, stdout=subprocess.PIPE, env=environment) as probe,
-        _passing_signals(channel, probe.pid),
-    ):
-        assert probe.stdout is not None
-        for line in probe.stdout:
+    measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
+    process = measuring.process
+    with _passing_signals(channel, process.pid):
+        measuring.measure_network(probe_environment(request, share))
+        assert process.stdout is not None
+        for line in process.stdout:
             channel.say("measured", line=line.decode(), exposed=_exposed(request.address))
-    if probe.returncode:
+        exit_code = process.wait()
+    if exit_code:
         raise MachineError(
             "the network between the hosts could not be measured",
             remedy="see whether the hosts reach each other's ports",
@@ -150,32 +184,38 @@ def probe_environment(request: WorkRequest, share: Share) -> dict[str, str]:
     )
 
 
-_JOBS: Final[dict[str, Callable[[Channel, WorkRequest, Share], None]]] = {
+_JOBS: Final[dict[str, Callable[[Channel, WorkRequest, Share, Prepared], None]]] = {
     "train": _train,
     "probe": _probe,
 }
 
 
 @contextmanager
-def _store(request: WorkRequest) -> Iterator[str]:
+def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
     """On the first host the store in which all meet, and where it listens; elsewhere nothing."""
     if request.number:
         yield ""
         return
-    program = [sys.executable, "-P", "-m", "dragoman.distributed.store", request.address]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as store:
+    if request.job == "probe":  # what measures has PyTorch already
+        measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
+        port = measuring.open_store(request.address, timeout_s=_STORE_S)
+    else:
+        store = prepared.store()
         assert store.stdin is not None
         assert store.stdout is not None
-        port = store.stdout.readline().strip()
-        if not port:
-            raise MachineError(
-                f"no store can be opened at {request.address}",
-                remedy="see whether the address is this host's own",
-            )
-        try:
-            yield str(StoreAddress(request.address, int(port), request.token))
-        finally:
-            store.stdin.close()
+        with contextlib.suppress(OSError):
+            store.stdin.write(f"{request.address}\n".encode())
+            store.stdin.flush()
+        port = store.stdout.readline().decode().strip()
+    if not port:
+        raise MachineError(
+            f"no store can be opened at {request.address}",
+            remedy="see whether the address is this host's own",
+        )
+    try:
+        yield str(StoreAddress(request.address, int(port), request.token))
+    finally:
+        prepared.close()
 
 
 @contextmanager

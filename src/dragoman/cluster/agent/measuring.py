@@ -1,0 +1,70 @@
+"""The process of this host that measures: its steps first, later the network with other hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.distributed.launch import NO_GPUS, rank_environment
+
+
+class Measuring:
+    """Starts `dragoman.training.measuring` when it is first asked; closed, the process ends.
+
+    ranks: of this host, whose cores one of them shares. on_processor: its GPUs are left alone.
+    """
+
+    def __init__(self, *, ranks: int, on_processor: bool) -> None:
+        program = [sys.executable, "-P", "-m", "dragoman.training.measuring"]
+        self.process = subprocess.Popen(
+            program,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=rank_environment(ranks) | (NO_GPUS if on_processor else {}),
+        )
+
+    def steps(self, *, timeout_s: float) -> dict[str, float]:
+        """What `step_rate` finds; empty if that fails or takes too long."""
+        try:
+            found: dict[str, float] = json.loads(self._answer("steps", timeout_s=timeout_s))
+        except ValueError:
+            return {}
+        return found
+
+    def open_store(self, address: str, *, timeout_s: float) -> str:
+        """The port of a store at this address of the host; "" if none can be opened."""
+        return self._answer("store", timeout_s=timeout_s, address=address).strip()
+
+    def measure_network(self, environment: Mapping[str, str]) -> None:
+        """Let it begin as one rank of several; its lines are on its standard output."""
+        own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+        self._tell("network", environment=own)
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(OSError):
+                stream.close()
+
+    def _tell(self, do: str, **values: Any) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended: there will be no answer
+            self.process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def _answer(self, do: str, *, timeout_s: float, **values: Any) -> str:
+        """The line that it answers; "" if there is none in time, after which there will be none."""
+        assert self.process.stdout is not None
+        self._tell(do, **values)
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            self.process.kill()
+        return self.process.stdout.readline().decode()
