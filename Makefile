@@ -24,8 +24,9 @@ demo: $(READY)
 lab: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m lab.show
 
+# Three processes on two cores: one works while tests of another wait.
 test: $(READY)
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow and not system"
+	$(BIN)/pytest --numprocesses 3 --dist worksteal -m "not slow and not system"
 
 test-system: $(READY)
 	$(BIN)/pytest -m "system and not slow"

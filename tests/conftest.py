@@ -12,7 +12,7 @@ if not Path("/dev/nvidia0").exists():
     # Where Triton is installed all the same, its kernels run in its interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # As many processes as cores: with more threads each, they would wait for one another.
+    # As many processes as cores or more: with several threads each, they wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).resolve().parent
 SYSTEM = ("docs", "e2e", "image", "lab", "learning")
