@@ -5,6 +5,8 @@ schedule     learning rates as pure functions of the step
 optimizer    Adam and AdamW, clipping, loss scaling, averaged weights
 step         one update over one global batch
 matrix_rate  what the matrix products of one device reach
+step_rate    real steps of one rank on random text
+measuring    the program that runs them, and then the network's measurement
 guard        steps that take longer than they should
 interval     what happened since the last event, summed without waiting for the device
 divergence   when the loss has left the range in which training makes sense

@@ -25,7 +25,7 @@ from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep
 
 _STEPS: Final = 20
-_LEAST_STEPS: Final = 5
+_LEAST_STEPS: Final = 3
 _WARM_STEPS: Final = 2
 _AT_MOST_S: Final = 10.0
 _ALIKE: Final = 0.05

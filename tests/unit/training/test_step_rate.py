@@ -20,7 +20,8 @@ def test_steps_are_measured_and_their_arithmetic_is_counted() -> None:
 @pytest.mark.parametrize(
     ("seconds", "enough"),
     [
-        ([0.50, 0.51, 0.50, 0.50, 0.51], True),
+        ([0.50, 0.51, 0.50], True),
+        ([0.50, 0.51, 0.70], False),
         ([0.50, 0.51, 0.50, 0.50, 2.00], True),  # one step that was disturbed
         ([0.50, 0.60, 0.50, 0.70, 0.51], False),
         ([0.50, 0.90, 0.50, 0.90, 0.90, 0.50], False),
