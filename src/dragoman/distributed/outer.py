@@ -371,8 +371,16 @@ class OuterAdam(Outer):
         return beta1 / ((1 - beta1) * self._num_ranks)
 
     def _find_moments(self) -> None:
-        """Those of this replica's Adam, which are there after its first step."""
-        states = [self._adam.state[weight] for weight in self._row.parameters]
+        """Those of this replica's Adam, which are there after its first step.
+
+        Weights that are not trained have none there, and zeros here: they never move.
+        """
+        states = [
+            self._adam.state[weight]
+            if weight.requires_grad
+            else {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+            for weight in self._row.parameters
+        ]
         self._own_first = [state["exp_avg"] for state in states]
         self._own_second = [state["exp_avg_sq"] for state in states]
 

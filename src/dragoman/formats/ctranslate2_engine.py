@@ -193,21 +193,28 @@ class CTranslate2Engine:
         """Log probabilities of each piece of given translations and of their end, in nats."""
         results = self._translator.score_batch(
             [[self._source_pieces[piece] for piece in source] for source in sources],
-            [[self._target_pieces[piece] for piece in target] for target in targets],
+            [
+                [*self._prefix, *(self._target_pieces[piece] for piece in target)]
+                for target in targets
+            ],
             max_batch_size=_SCORED_TOGETHER,
             max_input_length=0,
         )
-        return [list(result.log_probs) for result in results]
+        return [list(result.log_probs)[len(self._prefix) :] for result in results]
 
     def align(self, source: list[int], target: list[int]) -> Alignment:
         """Where the model looks when it is made to write this translation."""
         pieces = [self._source_pieces[piece] for piece in source]
         prefix = [self._target_pieces[piece] for piece in target]
         (result,) = self._translator.translate_batch(
-            [pieces], target_prefix=[prefix], beam_size=1, max_decoding_length=len(prefix) + 1,
-            min_decoding_length=0, return_attention=True,
-        )  # fmt: skip
-        weights = result.attention[0][: len(prefix)]
+            [pieces],
+            target_prefix=[[*self._prefix, *prefix]],
+            beam_size=1,
+            max_decoding_length=len(self._prefix) + len(prefix) + 1,
+            min_decoding_length=0,
+            return_attention=True,
+        )
+        weights = result.attention[0][len(self._prefix) :][: len(prefix)]
         return Alignment(prefix, [*pieces, "</s>"], weights)
 
     def _submit(
@@ -298,7 +305,7 @@ class CTranslate2Engine:
         found.sort(key=lambda one: -one[0])
         known = self._target_ids
         best = [
-            Candidate([known[token] for token in tokens], score)
+            Candidate([known[token] for token in tokens[len(self._prefix) :]], score)
             for score, tokens in found[:num_hypotheses]
         ]
         return best, last

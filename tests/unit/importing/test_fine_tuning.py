@@ -54,7 +54,7 @@ max_length_extra = 5
 
 
 def trained(
-    folder: Path, place: Path, *, steps: int, settings: tuple[str, ...] = ()
+    folder: Path, place: Path, *, steps: int, settings: tuple[str, ...] = (), ranks: int = 1
 ) -> RunDirectory:
     """`dragoman train --from FOLDER` on real text; the run."""
     write_real_text(place, "train", 1500)
@@ -62,6 +62,7 @@ def trained(
     (place / "new.toml").write_text(RECIPE)
     arguments = ["train", str(place / "new.toml"), "--from", str(folder), "--workers", "1"]
     arguments += ["--runs", str(place / "runs"), "--set", f"train.max_steps={steps}"]
+    arguments += ["--ranks", str(ranks)]
     for setting in settings:
         arguments += ["--set", setting]
     assert main(arguments) == 0
@@ -201,3 +202,24 @@ def test_frozen_parts_stay_and_others_learn(
     for checkpoint in ("0", "4"):
         arguments = ["evaluate", str(run.path), "--checkpoint", checkpoint, *text]
         assert main(arguments) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["sync", "diloco", "powersgd"])
+def test_frozen_parts_stay_with_every_strategy(
+    tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks; the outer Adam of diloco had no moments of what is not trained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder = marian_folder(tmp_path / "model")
+    settings = ['train.freeze=["encoder"]', f'distributed.strategy="{strategy}"']
+    if strategy == "diloco":
+        settings += [f"distributed.diloco.{key}" for key in ("every=8", "fragments=1", "delay=1")]
+    run = trained(folder, tmp_path, steps=16, settings=tuple(settings), ranks=2)
+    before, after = (
+        dict(Origin.open(path).model.named_parameters()) for path in (folder, run.path)
+    )
+    for name, weight in after.items():
+        kept = name.startswith("encoder.") or name == "embeddings.output_bias"
+        assert torch.equal(before[name], weight) == kept, name

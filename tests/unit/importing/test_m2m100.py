@@ -232,3 +232,35 @@ def test_what_cannot_be_imported_is_named(
         assert said.count("\n") == 1
         assert expected in said, said
         assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.slow
+def test_ctranslate2_begins_with_the_language_and_leaves_it_out(tmp_path: Path) -> None:
+    """Pieces, scores and alignments are of the translation alone, as in our own search."""
+    from dragoman.formats.ctranslate2 import write_ctranslate2
+    from dragoman.formats.ctranslate2_engine import CTranslate2Engine
+
+    folder, _ = m2m100_folder(tmp_path / "model", nllb=True)
+    imported = read_folder(folder, LANGUAGES[True])
+    source, target = (
+        ImportedVocabulary.parse(content, place=folder) for content in vocabulary_files(imported)
+    )
+    written = tmp_path / "ctranslate2"
+    written.mkdir()
+    write_ctranslate2(imported.model, (source, target), written, quantization="float32")
+    engine = CTranslate2Engine(written, (source, target), batch_cells=100_000)
+    ids = source.encode(real_lines("test", "en")[:40])
+    search = imported.recipe.search
+    ours = translate_batch([imported.model], ids, search, num_hypotheses=3)
+    theirs = engine.search(ids, search, num_hypotheses=3)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [one.ids for one in mine] == [one.ids for one in other]
+        assert [one.score for one in mine] == pytest.approx([one.score for one in other], abs=1e-4)
+    scored = engine.log_probabilities(ids, [best.ids for best, *_ in ours])
+    for (best, *_), found in zip(ours, scored, strict=True):
+        assert len(found) == len(best.ids) + 1
+        sums = (sum(found), sum(found[:-1]))  # of one that was cut off, without its end
+        assert min(abs(one - best.log_probability) for one in sums) < 1e-3
+    alignment = engine.align(ids[0], ours[0][0].ids[:6])
+    assert alignment.target == target.pieces(ours[0][0].ids[:6])
+    assert len(alignment.weights) == 6
