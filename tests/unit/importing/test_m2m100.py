@@ -40,10 +40,7 @@ VARIANTS: dict[str, tuple[bool, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("m2m100", "nllb") else [pytest.mark.slow])
-        for name in VARIANTS
-    ],
+    [pytest.param(name, marks=[] if name == "nllb" else [pytest.mark.slow]) for name in VARIANTS],
 )
 def test_tokens_logits_and_beams_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     nllb, options = VARIANTS[name]
