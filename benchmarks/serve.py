@@ -2,7 +2,8 @@
 
 The clients are wrk where it is installed, else threads of another Python process; each has one
 connection and asks for another sentence of Multi30k test2016 as soon as it is answered. Offline is
-`Translator.translate` on all of them at once, in the same minute and with the same bundle and beam.
+`TextTranslator.translate` on all of them at once, in the same minute, with the same bundle and
+beam.
 Clients and server share the cores, so the clients' own cost is in the figure; that of wrk is small.
 Then ten times as many clients as fit in the queue: what is refused, how quickly, and the memory
 before and after.

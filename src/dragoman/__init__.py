@@ -1,5 +1,12 @@
 """Parallel text in, a measured translation model out.
 
+    import dragoman
+
+    run = dragoman.train("demo", progress=True)
+    dragoman.evaluate(run).scores["bleu"]
+    dragoman.translate(run, ["Click the button."])
+    dragoman.report(run)
+
 The packages in the order the data meets them; imports go up this list, never down:
 
 base           errors, units, settings, files: the words every other part uses
@@ -18,7 +25,79 @@ inference      a run's checkpoint translates
 formats        models in formats that others run
 serve          translations to people and programs
 run            the whole run on one page, and one rank of it
+api            what scripts and notebooks import from here
 cli            one module a command
 """
 
-__version__ = "0.1.0"
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dragoman.base.version import VERSION as __version__  # noqa: N811
+
+if TYPE_CHECKING:
+    from dragoman.api.records import plan, read_events, report
+    from dragoman.api.training import Evaluation, evaluate, prepare, train
+    from dragoman.api.translation import Translator, export, translate
+    from dragoman.base.errors import (
+        CheckpointError,
+        ConfigError,
+        CorpusError,
+        DivergenceError,
+        DragomanError,
+        MachineError,
+        TrainingError,
+    )
+    from dragoman.recipe.recipe import Recipe, load_recipe
+    from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.serve.translator import Translation
+    from dragoman.telemetry.events import Event
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "CorpusError",
+    "DivergenceError",
+    "DragomanError",
+    "Evaluation",
+    "Event",
+    "MachineError",
+    "Recipe",
+    "RunDirectory",
+    "TrainingError",
+    "Translation",
+    "Translator",
+    "__version__",
+    "evaluate",
+    "export",
+    "load_recipe",
+    "plan",
+    "prepare",
+    "read_events",
+    "report",
+    "train",
+    "translate",
+]
+
+_MODULES = {
+    "api.records": ("plan", "read_events", "report"),
+    "api.training": ("Evaluation", "evaluate", "prepare", "train"),
+    "api.translation": ("Translator", "export", "translate"),
+    "base.errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "recipe.recipe": ("Recipe", "load_recipe"),
+    "recipe.run_directory": ("RunDirectory",),
+    "serve.translator": ("Translation",),
+    "telemetry.events": ("Event",),
+}
+"""Imported when they are first used, since some of them import torch."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+    return getattr(import_module(f"dragoman.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,6 +16,7 @@ from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from dragoman.recipe.recipe import dump_toml, list_recipes, load_recipe
+from dragoman.run.progress import preparing
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +123,12 @@ def test_nothing_to_list_is_an_error_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_a_preparation_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.preparing(every_s=0.0) as tell:
+    with preparing(every_s=0.0) as tell:
         tell("clean", 32_768, None)
         tell("encode", 10_000, 60_000)
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["read and clean: 32,768 pairs", "encode: 10,000 of 60,000 pairs"]
-    with console.preparing() as tell:  # the first ten seconds are told by nothing
+    with preparing() as tell:  # the first ten seconds are told by nothing
         tell("clean", 32_768, None)
     assert capsys.readouterr().out == ""
 
@@ -135,7 +136,7 @@ def test_a_preparation_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -
 def test_a_preparation_is_a_bar_on_a_terminal() -> None:
     file = io.StringIO()
     terminal = Console(file=file, force_terminal=True, width=100, no_color=True)
-    with console.preparing(terminal) as tell:
+    with preparing(terminal) as tell:
         for stage, pairs, total in (("clean", 9_000, None), ("learn", 0, None), ("encode", 5, 9)):
             tell(stage, pairs, total)
     shown = file.getvalue()

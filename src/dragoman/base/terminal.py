@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from dragoman.base.printable import printable
 from dragoman.base.process import drop_output
+
+_UNBROKEN: Final = 10_000
 
 
 class Terminal(Console):
@@ -42,3 +45,14 @@ class Terminal(Console):
             raise  # noqa: PLE0704  # rich handles the error right now
         self.quiet = True
         drop_output("the work goes on, and its directory holds what it records")
+
+
+def open_console(*, outlives_reader: bool = False) -> Console:
+    """The console of this process's output. If that is no terminal, no line is ever broken.
+
+    outlives_reader: the work that it shows goes on when nobody reads any more.
+    """
+    width = None if sys.stdout.isatty() else _UNBROKEN
+    return Terminal(
+        outlives_reader=outlives_reader, highlight=False, markup=False, emoji=False, width=width
+    )

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dragoman import __version__
 from dragoman.base.interrupts import interrupts_raise
 from dragoman.base.process import prepare_streams, report
+from dragoman.base.version import VERSION
 from dragoman.cli import (
     average,
     doctor,
@@ -79,7 +79,7 @@ def _parser() -> Parser:
         description="Parallel text in, a measured translation model out.",
         epilog="A first try: dragoman run demo --ranks 2",
     )
-    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    parser.add_argument("--version", action="version", version=f"dragoman {VERSION}")
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dragoman.base import units
 from dragoman.base.errors import CheckpointError
 from dragoman.base.printable import printable_line
-from dragoman.base.terminal import Terminal
+from dragoman.base.terminal import open_console
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
 from dragoman.recipe.estimate import Estimate, Memory, estimate
@@ -27,17 +23,6 @@ from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, 
 _UNBROKEN = 10_000
 _STAGES = {"clean": "read and clean", "learn": "learn the pieces", "encode": "encode"}
 _TELL_EVERY_S = 10.0
-
-
-def open_console(*, outlives_reader: bool = False) -> Console:
-    """The console of this process's output. Where that is no terminal, no line is ever broken.
-
-    outlives_reader: the work that it tells of goes on when nobody reads any more.
-    """
-    width = None if sys.stdout.isatty() else _UNBROKEN
-    return Terminal(
-        outlives_reader=outlives_reader, highlight=False, markup=False, emoji=False, width=width
-    )
 
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
@@ -55,46 +40,6 @@ def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
     console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
     taken = estimate(recipe, world_size=world_size)
     console.print("", _facts(_taken(taken)))
-
-
-@contextmanager
-def preparing(
-    console: Console | None = None, *, every_s: float = _TELL_EVERY_S
-) -> Iterator[Callable[[str, int, int | None], None]]:
-    """What tells how far a preparation is: (stage, pairs done, all pairs where they are known).
-
-    A bar on a terminal; elsewhere a line where `every_s` seconds have gone by since the last one.
-    """
-    console = console or open_console(outlives_reader=True)
-    told_at, shown = time.monotonic(), ""
-
-    def say(stage: str, pairs: int, total: int | None) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= every_s:
-            told_at = time.monotonic()
-            console.print(f"{_STAGES[stage]}: {_pairs(pairs, total)}")
-
-    if not console.is_terminal:
-        yield say
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *times, console=console, transient=True) as bar:
-        task = bar.add_task("read", total=None, done="")
-
-        def draw(stage: str, pairs: int, total: int | None) -> None:
-            nonlocal shown
-            if stage != shown:
-                shown = stage
-                bar.reset(task, total=total, description=_STAGES[stage])
-            bar.update(task, completed=pairs, done=_pairs(pairs, total))
-
-        yield draw
-
-
-def _pairs(pairs: int, total: int | None) -> str:
-    of_all = "" if total is None else f" of {units.COUNT.text(total)}"
-    return f"{units.COUNT.text(pairs)}{of_all} pairs" if pairs else ""
 
 
 def print_prepared(manifest: Manifest, directory: Path) -> None:

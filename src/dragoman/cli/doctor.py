@@ -24,7 +24,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Examine the hosts; the exit code is 1 if training would refuse to start."""
-    from dragoman.cli.console import open_console
+    from dragoman.base.terminal import open_console
     from dragoman.cluster.checks import Wanted, examine, is_fit
     from dragoman.cluster.doctor_view import findings_as_json, print_findings
     from dragoman.cluster.examine import examine_hosts

@@ -21,15 +21,15 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Translate a test set and score it."""
-    from dragoman.recipe.run_directory import RunDirectory
-    from dragoman.run.run import evaluate
+    from dragoman.api.training import evaluate
 
     evaluate(
-        RunDirectory.open(options.run),
+        options.run,
         checkpoint=options.checkpoint,
         source=options.source,
         reference=options.reference,
         ranks=options.ranks,
         overrides=options.overrides,
+        progress=True,
     )
     return 0

@@ -31,12 +31,12 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Write a checkpoint's weights in a format that others run, checked."""
+    from dragoman.api.translation import export
     from dragoman.base import units
-    from dragoman.distributed.world import join_world
-    from dragoman.formats.export import Request, export, warning_of
-    from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.formats.export import warning_of
 
-    request = Request(
+    exported = export(
+        options.run,
         to=options.to,
         checkpoint=options.checkpoint,
         output=options.output,
@@ -44,8 +44,6 @@ def run(options: Namespace) -> int:
         licence=options.licence,
         sentences=options.sentences,
     )
-    with join_world() as world:
-        exported = export(RunDirectory.open(options.run), request, world)
     verified = exported.verified
     print(
         f"checked: {verified.identical} of {verified.sentences} translations equal our own, "

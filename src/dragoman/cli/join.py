@@ -42,6 +42,7 @@ def run(options: Namespace) -> int:
     from dragoman.recipe.recipe import load_recipe
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.run import run as steps
+    from dragoman.telemetry.console import ConsoleSink
 
     recipe = load_recipe(options.recipe, options.overrides)
     place = Place.read(options.at, node=options.node, nodes=options.nodes, environment=os.environ)
@@ -59,7 +60,7 @@ def run(options: Namespace) -> int:
         with met(place, wait_s=_WAIT_S) as share:
             if place.node:
                 directory = RunDirectory.open(options.runs / _read_when_there(note))
-            steps.train_share(directory, share, ranks=options.ranks)
+            steps.train_share(directory, share, ranks=options.ranks, listeners=[ConsoleSink()])
     finally:
         if place.node == 0:
             note.unlink(missing_ok=True)

@@ -37,12 +37,13 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Print the plan, as tables or as JSON."""
-    from dragoman.cli.console import open_console
-    from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+    from dragoman.api.records import plan
+    from dragoman.base.terminal import open_console
     from dragoman.cluster.plan_view import plan_as_json, print_plan
     from dragoman.recipe.recipe import load_recipe
 
-    request = PlanRequest(
+    planned = plan(
+        load_recipe(options.recipe, options.overrides),
         link=options.link,
         hosts=options.hosts,
         ranks=options.ranks,
@@ -51,7 +52,6 @@ def run(options: Namespace) -> int:
         compute=options.compute,
         price=options.price,
     )
-    planned = plan_recipe(load_recipe(options.recipe, options.overrides), request)
     if options.json:
         print(plan_as_json(planned))
     else:

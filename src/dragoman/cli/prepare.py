@@ -18,15 +18,16 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Text files -> shards."""
+    from dragoman.api.training import prepare
     from dragoman.cli import console
     from dragoman.corpus.manifest import Manifest
     from dragoman.recipe.recipe import load_recipe
-    from dragoman.run.run import prepare
 
-    recipe = load_recipe(options.recipe, options.overrides)
-    with console.preparing() as progress:
-        directory = prepare(
-            recipe, directory=options.prepared, workers=options.workers, progress=progress
-        )
+    directory = prepare(
+        load_recipe(options.recipe, options.overrides),
+        directory=options.prepared,
+        workers=options.workers,
+        progress=True,
+    )
     console.print_prepared(Manifest.load(directory), directory)
     return 0

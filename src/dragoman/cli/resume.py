@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from dragoman.cli.options import Commands
-from dragoman.cli.train import train_on
+from dragoman.cli.train import train_shown
 
 
 def add_parser(commands: Commands) -> None:
@@ -20,12 +20,6 @@ def run(options: Namespace) -> int:
     """Go on with a run where it was trained before: on its hosts, or on this machine."""
     from dragoman.cluster.hosts import recorded_hosts
     from dragoman.recipe.run_directory import RunDirectory
-    from dragoman.run.run import train
 
     directory = RunDirectory.open(options.run)
-    hosts = recorded_hosts(directory.path)
-    if hosts is not None:
-        return train_on(hosts, directory)
-    train(directory)
-    print(f"run directory: {directory.path}")
-    return 0
+    return train_shown(directory, hosts=recorded_hosts(directory.path))

@@ -28,7 +28,9 @@ def run(options: Namespace) -> int:
         console.print_dry_run(recipe, world_size=options.ranks or 1)
         return 0
     from dragoman.cli.summary import print_summary
+    from dragoman.run.progress import preparing
     from dragoman.run.run import run as run_all
+    from dragoman.telemetry.console import ConsoleSink
 
     directory = run_all(
         recipe,
@@ -37,7 +39,8 @@ def run(options: Namespace) -> int:
         workers=options.workers,
         ranks=options.ranks,
         fresh=options.fresh,
-        show=console.preparing(),
+        show=preparing(),
+        listeners=[ConsoleSink()],
     )
     print_summary(directory)
     return 0

@@ -17,7 +17,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Make a Python with what dragoman needs on every host."""
-    from dragoman.cli.console import open_console
+    from dragoman.base.terminal import open_console
     from dragoman.cluster.hosts import load_hosts
     from dragoman.cluster.setup import set_up
 

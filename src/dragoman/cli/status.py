@@ -19,7 +19,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Say where runs stand; the newest first."""
-    from dragoman.cli.console import open_console
+    from dragoman.base.terminal import open_console
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.watch.status import print_status, read_status, status_as_json
 

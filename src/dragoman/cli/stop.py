@@ -20,7 +20,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """End a training from another terminal; everything is saved first."""
-    from dragoman.cli.console import open_console
+    from dragoman.base.terminal import open_console
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.telemetry.session import stop_session
 

@@ -7,7 +7,7 @@ import shlex
 from rich.table import Table
 from rich.text import Text
 
-from dragoman.cli.console import open_console
+from dragoman.base.terminal import open_console
 from dragoman.evaluation.validate import read_lines
 from dragoman.recipe.run_directory import RunDirectory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.base.errors import ConfigError
 from dragoman.cli import options as shared
@@ -13,6 +13,7 @@ from dragoman.cli.options import RECIPE_HELP, Commands
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
+    from dragoman.recipe.recipe import Recipe
     from dragoman.recipe.run_directory import RunDirectory
 
 _OF_A_NEW_RUN: Final = {
@@ -47,7 +48,7 @@ def add_parser(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Train a recipe or go on with a run, on this machine or on several hosts."""
     from dragoman.cluster.hosts import load_hosts
-    from dragoman.run import run as steps
+    from dragoman.recipe.recipe import load_recipe
 
     hosts = None if options.hosts is None else load_hosts(options.hosts)
     if hosts is not None and options.ranks is not None:
@@ -57,61 +58,40 @@ def run(options: Namespace) -> int:
     if options.dry_run:
         _dry_run(options, hosts)
         return 0
-    directory = _opened(options)
-    if hosts is not None:
-        return train_on(hosts, directory)
-    steps.train(directory, ranks=options.ranks)
-    print(f"run directory: {directory.path}")
-    return 0
-
-
-def _opened(options: Namespace) -> RunDirectory:
-    """The run that was named, or that of the recipe that was: the newest, or a new one."""
-    from dragoman.cli.console import preparing
-    from dragoman.recipe.recipe import load_recipe
-    from dragoman.recipe.run_directory import RunDirectory
-    from dragoman.run import run as steps
-
     path = Path(options.recipe)
-    if not path.is_dir():
-        recipe = load_recipe(options.recipe, options.overrides)
-        origin = None
-        if options.origin is not None:
-            from dragoman.formats.load import Origin
-
-            origin = Origin.open(options.origin)
-            recipe = origin.adapt(recipe)
-        with preparing() as progress:
-            prepared = steps.prepare(
-                recipe,
-                directory=options.prepared,
-                workers=options.workers,
-                progress=progress,
-                origin=origin,
-            )
-        return steps.start(
-            recipe, prepared=prepared, runs=options.runs, fresh=options.fresh, origin=origin
-        )
-    for flag, (option, kept) in _OF_A_NEW_RUN.items():
-        if getattr(options, option):
-            raise ConfigError(
-                f"a run that is named keeps the {kept} it was started with",
-                place=flag,
-                remedy="leave it out, or start another run: "
-                f"dragoman train {shlex.quote(str(path / 'recipe.toml'))} {flag}",
-            )
-    return RunDirectory.open(path)
+    if path.is_dir():
+        for flag, (option, kept) in _OF_A_NEW_RUN.items():
+            if getattr(options, option):
+                raise ConfigError(
+                    f"a run that is named keeps the {kept} it was started with",
+                    place=flag,
+                    remedy="leave it out, or start another run: "
+                    f"dragoman train {shlex.quote(str(path / 'recipe.toml'))} {flag}",
+                )
+    return train_shown(
+        path if path.is_dir() else load_recipe(options.recipe, options.overrides),
+        origin=options.origin,
+        prepared=options.prepared,
+        runs=options.runs,
+        workers=options.workers,
+        ranks=options.ranks,
+        hosts=hosts,
+        fresh=options.fresh,
+    )
 
 
-def train_on(hosts: Hosts, directory: RunDirectory) -> int:
-    """Train or go on with a run on these hosts; prints what doctor found if they are not fit."""
-    from dragoman.cli.console import open_console
+def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> int:
+    """Train as `dragoman.train` does, and print what is needed to go on from there.
+
+    If the hosts are not fit to train, what doctor found is printed first.
+    """
+    from dragoman.api.training import train
+    from dragoman.base.terminal import open_console
     from dragoman.cluster.doctor_view import print_findings
     from dragoman.cluster.training import NotFitError
-    from dragoman.run import run as steps
 
     try:
-        steps.train_on(hosts, directory, tell=open_console(outlives_reader=True).print)
+        directory = train(recipe, **options, progress=True)
     except NotFitError as error:
         print_findings(error.findings, error.facts, open_console())
         raise

@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Show a run while it runs, here or in a browser. Ctrl-C ends the looking, not the run."""
-    from dragoman.cli.console import open_console
+    from dragoman.base.terminal import open_console
 
     with suppress(KeyboardInterrupt), _opened(options) as run:
         if options.web:

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from dragoman import __version__
 from dragoman.base.errors import CorpusError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.version import VERSION
 from dragoman.corpus.pairs import PIECE_BYTES, RUN_BYTES, unpacked
 
 ATTEMPTS: Final = 5
@@ -105,7 +105,7 @@ class _PartialFile:
         offset = 0
         if self._part.exists() and self._version.exists():
             offset = self._part.stat().st_size
-        request = urllib.request.Request(url, headers={"User-Agent": f"dragoman/{__version__}"})  # noqa: S310  (http or https of mtdata's index)
+        request = urllib.request.Request(url, headers={"User-Agent": f"dragoman/{VERSION}"})  # noqa: S310  (http or https of mtdata's index)
         if offset:
             request.add_header("Range", f"bytes={offset}-")
             request.add_header("If-Range", self._version.read_text(encoding="utf-8"))

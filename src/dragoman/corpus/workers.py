@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, TypeVar
 
 from dragoman.base.errors import MachineError
@@ -43,7 +45,7 @@ def parallel_map(
     pending: deque[Future[Result]] = deque()
     try:
         for item in items:
-            with _deaf_children():
+            with _deaf_children(), _children_without_main():
                 pending.append(pool.submit(_run_task, item))
             if len(pending) > workers + 1:
                 yield pending.popleft().result()
@@ -69,6 +71,21 @@ def _deaf_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _children_without_main() -> Iterator[None]:
+    """A process started inside does not import the program that started it.
+
+    By default it does, for tasks that are defined there. Ours never are, and a script that has no
+    `if __name__ == "__main__"` would run again in each worker.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _start_worker(make_task: Callable[[], Callable[[Any], Any]]) -> None:

@@ -2,9 +2,9 @@
 
 Where several machines train together each of them does this for its own share of the ranks.
 
-Rank 0 writes what a person should see to stdout; all else, torchrun's own reports included, goes
-to `launch_log` of the run. A worker that fails leaves its one-line error in a file, which is
-raised here. When the starting process dies, torchrun and the workers end too.
+Workers print nothing: what happens is in the events of the run. What they and torchrun write to
+stderr goes to `launch_log` of the run. A worker that fails leaves its one-line error in a file,
+which is raised here. When the starting process dies, torchrun and the workers end too.
 
 `python -m dragoman.distributed.launch ...` is torchrun with this last property.
 """
@@ -20,8 +20,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -111,10 +112,13 @@ def launch_workers(
     run_directory: Path,
     share: Share | None = None,
     hung_after_s: float = _HUNG_AFTER_S,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
-    share: where these are only a part of the run's ranks; None if they are all.
+    share: if these are only a part of the run's ranks; None if they are all.
+    meanwhile: called about once a second, and at the end. If it raises, the workers save and end,
+    and its error is raised again.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
     Raises WorkerError with the error of the first worker that failed, HungWorkerError if one
     gave no sign of life for `hung_after_s` and was killed, InterruptedRunError if a signal came
@@ -134,8 +138,12 @@ def launch_workers(
             start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
         )
         with _SignalRelay(torchrun, meeting) as relay:
-            hung = _wait(torchrun, meeting, relay, hung_after_s)
-            _end_workers(meeting)
+            try:
+                hung = _wait(torchrun, meeting, relay, hung_after_s, meanwhile)
+            finally:
+                _end_workers(meeting)
+                torchrun.wait()
+            meanwhile()
         if hung is not None:
             raise HungWorkerError(
                 f"rank {hung} gave no sign of life for {units.DURATION.text(hung_after_s)} "
@@ -231,7 +239,7 @@ class _SignalRelay:
     """Inside the block SIGTERM and SIGINT go to the workers as SIGTERM, the second as SIGKILL.
 
     They go to each worker and not to torchrun, which would kill after 30 seconds; to torchrun only
-    while there is no worker yet.
+    while there is no worker yet. In a thread nothing changes: Python gives signals to the main one.
     """
 
     def __init__(self, torchrun: subprocess.Popen[bytes], meeting: Path) -> None:
@@ -240,7 +248,8 @@ class _SignalRelay:
         self._meeting = meeting
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._pass_on) for number in _STOP_SIGNALS}
+        numbers = _STOP_SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        self._before = {number: signal.signal(number, self._pass_on) for number in numbers}
         return self
 
     def __exit__(
@@ -260,7 +269,11 @@ class _SignalRelay:
 
 
 def _wait(
-    torchrun: subprocess.Popen[bytes], meeting: Path, relay: _SignalRelay, hung_after_s: float
+    torchrun: subprocess.Popen[bytes],
+    meeting: Path,
+    relay: _SignalRelay,
+    hung_after_s: float,
+    meanwhile: Callable[[], None],
 ) -> int | None:
     """Until torchrun has ended; returns the rank that was killed because it hung, if any."""
     pulses, hung, left_s = Pulses(meeting), None, _OTHER_FAILURES_S
@@ -268,6 +281,7 @@ def _wait(
         with contextlib.suppress(subprocess.TimeoutExpired):
             torchrun.wait(PULSE_EVERY_S)
             return hung
+        meanwhile()
         if relay.received > 1:
             left_s -= PULSE_EVERY_S
             if left_s <= 0:

@@ -14,8 +14,8 @@ from typing import Final
 
 from safetensors.torch import save_file
 
-from dragoman import __version__
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
+from dragoman.base.version import VERSION
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
@@ -168,7 +168,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     info = BundleInfo(
         kind=request.to,
         name=recipe.name,
-        dragoman_version=__version__,
+        dragoman_version=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         source_language=recipe.corpus.source_language,
         target_language=recipe.corpus.target_language,

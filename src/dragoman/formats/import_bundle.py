@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from dragoman import __version__
+from dragoman.base.version import VERSION
 from dragoman.corpus.manifest import (
     FORMAT_VERSION,
     Manifest,
@@ -49,7 +49,7 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     info = BundleInfo(
         kind="bundle",
         name=imported.recipe.name,
-        dragoman_version=__version__,
+        dragoman_version=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         source_language=imported.recipe.corpus.source_language,
         target_language=imported.recipe.corpus.target_language,

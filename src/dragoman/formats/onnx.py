@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman import __version__
 from dragoman.base.errors import MachineError
+from dragoman.base.version import VERSION
 from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.model.attention import CrossAttention, SelfAttention
 from dragoman.model.config import SearchConfig, length_limit
@@ -166,7 +166,7 @@ class _Graph:
             opset_imports=[helper.make_opsetid("", _OPSET)],
             ir_version=_IR_VERSION,
             producer_name="dragoman",
-            producer_version=__version__,
+            producer_version=VERSION,
         )
         helper.set_model_props(made, metadata)
         return made

@@ -37,6 +37,14 @@ class Report:
         """The report of a run."""
         return cls(facts, tuple(judge(facts)), tuple(examine(facts)))
 
+    def _repr_html_(self) -> str:
+        """The page inside a notebook, kept apart from the notebook's own styles."""
+        whole = html.escape(printable(page(self.facts, self.answers, self.ailments)))
+        return (
+            f'<iframe srcdoc="{whole}" sandbox title="report" loading="lazy" '
+            'style="width:100%;height:640px;border:1px solid #8888"></iframe>'
+        )
+
     def write(self, directory: Path) -> list[Path]:
         """Write report.html, report.md and report.json; returns their paths.
 

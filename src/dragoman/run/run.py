@@ -7,8 +7,8 @@ same recipe goes on where it stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.distributed.launch import Share, launch_workers
 from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import EventWriter
+from dragoman.telemetry.events import EventListener, EventWriter, read_line
+from dragoman.telemetry.follower import Follower
 from dragoman.telemetry.session import training_session
 
 if TYPE_CHECKING:
@@ -36,17 +37,19 @@ def run(
     ranks: int | None = None,
     fresh: bool = False,
     show: AbstractContextManager[OnProgress] | None = None,
+    listeners: Sequence[EventListener] = (),
 ) -> RunDirectory:
     """Text -> shards -> checkpoints -> scores; the directory holds all of it.
 
-    show: gives what is told how far the preparation is, and is left when that is done.
+    show: gives a function that is called with the progress of the preparation.
+    listeners: called with each event of rank 0.
     """
     with show or nullcontext() as progress:
         shards = prepare(recipe, directory=prepared, workers=workers, progress=progress)
     directory = start(recipe, prepared=shards, runs=runs, fresh=fresh)
-    train(directory, ranks=ranks)
+    train(directory, ranks=ranks, listeners=listeners)
     if recipe.corpus.test or recipe.corpus.test_pairs:
-        evaluate(directory, ranks=ranks)
+        evaluate(directory, ranks=ranks, listeners=listeners)
     return directory
 
 
@@ -107,30 +110,44 @@ def start(
     return RunDirectory.create(recipe, prepared=prepared, runs=runs, origin=known, fill=plant)
 
 
-def train(directory: RunDirectory, *, ranks: int | None = None) -> None:
-    """Train until the run's recipe says stop, from its newest checkpoint where it has one.
+def train(
+    directory: RunDirectory, *, ranks: int | None = None, listeners: Sequence[EventListener] = ()
+) -> None:
+    """Train until the run's recipe says stop, from its newest checkpoint if it has one.
 
-    ranks: processes on this machine; one a GPU, or one, where it is None.
+    ranks: processes on this machine; None: one a GPU, or one.
+    listeners: called with each event of rank 0. What one of them raises ends the training.
     """
     with training_session(directory.path):
-        _work(["train", str(directory.path)], directory, ranks)
+        _work(["train", str(directory.path)], directory, ranks, listeners)
 
 
-def train_share(directory: RunDirectory, share: Share, *, ranks: int) -> None:
-    """This machine's share of it, where a scheduler started the others too; they share the run."""
+def train_share(
+    directory: RunDirectory, share: Share, *, ranks: int, listeners: Sequence[EventListener] = ()
+) -> None:
+    """This machine's share of it, if a scheduler started the others too; they share the run."""
     work = ["dragoman.run.worker", "train", str(directory.path)]
-    with nullcontext() if share.number else training_session(directory.path):
-        launch_workers(work, ranks=ranks, run_directory=directory.path, share=share)
+    with (
+        nullcontext() if share.number else training_session(directory.path),
+        _following(directory, () if share.number else listeners) as look,
+    ):
+        launch_workers(work, ranks=ranks, run_directory=directory.path, share=share, meanwhile=look)
 
 
-def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], None]) -> None:
+def train_on(
+    hosts: Hosts,
+    directory: RunDirectory,
+    *,
+    tell: Callable[[str], None],
+    listeners: Sequence[EventListener] = (),
+) -> None:
     """The same on several hosts; what they write comes back into the run's directory.
 
-    tell: what is being done, for people.
+    tell: called with what is being done, for people.
+    listeners: called with each event of rank 0.
     """
     from dragoman.cluster.training import HostRun, train_on_hosts
     from dragoman.recipe.estimate import estimate
-    from dragoman.telemetry.console import ConsoleSink
     from dragoman.telemetry.sinks import TensorBoardSink
 
     world_size = sum(hosts.ranks_per_host)
@@ -138,7 +155,7 @@ def train_on(hosts: Hosts, directory: RunDirectory, *, tell: Callable[[str], Non
     run = HostRun(directory.path, directory.prepared(), hosts, needed_bytes=disk.size_bytes)
     with training_session(directory.path):
         with disk_errors_named(directory.tensorboard):
-            listeners = [ConsoleSink(), TensorBoardSink(directory.tensorboard)]
+            listeners = [*listeners, TensorBoardSink(directory.tensorboard)]
         try:
             train_on_hosts(run, listeners=listeners, tell=tell)
         finally:
@@ -154,10 +171,12 @@ def evaluate(
     reference: Path | None = None,
     ranks: int | None = None,
     overrides: Sequence[str] = (),
+    listeners: Sequence[EventListener] = (),
 ) -> None:
     """Translate and score the run's test set, or another text and its reference.
 
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
+    listeners: called with each event of rank 0.
     """
     if (source is None) != (reference is None):
         raise ConfigError(
@@ -177,17 +196,45 @@ def evaluate(
         arguments += ["--source", str(source), "--reference", str(reference)]
     for override in overrides:
         arguments += ["--set", override]
-    _work(arguments, directory, ranks)
+    _work(arguments, directory, ranks, listeners)
 
 
-def _work(arguments: Sequence[str], directory: RunDirectory, ranks: int | None) -> None:
-    """Let workers do a job: this process where one is enough, else others through torchrun."""
+def _work(
+    arguments: Sequence[str],
+    directory: RunDirectory,
+    ranks: int | None,
+    listeners: Sequence[EventListener],
+) -> None:
+    """Let workers do a job: this process if one is enough, else others through torchrun."""
     if ranks is None or ranks == 1:
         from dragoman.run import worker  # imports torch, which who only starts others does without
 
         ranks = ranks or worker.default_ranks()
         if ranks == 1:
-            worker.work(arguments)
+            worker.work(arguments, listeners)
             return
     module = ["dragoman.run.worker", *arguments]
-    launch_workers(module, ranks=ranks, run_directory=directory.path)
+    with _following(directory, listeners) as look:
+        launch_workers(module, ranks=ranks, run_directory=directory.path, meanwhile=look)
+
+
+@contextmanager
+def _following(
+    directory: RunDirectory, listeners: Sequence[EventListener]
+) -> Iterator[Callable[[], None]]:
+    """A function that calls the listeners with the events that rank 0 has written since."""
+    follower = Follower(directory.events / "rank-0000.jsonl", from_end=True)
+
+    def look() -> None:
+        for line in follower.lines():
+            event = read_line(line)
+            if event is not None:
+                for listener in listeners:
+                    listener(event)
+
+    try:
+        yield look
+    finally:
+        follower.close()
+        for listener in listeners:
+            listener.close()

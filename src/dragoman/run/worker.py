@@ -43,9 +43,14 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.auto import Chosen, choose_strategy
 from dragoman.telemetry.config import SinksConfig
-from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.environment import read_environment, write_environment
-from dragoman.telemetry.events import Alert, EventWriter, LinkMeasured, RunStarted
+from dragoman.telemetry.events import (
+    Alert,
+    EventListener,
+    EventWriter,
+    LinkMeasured,
+    RunStarted,
+)
 from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
@@ -64,15 +69,16 @@ _LESS_MEMORY = {
 }
 
 
-def train(run: RunDirectory) -> None:
-    """Train until the recipe says stop, from the newest checkpoint where there is one.
+def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
+    """Train until the recipe says stop, from the newest checkpoint if there is one.
 
+    listeners: called with each event of rank 0.
     Raises InterruptedRunError if a signal ended it, and what `fit` raises.
     """
     recipe = run.recipe()
     prepared = run.prepared()
     manifest = Manifest.load(prepared)
-    with join_world() as world, _events(run, world, recipe.sinks) as events:
+    with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
         torch.manual_seed(recipe.train.seed)
         store = _store(run, recipe, manifest)
         model = _model(recipe, manifest, world, store)
@@ -132,16 +138,19 @@ def train(run: RunDirectory) -> None:
         )
 
 
-def work(arguments: Sequence[str]) -> None:
-    """Do one job in this process, as one rank of however many there are."""
+def work(arguments: Sequence[str], listeners: Sequence[EventListener] = ()) -> None:
+    """Do one job in this process, as one rank of however many there are.
+
+    listeners: called with each event of rank 0.
+    """
     options = _parser().parse_args(arguments)
     run = RunDirectory.open(options.run)
     keep_freed_memory()
     with memory_errors_named(_LESS_MEMORY[options.job]), compiler_errors_named():
         if options.job == "train":
-            train(run)
+            train(run, listeners)
             return
-        with join_world() as world, _events(run, world, SinksConfig()) as events:
+        with join_world() as world, _events(run, world, SinksConfig(), listeners) as events:
             score_text(
                 run,
                 checkpoint=options.checkpoint,
@@ -190,11 +199,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _events(run: RunDirectory, world: World, sinks: SinksConfig) -> Iterator[EventWriter]:
-    """Events of this rank; those of rank 0 are shown on the console, in TensorBoard, in sinks."""
+def _events(
+    run: RunDirectory, world: World, sinks: SinksConfig, listeners: Sequence[EventListener]
+) -> Iterator[EventWriter]:
+    """Events of this rank; those of rank 0 also go to listeners, to TensorBoard and to sinks."""
     with EventWriter(run.events, rank=world.rank) as events:
         if world.is_main:
-            events.subscribe(ConsoleSink())
+            for listener in listeners:
+                events.subscribe(listener)
             events.subscribe(TensorBoardSink(run.tensorboard))
             subscribe_sinks(events, sinks, directory=run.path)
         yield events

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from dragoman import __version__
+from dragoman.base.version import VERSION
 from dragoman.serve.batcher import OverloadedError
 from dragoman.serve.bodies import JsonRoute, fields_of, in_thread_if_long
 from dragoman.serve.limits import Guard, Limits
@@ -183,7 +183,7 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
 
     app = FastAPI(
         title="dragoman",
-        version=__version__,
+        version=VERSION,
         redirect_slashes=False,  # behind a proxy with TLS it would lead to http://
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,

@@ -16,7 +16,7 @@ from dragoman.serve.batcher import Batcher
 from dragoman.serve.bodies import in_thread_if_long
 from dragoman.serve.limits import Limits
 from dragoman.serve.text import TextFormat
-from dragoman.serve.translator import Translation, Translator
+from dragoman.serve.translator import TextTranslator, Translation
 
 
 class ModelDescription(BaseModel):
@@ -37,12 +37,12 @@ class ServedModel:
     """A bundle, ready to answer."""
 
     description: ModelDescription
-    translator: Translator
+    translator: TextTranslator
     search: SearchConfig
     batcher: Batcher
 
     @classmethod
-    def of(cls, bundle: Bundle, translator: Translator, limits: Limits) -> ServedModel:
+    def of(cls, bundle: Bundle, translator: TextTranslator, limits: Limits) -> ServedModel:
         """The model of a bundle over its translator, which must be one of CTranslate2."""
         assert isinstance(translator.engine, CTranslate2Engine)
         info, search = bundle.info, bundle.recipe.search

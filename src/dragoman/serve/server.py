@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.formats.bundle import Bundle, default_name, is_bundle
-from dragoman.serve.translator import Translator, open_translator
+from dragoman.serve.translator import TextTranslator, open_translator
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
 _SHORTEST_TOKEN = 16
@@ -91,7 +91,7 @@ def serve(options: Namespace) -> int:
     return 0
 
 
-def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Translator]:
+def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, TextTranslator]:
     if not is_bundle(path):
         export = path / "export" / default_name("ctranslate2", "float32")
         raise CheckpointError(

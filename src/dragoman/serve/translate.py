@@ -34,7 +34,7 @@ from dragoman.base.malloc import memory_errors_named
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
-from dragoman.serve.translator import Opened, Translation, Translator, open_translator
+from dragoman.serve.translator import Opened, TextTranslator, Translation, open_translator
 
 _EXPLAIN: Final = "?"
 _STANDARD_INPUT: Final = "standard input"
@@ -184,7 +184,7 @@ def _converse(opened: Opened, options: Namespace) -> None:
             sys.stdout.flush()
 
 
-def _show_attention(translator: Translator, text: str, search: SearchConfig) -> None:
+def _show_attention(translator: TextTranslator, text: str, search: SearchConfig) -> None:
     """The pieces of source and translation, and where the model looked for each."""
     engine = translator.engine
     if not isinstance(engine, CTranslate2Engine):

@@ -131,7 +131,7 @@ def _alternative(
 
 
 @dataclass(frozen=True, slots=True)
-class Translator:
+class TextTranslator:
     """An engine with the subwords it was trained with.
 
     max_source_pieces: the longest row that is translated in one go.
@@ -231,7 +231,7 @@ def _windows(text: str) -> Iterator[str]:
 class Opened:
     """A translator, the recipe with its search settings, and what its translations depend on."""
 
-    translator: Translator
+    translator: TextTranslator
     recipe: Recipe
     identity: dict[str, Any]
 
@@ -304,7 +304,7 @@ def open_translator(
             recipe = run.recipe()
             weights = [checkpoint_path(run, which, recipe) for which in checkpoints]
         yield Opened(
-            Translator(
+            TextTranslator(
                 searching,
                 model.subwords,
                 lowercase=model.lowercase,
@@ -339,11 +339,11 @@ def _arithmetic(
 
 def translator_of(
     bundle: Bundle, *, threads: int | None, batch_cells: int | None = None
-) -> Translator:
+) -> TextTranslator:
     """The translator of a CTranslate2 bundle; PyTorch is not imported."""
     subwords = bundle.subwords()
     cells = batch_cells or fitting_cells(bundle.recipe.model)
-    return Translator(
+    return TextTranslator(
         CTranslate2Engine(bundle.path, subwords, threads=threads, batch_cells=cells),
         subwords,
         lowercase=bundle.recipe.corpus.lowercase,

@@ -1,6 +1,7 @@
 """What happened, as facts. Writers only write events; every view only reads them.
 
 events       event types; JSON-lines writer and reader; schema version
+follower     the lines that are added to a file of events
 timers       the phases of a step
 host         facts of this host: hardware, memory used, network interface, price
 environment  versions, git state and hardware of a run

@@ -8,8 +8,8 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-import dragoman
 from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.version import VERSION
 from dragoman.telemetry import host
 from dragoman.telemetry.events import Environment
 
@@ -18,10 +18,10 @@ def read_environment() -> Environment:
     """The environment of this process; takes some tens of milliseconds."""
     import torch
 
-    commit, dirty = _git_state(Path(dragoman.__file__).parent)
+    commit, dirty = _git_state(Path(__file__).parent)
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return Environment(
-        dragoman_version=dragoman.__version__,
+        dragoman_version=VERSION,
         python_version=platform.python_version(),
         torch_version=torch.__version__,
         git_commit=commit,

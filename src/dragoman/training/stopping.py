@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -30,7 +31,8 @@ class StopSignals:
     """Inside the block SIGTERM and SIGINT only set `received`; the loop looks at it when it can.
 
     alone: whether a second signal does what it would have done outside the block, for somebody who
-        will not wait for a long validation. Where there are other ranks their launcher sees to it.
+        will not wait for a long validation. If there are other ranks, their launcher sees to it.
+    In a thread nothing changes: Python gives signals to the main one.
     """
 
     def __init__(self, *, alone: bool) -> None:
@@ -39,7 +41,8 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         _listening.append(self)
-        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        numbers = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        self._before = {number: signal.signal(number, self._receive) for number in numbers}
         return self
 
     def __exit__(

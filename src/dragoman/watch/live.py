@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from dragoman.base.errors import CheckpointError
-from dragoman.base.files import open_regular
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Price
 from dragoman.reporting.health import examine
@@ -20,71 +18,14 @@ from dragoman.reporting.payloads import number
 from dragoman.reporting.rank_file import RankFile
 from dragoman.reporting.reading import Records, combine, event_paths
 from dragoman.telemetry.events import (
-    LONGEST_LINE_BYTES,
     Event,
     GpuSampled,
     HostSampled,
     NetworkSampled,
     read_line,
 )
+from dragoman.telemetry.follower import Follower
 from dragoman.telemetry.progress import Progress
-
-_PIECE_BYTES: Final = 1 << 20
-
-
-class Follower:
-    """Reads a file as it grows; it need not be there yet.
-
-    A line counts when its end is written. A file that was cut short is read from its beginning;
-    one that was replaced (rotated) is first read to its end, then the new one.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-        self._rest = b""
-
-    def lines(self) -> Iterator[bytes]:
-        """The whole lines that were added since the last call."""
-        try:
-            yield from self._added()
-            if self._is_another():
-                self.close()
-                self._file = open_regular(self._path)
-                yield from self._added()
-        except OSError:  # not there, no regular file, or its disk is away for a moment
-            self.close()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-        self._file, self._rest = None, b""
-
-    def _added(self) -> Iterator[bytes]:
-        if self._file is None:
-            return
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():
-            self._file.seek(0)
-            self._rest = b""
-        while piece := self._file.read(_PIECE_BYTES):
-            *whole, self._rest = (self._rest + piece).split(b"\n")
-            yield from whole
-            if len(self._rest) > LONGEST_LINE_BYTES:
-                # It is not kept. The rest of that line is none either: one byte stands for it.
-                self._rest = self._rest[:1]
-
-    def _is_another(self) -> bool:
-        """Whether the path names another file than the one that is open."""
-        if self._file is None:
-            return True
-        try:
-            there = self._path.stat()
-        except FileNotFoundError:  # moved away; its writer may still go on in it
-            return False
-        here = os.fstat(self._file.fileno())
-        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
-
 
 _KEPT_SAMPLES: Final = 120
 _RECENT_INTERVALS: Final = 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.watch.live import Follower
+from dragoman.telemetry.follower import Follower
 
 
 @pytest.fixture
@@ -93,3 +93,16 @@ def test_a_line_without_end_is_not_kept_in_memory(path: Path) -> None:
     tracemalloc.stop()
     assert most < 50 << 20
     follower.close()
+
+
+def test_only_what_is_added_counts_if_it_begins_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"old\n")
+    follower = Follower(path, from_end=True)
+    assert list(follower.lines()) == []
+    with path.open("ab") as file:
+        file.write(b"new\n")
+    assert list(follower.lines()) == [b"new"]
+    not_there = Follower(tmp_path / "later.jsonl", from_end=True)
+    (tmp_path / "later.jsonl").write_bytes(b"first\n")
+    assert list(not_there.lines()) == [b"first"]

@@ -1,0 +1,9 @@
+"""The functions that scripts and notebooks import from `dragoman`; the commands call them too.
+
+training     prepare, train, evaluate
+translation  Translator, translate, export
+records      load_recipe, plan, report, read_events
+notebook     progress and reports inside Jupyter
+
+Nothing is printed unless `progress=True` asks for it. Whatever goes wrong is a `DragomanError`.
+"""

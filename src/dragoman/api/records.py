@@ -1,0 +1,95 @@
+"""What a run will take, and what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dragoman.api.training import RecipeLike, RunLike
+from dragoman.base.errors import CheckpointError
+from dragoman.cluster.plan import Plan
+from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.reporting.cost import parse_price
+from dragoman.reporting.reading import event_paths, read_facts
+from dragoman.reporting.render import Report
+from dragoman.telemetry.events import read_events as events_of_file
+
+
+def plan(
+    recipe: RecipeLike,
+    *,
+    ranks: int | str | None = None,
+    hosts: str | Path | None = None,
+    link: str | None = None,
+    gpu: str | None = None,
+    gpu_link: str | None = None,
+    compute: str | None = None,
+    price: str | None = None,
+) -> Plan:
+    """Seconds a step, hours and money of every strategy, before any machine is rented.
+
+    ranks: 4 hosts of one, "2+1" for two hosts, "1x8" for one host of eight; or hosts: hosts.toml.
+    link: between hosts, "100Mbit" or "1Gbit" for a port, "12MB/s" for a measurement.
+    gpu: the kind of all ranks, such as "v100" or "cpu". gpu_link: "nvlink4", "pcie4", "200GB/s".
+    compute: measured seconds of one rank's share of a step, such as "0.25s".
+    price: of one host for an hour, such as "3 USD".
+    Raises ConfigError that names what is missing or wrong.
+    """
+    request = PlanRequest(
+        link=link,
+        hosts=None if hosts is None else str(hosts),
+        ranks=None if ranks is None else str(ranks),
+        gpu=gpu,
+        gpu_link=gpu_link,
+        compute=compute,
+        price=price,
+    )
+    return plan_recipe(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), request)
+
+
+def report(run: RunLike, *, price: str | None = None) -> Report:
+    """Twelve questions about a run, answered from what was measured; a notebook shows the page.
+
+    price: of one machine for an hour, such as "3 USD".
+    Raises CheckpointError if there is no run, ConfigError if the price is none.
+    """
+    return Report.of(
+        read_facts(_directory(run), price=None if price is None else parse_price(price))
+    )
+
+
+def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
+    """The events of a run in the order of their time, a flat dictionary each.
+
+    `pandas.DataFrame(read_events(run, "train_interval"))` is a table of them. The kinds and their
+    fields are listed in docs/reference/events.md.
+
+    kind: such as "train_interval" or "validated"; None: all kinds.
+    Raises CheckpointError if there is no run.
+    """
+    directory = _directory(run)
+    paths = event_paths(directory)
+    if not paths:
+        raise CheckpointError(
+            "holds no events", place=directory, remedy="name a directory that dragoman train made"
+        )
+    found = [
+        {
+            "kind": event.kind,
+            "time": event.time,
+            "host": event.host,
+            "rank": event.rank,
+            "step": event.step,
+            **event.payload,
+        }
+        for path in paths
+        for event in events_of_file(path)
+        if kind in (None, event.kind)
+    ]
+    return sorted(found, key=lambda event: (event["time"], event["rank"]))
+
+
+def _directory(run: RunLike) -> Path:
+    return run.path if isinstance(run, RunDirectory) else Path(run)

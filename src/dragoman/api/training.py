@@ -1,0 +1,250 @@
+"""Text -> shards -> checkpoints -> scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from dragoman.api.notebook import NotebookProgress, in_notebook
+from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.terminal import open_console
+from dragoman.cluster.hosts import Hosts, load_hosts
+from dragoman.corpus.prepare import OnProgress
+from dragoman.evaluation.metrics import Score
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run import run as steps
+from dragoman.run.progress import preparing
+from dragoman.telemetry.console import ConsoleSink
+from dragoman.telemetry.events import Event, EventListener, MetricScored, TestScored
+
+if TYPE_CHECKING:
+    from dragoman.formats.load import Origin
+
+RecipeLike: TypeAlias = Recipe | str | Path
+"""A recipe, the name of a shipped one, or a TOML file."""
+RunLike: TypeAlias = RunDirectory | str | Path
+"""A run, or the path of its directory."""
+OnEvent: TypeAlias = Callable[[Event], None]
+
+
+def prepare(
+    recipe: RecipeLike,
+    *,
+    directory: str | Path | None = None,
+    workers: int | None = None,
+    origin: str | Path | None = None,
+    progress: bool = False,
+) -> Path:
+    """Text files -> token shards; returns their directory. What is there already is kept.
+
+    directory: of the shards; None: `prepared/NAME-DIGEST`.
+    workers: processes; None: all cores.
+    origin: a run, a bundle or a Hugging Face export whose vocabulary is kept.
+    progress: show how far it is.
+    Raises ConfigError, CorpusError and MachineError.
+    """
+    recipe, model = _adapted(recipe, origin)
+    with _shown(progress) as on_progress:
+        return steps.prepare(
+            recipe,
+            directory=_path(directory),
+            workers=workers,
+            progress=on_progress,
+            origin=model,
+        )
+
+
+def train(
+    recipe: RecipeLike | RunDirectory,
+    *,
+    origin: str | Path | None = None,
+    prepared: str | Path | None = None,
+    runs: str | Path = "runs",
+    workers: int | None = None,
+    ranks: int | None = None,
+    hosts: str | Path | Hosts | None = None,
+    fresh: bool = False,
+    on_event: OnEvent | None = None,
+    progress: bool = False,
+) -> RunDirectory:
+    """Train a recipe, or go on with its unfinished run; returns the run's directory.
+
+    recipe: a recipe, or a run to go on with. Text that is not prepared yet is prepared first.
+    origin: a run, a bundle or a Hugging Face export to start from, with weights and vocabulary.
+    prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
+    runs: the folder of all runs.
+    ranks: processes on this machine; None: one a GPU, or one.
+    hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
+    fresh: start anew, resume nothing.
+    on_event: called with each event of rank 0, one after the other. An error that it raises ends
+        the training and comes out of this function; the checkpoints stay.
+    progress: show how the training goes.
+    Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError; if SIGINT or
+    SIGTERM ended the training, InterruptedRunError, and the same call goes on.
+    """
+    if hosts is not None and ranks is not None:
+        raise ConfigError(
+            "the hosts say how many ranks each has", place="ranks", remedy="leave it out"
+        )
+    if isinstance(hosts, str | Path):
+        hosts = load_hosts(str(hosts))
+    run = _named_run(recipe)
+    if run is not None:
+        given = {"origin": origin, "prepared": prepared, "workers": workers, "fresh": fresh}
+        for name, value in given.items():
+            if value:
+                raise ConfigError(
+                    "a run keeps the weights, shards and checkpoints it was started with",
+                    place=name,
+                    remedy=f"leave it out, or train {run.recipe_file} with it, as another run",
+                )
+    else:
+        assert not isinstance(recipe, RunDirectory)
+        recipe, model = _adapted(recipe, origin)
+        with _shown(progress) as on_progress:
+            shards = steps.prepare(
+                recipe,
+                directory=_path(prepared),
+                workers=workers,
+                progress=on_progress,
+                origin=model,
+            )
+        run = steps.start(recipe, prepared=shards, runs=Path(runs), fresh=fresh, origin=model)
+    listeners = _listeners(on_event, progress)
+    if hosts is None:
+        steps.train(run, ranks=ranks, listeners=listeners)
+        return run
+    tell = open_console(outlives_reader=True).print if progress else _say_nothing
+    steps.train_on(hosts, run, tell=tell, listeners=listeners)
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A test set as it was translated and scored.
+
+    name: of the text. scores: by metric, such as "bleu" and "chrf".
+    translations: the file that holds them, a line each.
+    """
+
+    name: str
+    pairs: int
+    scores: Mapping[str, Score]
+    translations: Path
+    decode_s: float
+
+
+def evaluate(
+    run: RunLike,
+    *,
+    checkpoint: str = "best",
+    source: str | Path | None = None,
+    reference: str | Path | None = None,
+    ranks: int | None = None,
+    overrides: Sequence[str] = (),
+    on_event: OnEvent | None = None,
+    progress: bool = False,
+) -> Evaluation:
+    """Translate a test set by real search and score it with sacreBLEU's metrics.
+
+    checkpoint: "best", "last", a step or a checkpoint's directory.
+    source, reference: a text and its translation; None: the run's own test set.
+    ranks: processes on this machine; None: one a GPU, or one.
+    overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
+    Raises ConfigError, CorpusError, CheckpointError and MachineError.
+    """
+    run = opened_run(run)
+    found: list[Event] = []
+    steps.evaluate(
+        run,
+        checkpoint=checkpoint,
+        source=_path(source),
+        reference=_path(reference),
+        ranks=ranks,
+        overrides=overrides,
+        listeners=[_Calls(found.append), *_listeners(on_event, progress)],
+    )
+    scored = next((event.payload for event in found if event.kind == TestScored.kind), None)
+    if scored is None:
+        raise MachineError(
+            "the scores were written and cannot be read", place=run.events, remedy="look there"
+        )
+    scores = {
+        metric: Score(
+            scored[metric],
+            scored[f"{metric}_low"],
+            scored[f"{metric}_high"],
+            scored[f"{metric}_signature"],
+        )
+        for metric in ("bleu", "chrf")
+    }
+    for further in (event.payload for event in found if event.kind == MetricScored.kind):
+        scores[further["metric"]] = Score(
+            further["value"], further["low"], further["high"], further["signature"]
+        )
+    translations = run.samples / f"{scored['name']}.{run.recipe().corpus.target_language}"
+    return Evaluation(
+        name=scored["name"],
+        pairs=scored["pairs"],
+        scores=scores,
+        translations=translations,
+        decode_s=scored["decode_s"],
+    )
+
+
+def opened_run(run: RunLike) -> RunDirectory:
+    """The run at a path; raises CheckpointError if there is none."""
+    return run if isinstance(run, RunDirectory) else RunDirectory.open(Path(run))
+
+
+def _named_run(recipe: RecipeLike | RunDirectory) -> RunDirectory | None:
+    """The run that was named in place of a recipe."""
+    if isinstance(recipe, RunDirectory):
+        return recipe
+    if not isinstance(recipe, Recipe) and Path(recipe).is_dir():
+        return RunDirectory.open(Path(recipe))
+    return None
+
+
+def _adapted(recipe: RecipeLike, origin: str | Path | None) -> tuple[Recipe, Origin | None]:
+    """The recipe, with the shape of the model to start from if there is one."""
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    if origin is None:
+        return recipe, None
+    from dragoman.formats.load import Origin
+
+    model = Origin.open(Path(origin))
+    return model.adapt(recipe), model
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
+    return preparing() if progress else nullcontext()
+
+
+def _listeners(on_event: OnEvent | None, progress: bool) -> list[EventListener]:
+    listeners: list[EventListener] = [] if on_event is None else [_Calls(on_event)]
+    if progress:
+        listeners.append(NotebookProgress() if in_notebook() else ConsoleSink())
+    return listeners
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls(EventListener):
+    """A function as a listener."""
+
+    function: OnEvent
+
+    def __call__(self, event: Event) -> None:
+        self.function(event)
+
+
+def _say_nothing(_text: str) -> None:
+    pass

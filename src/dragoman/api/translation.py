@@ -1,0 +1,195 @@
+"""A trained model translates, and is written for others to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, overload
+
+from pydantic import ValidationError
+
+from dragoman.api.training import RunLike, opened_run
+from dragoman.base.errors import ConfigError
+from dragoman.formats.bundle import Kind
+from dragoman.formats.ctranslate2 import Quantization
+from dragoman.model.config import SearchConfig, check_beam_holds
+from dragoman.recipe.recipe import check_sections
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.serve.text import TextFormat
+from dragoman.serve.translator import EngineName, Translation, open_translator
+
+if TYPE_CHECKING:
+    from dragoman.formats.export import Exported
+
+
+class Translator:
+    """A model that translates lines of text.
+
+    model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2.
+    checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
+    engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
+    quantization: "int8" or "float32", of the weights, with CTranslate2.
+    threads: cores; None: all.
+    overrides: of the recipe's section search, such as "search.length_penalty=0.8".
+    Raises CheckpointError if the model is damaged or none, ConfigError if the engine cannot run it.
+    """
+
+    def __init__(
+        self,
+        model: RunLike,
+        *,
+        checkpoint: str | Sequence[str] = "best",
+        engine: EngineName = "auto",
+        quantization: Quantization | None = None,
+        threads: int | None = None,
+        overrides: Sequence[str] = (),
+    ) -> None:
+        check_sections(overrides, ("search",))
+        path = model.path if isinstance(model, RunDirectory) else Path(model)
+        self._open = ExitStack()
+        opened = self._open.enter_context(
+            open_translator(
+                path,
+                checkpoints=[checkpoint] if isinstance(checkpoint, str) else checkpoint,
+                overrides=overrides,
+                engine=engine,
+                threads=threads,
+                quantization=quantization,
+            )
+        )
+        self._translator = opened.translator
+        self._search = opened.recipe.search
+
+    @overload
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        n_best: None = None,
+        text_format: TextFormat = "line",
+    ) -> list[str]: ...
+
+    @overload
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        n_best: int,
+        text_format: TextFormat = "line",
+    ) -> list[list[Translation]]: ...
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        n_best: int | None = None,
+        text_format: TextFormat = "line",
+    ) -> list[str] | list[list[Translation]]:
+        """The translation of each text; with n_best so many of each, best first, with scores.
+
+        beam_size: of the search, 1 is greedy; None: as the recipe says.
+        text_format: "line": a sentence a text. "document": texts are split into sentences and put
+            back together. "markup": tags of HTML or XML stay where they are as well.
+        Raises ConfigError if n_best is more than the beam holds.
+        """
+        if isinstance(texts, str):
+            raise ConfigError(
+                "is one text where a list of them is expected",
+                place="texts",
+                remedy="write translate([text])",
+            )
+        found = self._found(texts, beam_size, n_best or 1, text_format)
+        if n_best is None:
+            return [translations[0].text for translations in found]
+        return list(found)
+
+    def stream(self, texts: Iterable[str], *, beam_size: int | None = None) -> Iterator[str]:
+        """The translation of each of any number of lines; some thousands are held at a time."""
+        for translations in self._found(texts, beam_size, 1, "line"):
+            yield translations[0].text
+
+    def _found(
+        self, texts: Iterable[str], beam_size: int | None, n_best: int, text_format: TextFormat
+    ) -> Iterator[list[Translation]]:
+        search = self._search_with(beam_size)
+        check_beam_holds(n_best, search)
+        for group in self._translator.stream(
+            texts, search, text_format=text_format, num_hypotheses=n_best
+        ):
+            yield from group
+
+    def close(self) -> None:
+        """Release what the model holds; the end of a `with` block does that, too."""
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _search_with(self, beam_size: int | None) -> SearchConfig:
+        if beam_size is None:
+            return self._search
+        try:
+            values = self._search.model_dump() | {"beam_size": beam_size}
+            return SearchConfig.model_validate(values, strict=True)
+        except ValidationError as error:
+            raise ConfigError(
+                f"{beam_size!r} is no width of a beam",
+                place="beam_size",
+                remedy="give a whole number from 1 to 1000",
+            ) from error
+
+
+def translate(
+    model: RunLike,
+    texts: Sequence[str],
+    *,
+    beam_size: int | None = None,
+    checkpoint: str | Sequence[str] = "best",
+) -> list[str]:
+    """The translation of each text by a run, a bundle or a folder for CTranslate2.
+
+    A `Translator` loads the model once for many calls, and has more options.
+    """
+    with Translator(model, checkpoint=checkpoint) as translator:
+        return translator.translate(texts, beam_size=beam_size)
+
+
+def export(
+    run: RunLike,
+    *,
+    to: Kind,
+    checkpoint: str = "best",
+    output: str | Path | None = None,
+    quantization: Quantization = "float32",
+    licence: str = "Not stated.",
+    sentences: str | Path | None = None,
+) -> Exported:
+    """Write a checkpoint in a format that others run, and check what was written.
+
+    to: "bundle", "ctranslate2", "huggingface" or "onnx".
+    output: a folder that is not there yet; None: `RUN/export/FORMAT`.
+    quantization: of the weights, for CTranslate2. licence: of the model, for its card.
+    sentences: a file of source text to check it on; None: the run's dev set.
+    Raises ConfigError, CheckpointError and MachineError; then nothing is written.
+    """
+    from dragoman.distributed.world import join_world
+    from dragoman.formats.export import Request
+    from dragoman.formats.export import export as write
+
+    request = Request(
+        to=to,
+        checkpoint=checkpoint,
+        output=None if output is None else Path(output),
+        quantization=quantization,
+        licence=licence,
+        sentences=None if sentences is None else Path(sentences),
+    )
+    with join_world() as world:
+        return write(opened_run(run), request, world)

@@ -1,0 +1,141 @@
+"""What `import dragoman` gives."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from parallel_text import sentences, write_pairs
+from small_run import small_run
+from tiny_recipe import TINY
+
+
+def test_the_face_is_sorted_complete_and_documented() -> None:
+    assert sorted(dragoman.__all__) == dragoman.__all__
+    for name in dragoman.__all__:
+        thing = getattr(dragoman, name)
+        assert name == "__version__" or inspect.getdoc(thing), name
+    assert dir(dragoman) == dragoman.__all__
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        dragoman.nothing_like_it  # noqa: B018
+
+
+def test_the_import_is_light() -> None:
+    program = "import dragoman, sys; print(*sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"torch", "numpy", "pydantic", "rich", "sentencepiece"} & set(loaded)
+
+
+def test_no_package_hides_a_function() -> None:
+    """Importing dragoman.x.y sets dragoman.x: no function may have the name of a package."""
+    packages = {path.name for path in Path(dragoman.__file__).parent.iterdir() if path.is_dir()}
+    assert not packages & set(dragoman.__all__)
+
+
+def test_a_translator_gives_texts_or_all_it_found() -> None:
+    with dragoman.Translator(small_run(), threads=1) as translator:
+        texts = translator.translate(["A man is running.", "Two dogs play."])
+        assert [type(text) for text in texts] == [str, str]
+        found = translator.translate(["A man is running."], beam_size=5, n_best=3)
+        assert [len(one) for one in found] == [3]
+        scores = [one.score for one in found[0]]
+        assert scores == sorted(scores, reverse=True)
+        assert list(translator.stream(iter(["Two dogs play."]))) == [texts[1]]
+        assert translator.translate([]) == []
+    assert dragoman.translate(small_run().path, ["Two dogs play."]) == [texts[1]]
+
+
+def test_a_translator_names_the_parameter_that_is_wrong() -> None:
+    with dragoman.Translator(small_run(), engine="torch") as translator:
+        with pytest.raises(dragoman.ConfigError, match="texts: is one text"):
+            translator.translate("A man is running.")
+        with pytest.raises(dragoman.ConfigError, match="beam_size: 0 is no width"):
+            translator.translate(["A man."], beam_size=0)
+        with pytest.raises(dragoman.ConfigError, match="9 translations"):
+            translator.translate(["A man."], n_best=9)
+    with pytest.raises(dragoman.CheckpointError, match="not a run directory"):
+        dragoman.Translator("/nowhere")
+    with pytest.raises(dragoman.ConfigError, match=r"train\.max_steps"):
+        dragoman.Translator(small_run(), overrides=["train.max_steps=3"])
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dragoman.Recipe:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return dragoman.load_recipe("tiny.toml", ["train.max_steps=6", "train.log_every_steps=2"])
+
+
+def test_training_prints_nothing_and_tells_its_events(
+    tiny: dragoman.Recipe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    events: list[dragoman.Event] = []
+    run = dragoman.train(tiny, ranks=1, workers=1, on_event=events.append)
+    scores = dragoman.evaluate(run, ranks=1).scores
+    report, table = dragoman.report(run), dragoman.read_events(run, "train_interval")
+    assert capfd.readouterr() == ("", "")
+    assert [event.step for event in events if event.kind == "train_interval"] == [2, 4, 6]
+    assert [row["step"] for row in table] == [2, 4, 6]
+    assert scores["bleu"].signature.startswith("BLEU|")
+    assert "<iframe srcdoc=" in report._repr_html_()
+    assert "sandbox" in report._repr_html_()
+    assert len(report.answers) == 12
+    with pytest.raises(dragoman.ConfigError, match="fresh: a run keeps"):
+        dragoman.train(run.path, fresh=True)
+    assert dragoman.train(run.path, ranks=1) == run
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_is_shown_if_it_is_asked_for(
+    tiny: dragoman.Recipe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dragoman.train(tiny, ranks=1, workers=1, progress=True)
+    assert "step 6 of 6, loss " in capfd.readouterr().out
+
+
+def test_an_error_of_the_caller_ends_the_training_and_it_goes_on_later(
+    tiny: dragoman.Recipe,
+) -> None:
+    class OutOfPatienceError(Exception):
+        pass
+
+    def give_up(event: dragoman.Event) -> None:
+        if event.kind == "train_interval":
+            raise OutOfPatienceError
+
+    with pytest.raises(OutOfPatienceError):
+        dragoman.train(tiny, ranks=1, workers=1, on_event=give_up)
+    run = dragoman.train(tiny, ranks=1, workers=1)
+    assert len(list(run.path.parent.iterdir())) == 1
+    assert dragoman.read_events(run, "run_finished")[-1]["reason"] == "max_steps"
+
+
+def test_a_thread_can_train(tiny: dragoman.Recipe) -> None:
+    done: list[dragoman.RunDirectory] = []
+    thread = threading.Thread(target=lambda: done.append(dragoman.train(tiny, ranks=1, workers=1)))
+    thread.start()
+    thread.join()
+    assert dragoman.read_events(done[0], "run_finished")[0]["reason"] == "max_steps"
+
+
+def test_a_plan_is_made_of_what_was_given(tiny: dragoman.Recipe) -> None:
+    planned = dragoman.plan(tiny, ranks=2, link="1Gbit", gpu="cpu")
+    assert {row.cluster.num_hosts for row in planned.rows} >= {1, 2}
+    with pytest.raises(dragoman.ConfigError, match="either --hosts or --ranks"):
+        dragoman.plan(tiny)
+
+
+def test_what_is_no_run_has_no_events(tmp_path: Path) -> None:
+    with pytest.raises(dragoman.CheckpointError, match="holds no events"):
+        dragoman.read_events(tmp_path)
+    with pytest.raises(dragoman.CheckpointError, match="is no run"):
+        dragoman.report(tmp_path)
