@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo lab test test-system test-all mutation check format bench docs clean
+.PHONY: setup demo lab test test-system test-all mutation check format bench docs dist clean
 
 setup: $(READY)
 
@@ -57,6 +57,10 @@ bench: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/write_reference.py
 	$(BIN)/pytest tests/docs
+
+# A wheel and a source archive, bit for bit the same from the same commit.
+dist: $(READY)
+	$(BIN)/python -m hatchling build -d dist
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache
