@@ -9,8 +9,9 @@ import shlex
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -176,12 +177,17 @@ with ssh.start(Host(address="10.0.0.2"), ["true"], stderr=subprocess.DEVNULL):
 """
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder with a short path: that of a socket has 107 bytes, and tmp_path may have as many."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def test_folders_of_sockets_of_killed_processes_are_removed_by_the_next(
-    ssh_that: Callable[[str], None], tmp_path: Path
+    ssh_that: Callable[[str], None], place: Path
 ) -> None:
     ssh_that("exec sleep 600")
-    place = tmp_path / "t"
-    place.mkdir()
 
     def start() -> subprocess.Popen[str]:
         process = subprocess.Popen(
