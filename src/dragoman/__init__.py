@@ -22,6 +22,7 @@ cluster        hosts and plans
 reporting      events -> answers
 watch          the same while a run runs
 inference      a run's checkpoint translates
+importing      models of others become ours
 formats        models in formats that others run
 serve          translations to people and programs
 run            the whole run on one page, and one rank of it
@@ -37,7 +38,7 @@ from dragoman.base.version import VERSION as __version__  # noqa: N811
 if TYPE_CHECKING:
     from dragoman.api.records import plan, read_events, report
     from dragoman.api.training import Evaluation, evaluate, prepare, train
-    from dragoman.api.translation import Translator, export, translate
+    from dragoman.api.translation import Translator, export, import_model, translate
     from dragoman.base.errors import (
         CheckpointError,
         ConfigError,
@@ -69,6 +70,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
+    "import_model",
     "load_recipe",
     "plan",
     "prepare",
@@ -81,7 +83,7 @@ __all__ = [
 _MODULES = {
     "api.records": ("plan", "read_events", "report"),
     "api.training": ("Evaluation", "evaluate", "prepare", "train"),
-    "api.translation": ("Translator", "export", "translate"),
+    "api.translation": ("Translator", "export", "import_model", "translate"),
     "base.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "recipe.recipe": ("Recipe", "load_recipe"),
     "recipe.run_directory": ("RunDirectory",),

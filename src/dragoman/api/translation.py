@@ -21,6 +21,7 @@ from dragoman.serve.translator import EngineName, Translation, open_translator
 
 if TYPE_CHECKING:
     from dragoman.formats.export import Exported
+    from dragoman.formats.import_bundle import Imported
 
 
 class Translator:
@@ -193,3 +194,26 @@ def export(
     )
     with join_world() as world:
         return write(opened_run(run), request, world)
+
+
+def import_model(
+    folder: str | Path,
+    output: str | Path,
+    *,
+    source_language: str = "",
+    target_language: str = "",
+    licence: str = "Not stated.",
+) -> Imported:
+    """Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle.
+
+    output: a folder that is not there yet.
+    source_language, target_language: in the model's own spelling, if its folder does not name them.
+    licence: of the model, for its card.
+    Raises ConfigError or CheckpointError if it cannot be represented exactly; then nothing is
+    written.
+    """
+    from dragoman.formats.import_bundle import import_bundle
+    from dragoman.importing.tokenizer import Languages
+
+    languages = Languages(source_language, target_language)
+    return import_bundle(Path(folder), Path(output), languages, licence=licence)

@@ -32,14 +32,14 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Write the model of a folder as a bundle, which translate, serve, export and train take."""
+    from dragoman.api.translation import import_model
     from dragoman.base import units
-    from dragoman.formats.import_bundle import import_bundle
-    from dragoman.importing.tokenizer import Languages
 
-    imported = import_bundle(
+    imported = import_model(
         options.folder,
         options.output,
-        Languages(options.source_language, options.target_language),
+        source_language=options.source_language,
+        target_language=options.target_language,
         licence=options.licence,
     )
     info = imported.info

@@ -53,27 +53,38 @@ _SUBWORD: Final = ("kind", "vocab_size", "joint")
 def load_translation_model(
     path: Path, checkpoints: Sequence[str], world: World
 ) -> TranslationModel:
-    """The model of a bundle, or the models of some checkpoints of a run.
+    """The model of a bundle or a Hugging Face export, or the models of some checkpoints of a run.
 
-    Raises CheckpointError if it is neither, damaged, or a bundle for CTranslate2.
+    Raises CheckpointError if it is none of these, is damaged, or holds no weights for PyTorch.
     """
     if not is_bundle(path):
         return TranslationModel.load(RunDirectory.open(path), checkpoints, world)
     bundle = Bundle.open(path)
-    if bundle.info.kind != "bundle":
-        raise CheckpointError(
-            f"holds weights for {bundle.info.kind} alone",
-            place=path,
-            remedy="name the run, or an export of the kind bundle",
-        )
-    model = model_for(bundle.weights_file, bundle.recipe, bundle.manifest)
-    fill_from(bundle.weights_file, model)
+    model = _model_of(bundle)
     return TranslationModel(
         models=(model.to(world.device).eval(),),
         subwords=bundle.subwords(),
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,
         world=world,
+    )
+
+
+def _model_of(bundle: Bundle) -> Transformer:
+    """PyTorch's model of a bundle or a Hugging Face export."""
+    kind, file = bundle.info.kind, bundle.weights_file
+    if kind == "bundle":
+        model = model_for(file, bundle.recipe, bundle.manifest)
+        fill_from(file, model)
+        return model
+    if kind == "huggingface":
+        if bundle.recipe.corpus.subword.kind == "imported":
+            return read_folder(bundle.path, Languages()).model
+        return model_from_huggingface(file, bundle.recipe, bundle.manifest)
+    raise CheckpointError(
+        f"holds weights for {kind} alone",
+        place=bundle.path,
+        remedy="name the run, or an export of the kind bundle or huggingface",
     )
 
 
@@ -125,22 +136,8 @@ class Origin:
             load_weights(checkpoint, model, known)
             return cls(path, "run", recipe, model, _read_vocabulary(path))
         bundle = Bundle.open(path)
-        kind = bundle.info.kind
-        file = bundle.weights_file
-        if kind == "bundle":
-            model = model_for(file, bundle.recipe, bundle.manifest)
-            fill_from(file, model)
-        elif kind == "huggingface" and bundle.recipe.corpus.subword.kind == "imported":
-            model = read_folder(path, Languages()).model
-        elif kind == "huggingface":
-            model = model_from_huggingface(file, bundle.recipe, bundle.manifest)
-        else:
-            raise CheckpointError(
-                f"holds weights for {kind} alone, which cannot be trained on",
-                place=path,
-                remedy="name the run, or an export of the kind bundle or huggingface",
-            )
-        return cls(path, kind, bundle.recipe, model, _read_vocabulary(path))
+        model = _model_of(bundle)
+        return cls(path, bundle.info.kind, bundle.recipe, model, _read_vocabulary(path))
 
     @property
     def vocabularies(self) -> dict[str, str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import dragoman
+from dragoman.formats.bundle import Kind
 from parallel_text import sentences, write_pairs
 from small_run import small_run
 from tiny_recipe import TINY
@@ -51,6 +54,32 @@ def test_a_translator_gives_texts_or_all_it_found() -> None:
         assert list(translator.stream(iter(["Two dogs play."]))) == [texts[1]]
         assert translator.translate([]) == []
     assert dragoman.translate(small_run().path, ["Two dogs play."]) == [texts[1]]
+
+
+@pytest.mark.parametrize("to", ["bundle", "ctranslate2", "huggingface"])
+def test_an_export_translates_as_its_run_does(to: Kind, tmp_path: Path) -> None:
+    texts = ["A man is running.", "Two dogs play in the snow.", "A woman reads."]
+    done = dragoman.export(small_run(), to=to, output=tmp_path / to)
+    assert dragoman.translate(done.path, texts) == dragoman.translate(small_run(), texts)
+
+
+def test_a_model_for_onnx_is_refused(tmp_path: Path) -> None:
+    done = dragoman.export(small_run(), to="onnx", output=tmp_path / "onnx")
+    with pytest.raises(dragoman.CheckpointError, match="weights for onnx alone"):
+        dragoman.Translator(done.path)
+
+
+def test_the_packages_have_one_order_everywhere() -> None:
+    root = Path(__file__).resolve().parents[3]
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    contract = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    order = [layer.removeprefix("dragoman.") for layer in reversed(contract)][:-1]
+    doc = re.findall(r"^([a-z]+)  +\S", dragoman.__doc__ or "", re.MULTILINE)
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert doc == order
+    assert re.findall(r"^\| `([a-z]+)` \|", readme, re.MULTILINE) == order
+    packages = Path(dragoman.__file__).parent
+    assert {path.parent.name for path in packages.glob("*/__init__.py")} == set(order)
 
 
 def test_a_translator_names_the_parameter_that_is_wrong() -> None:
