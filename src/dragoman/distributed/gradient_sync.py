@@ -29,6 +29,8 @@ class GradientSync(ABC):
         norm of its gradient to be that of a whole one.
     period: updates from one exchange with all ranks to the next.
     own_optimizer: whether each rank's optimizer remembers other things than rank 0's.
+    met_s: seconds so far in which this rank waited for others to meet, after an exchange: whoever
+        trains adds them.
     """
 
     loss_factor = 1.0
@@ -39,11 +41,17 @@ class GradientSync(ABC):
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.bytes_sent = 0
+        self.met_s = 0.0
 
     @property
     @abstractmethod
     def exposed_s(self) -> float:
         """Seconds so far in which a rank had nothing to do but to wait for the network."""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds so far in which a rank waited for the network or for other ranks."""
+        return self.exposed_s + self.met_s
 
     @abstractmethod
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:

@@ -47,7 +47,7 @@ _CHOOSE: Final = 'compare strategies with dragoman plan, or set distributed.stra
 WAITS: Final = 0.3
 """Part of the steps' time; a wait that takes more than this is the cause."""
 _WORTH_A_WORD_S: Final = 600.0
-"""What waiting must cost until the end to be told of where it is as it always was."""
+"""If waiting is as it always was, an alert is given only if the rest of the run would lose this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class StepGuard:
         if self._first is None:
             self._first = update
         if self._steps <= 0:
-            self._exposed_s = self._seen_exposed_s = self.sync.exposed_s
+            self._exposed_s = self._seen_exposed_s = self.sync.waited_s
             return None
         self._times_s.append(seconds_s)
         self._recent.append(update)
@@ -223,7 +223,7 @@ class StepGuard:
 
     def _step_s(self) -> float:
         """Seconds of a step in this window, if all steps wait alike: a few odd ones are noise."""
-        whole_s, waited_s = sum(self._times_s), self.sync.exposed_s - self._exposed_s
+        whole_s, waited_s = sum(self._times_s), self.sync.waited_s - self._exposed_s
         self.last = Window(self.rank, self._host, self._steps, whole_s, waited_s, self._data_wait_s)
         steps_in_all_but_one = self._steps * (len(self._times_s) - 1) / len(self._times_s)
         step_s = (whole_s - max(self._times_s)) / steps_in_all_but_one
@@ -231,8 +231,8 @@ class StepGuard:
 
     def _take_in_waits(self, update: _Turn) -> bool:
         """Note what an update waited; whether an exchange with other ranks ended with it."""
-        waited_s = self.sync.exposed_s - self._seen_exposed_s
-        self._seen_exposed_s = self.sync.exposed_s
+        waited_s = self.sync.waited_s - self._seen_exposed_s
+        self._seen_exposed_s = self.sync.waited_s
         self._own_s.append(update.step_s - waited_s / update.steps)
         if self._since_wait is not None:
             self._since_wait.append(replace(update, step_s=waited_s / update.steps))
@@ -368,7 +368,7 @@ class StepGuard:
         self._own_s.clear()
         self._steps = 0
         self._data_wait_s = 0.0
-        self._exposed_s = self.sync.exposed_s
+        self._exposed_s = self.sync.waited_s
 
 
 def explained(found: Slowness, cause: str, remedy: str) -> Alert:

@@ -175,17 +175,16 @@ class _Loop:
             if self.state.step:
                 self._save(self._reason_after_validation())
         while not self._finished():
-            self._update()
-            if not self.step.sync.settled:
+            agreed = self._update()
+            if agreed is None:
                 if self._log_is_due():
                     self._tell_interval()
-            elif self._take_stock():
+            elif self._take_stock(agreed):
                 return "signal"
         return "max_steps" if self.state.step >= self.config.max_steps else "early_stop"
 
-    def _take_stock(self) -> bool:
+    def _take_stock(self, agreed: Votes) -> bool:
         """All ranks are here: measure and save what is due; returns whether to stop at once."""
-        agreed = self.agreement.reach(self._votes())
         if agreed.examine and self.world.world_size > 1:
             self._examine()
         validating = self._validation_is_due() and not agreed.stop
@@ -213,7 +212,8 @@ class _Loop:
         patience = self.config.patience
         return 0 < patience <= self.state.validations_without_best
 
-    def _update(self) -> None:
+    def _update(self) -> Votes | None:
+        """Make an update; returns what the ranks agree on if they meet after it."""
         started = time.perf_counter()
         with self.step.timer.phase("data_wait"):
             update = next(self.updates)
@@ -223,6 +223,7 @@ class _Loop:
         result = self.step(update, learning_rate=self.learning_rate(last_step))
         if last_step + 1 >= self.config.max_steps:
             self.step.sync.finish()
+        agreed = self._agree() if self.step.sync.settled else None
         self.step.timer.step_done(steps=update.steps)
         seconds_s = time.perf_counter() - started
         self.pauses.updated(step=last_step + 1, seconds_s=seconds_s)
@@ -243,6 +244,21 @@ class _Loop:
             self._check_gradient(update, result)
         if len(self.unjudged) == _JUDGED_TOGETHER:
             self._judge_losses()
+        return agreed
+
+    def _agree(self) -> Votes:
+        """Meet the other ranks. Waiting for them is a part of the step.
+
+        A strategy that sums now and then finds the sum there, if all have met since they sent their
+        shares: then the slowest rank is waited for here.
+        """
+        if self.world.world_size == 1:
+            return self._votes()
+        started = time.perf_counter()
+        agreed = self.agreement.reach(self._votes())
+        if self.world.device.type == "cpu":  # a GPU's host waits here for its own device as well
+            self.step.sync.met_s += time.perf_counter() - started
+        return agreed
 
     def _check_gradient(self, update: Update, result: StepResult) -> None:
         if self.step.scaler is None and result.skipped.item():

@@ -49,22 +49,36 @@ def test_a_killed_worker_is_an_error_with_a_remedy() -> None:
         list(parallel_map(killed, range(10), workers=2))
 
 
+SCRIPT = (
+    "import sys\n"
+    "from dragoman.corpus.workers import parallel_map\n"
+    "from work import make\n"
+    "list(parallel_map(make, range(4), workers=2))\n"
+)
+"""Without `if __name__ == "__main__"`: a worker that imported it would begin the work anew."""
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("def make():\n    return str\n")
+    (tmp_path / "parent.py").write_text(SCRIPT.replace("list(", "print(*"))
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("0 1 2 3\n", "", 0)
+
+
 def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(
+    (tmp_path / "work.py").write_text(
         "import os, pathlib, sys, time\n"
-        "from dragoman.corpus.workers import parallel_map\n"
         "def make():\n"
         "    def task(item):\n"
         "        pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
         "        time.sleep(60)\n"
         "    return task\n"
-        "if __name__ == '__main__':\n"
-        "    list(parallel_map(make, range(4), workers=2))\n"
     )
+    (tmp_path / "parent.py").write_text(SCRIPT)
     pids = tmp_path / "pids"
     pids.mkdir()
-    parent = subprocess.Popen([sys.executable, str(script), str(pids)])
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(pids)])
     _wait_until(lambda: len(list(pids.iterdir())) == 2)
     parent.kill()
     parent.wait()
@@ -72,20 +86,17 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_workers_that_are_still_starting_say_nothing_on_ctrl_c(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(
-        "import os, pathlib, sys, time\n"
+    (tmp_path / "work.py").write_text(
+        "import multiprocessing, os, pathlib, sys, time\n"
         "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
-        "if __name__ == '__mp_main__': time.sleep(1)\n"
-        "from dragoman.corpus.workers import parallel_map\n"
+        "if multiprocessing.parent_process(): time.sleep(1)\n"
         "def make():\n"
         "    return str\n"
-        "if __name__ == '__main__':\n"
-        "    list(parallel_map(make, range(4), workers=2))\n"
     )
+    (tmp_path / "parent.py").write_text(SCRIPT)
     pids = tmp_path / "pids"
     pids.mkdir()
-    command = [sys.executable, str(script), str(pids)]
+    command = [sys.executable, str(tmp_path / "parent.py"), str(pids)]
     parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     _wait_until(lambda: len(list(pids.iterdir())) == 3)
     os.killpg(parent.pid, signal.SIGINT)
