@@ -156,8 +156,8 @@ def test_a_dry_run_prints_every_command_and_runs_none(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     commands = [line for line in done.stdout.splitlines() if line.startswith("ssh ")]
-    assert len(commands) == 18
+    assert len(commands) == 16
     assert all("StrictHostKeyChecking=yes" in line for line in commands)
-    assert sum("-l ann -- 10.0.0.2" in line for line in commands) == 9
+    assert sum("-l ann -- 10.0.0.2" in line for line in commands) == 8
     assert "--nproc-per-node=2" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
