@@ -37,7 +37,7 @@ from dragoman.base.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from dragoman.api.records import plan, read_events, report
-    from dragoman.api.training import Evaluation, evaluate, prepare, train
+    from dragoman.api.training import Evaluation, evaluate, load_recipe, prepare, train
     from dragoman.api.translation import Translator, export, import_model, translate
     from dragoman.base.errors import (
         CheckpointError,
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
         MachineError,
         TrainingError,
     )
-    from dragoman.recipe.recipe import Recipe, load_recipe
+    from dragoman.distributed.launch import InterruptedRunError
+    from dragoman.recipe.recipe import Recipe
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.serve.translator import Translation
     from dragoman.telemetry.events import Event
@@ -61,6 +62,7 @@ __all__ = [
     "DragomanError",
     "Evaluation",
     "Event",
+    "InterruptedRunError",
     "MachineError",
     "Recipe",
     "RunDirectory",
@@ -82,10 +84,13 @@ __all__ = [
 
 _MODULES = {
     "api.records": ("plan", "read_events", "report"),
-    "api.training": ("Evaluation", "evaluate", "prepare", "train"),
+    "api.training": ("Evaluation", "evaluate", "load_recipe", "prepare", "train"),
     "api.translation": ("Translator", "export", "import_model", "translate"),
-    "base.errors": tuple(name for name in __all__ if name.endswith("Error")),
-    "recipe.recipe": ("Recipe", "load_recipe"),
+    "base.errors": tuple(
+        name for name in __all__ if name.endswith("Error") and name != "InterruptedRunError"
+    ),
+    "distributed.launch": ("InterruptedRunError",),
+    "recipe.recipe": ("Recipe",),
     "recipe.run_directory": ("RunDirectory",),
     "serve.translator": ("Translation",),
     "telemetry.events": ("Event",),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dragoman.api.arguments import Count, checked
 from dragoman.api.training import RecipeLike, RunLike
-from dragoman.base.errors import CheckpointError
+from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -14,13 +15,15 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.cost import parse_price
 from dragoman.reporting.reading import event_paths, read_facts
 from dragoman.reporting.render import Report
+from dragoman.telemetry.events import KINDS
 from dragoman.telemetry.events import read_events as events_of_file
 
 
+@checked
 def plan(
     recipe: RecipeLike,
     *,
-    ranks: int | str | None = None,
+    ranks: Count | str | None = None,
     hosts: str | Path | None = None,
     link: str | None = None,
     gpu: str | None = None,
@@ -49,6 +52,7 @@ def plan(
     return plan_recipe(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), request)
 
 
+@checked
 def report(run: RunLike, *, price: str | None = None) -> Report:
     """Twelve questions about a run, answered from what was measured; a notebook shows the page.
 
@@ -60,6 +64,7 @@ def report(run: RunLike, *, price: str | None = None) -> Report:
     )
 
 
+@checked
 def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
     """The events of a run in the order of their time, a flat dictionary each.
 
@@ -74,6 +79,12 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
     if not paths:
         raise CheckpointError(
             "holds no events", place=directory, remedy="name a directory that dragoman train made"
+        )
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(
+            f"{kind!r} is no kind of event",
+            place="kind",
+            remedy=f"give one of {', '.join(sorted(KINDS))}",
         )
     found = [
         {

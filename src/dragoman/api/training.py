@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from dragoman.api.arguments import Count, checked
 from dragoman.api.notebook import NotebookProgress, in_notebook
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
 from dragoman.corpus.prepare import OnProgress
 from dragoman.evaluation.metrics import Score
-from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.recipe import load_recipe as read_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from dragoman.run.progress import preparing
@@ -31,11 +33,22 @@ RunLike: TypeAlias = RunDirectory | str | Path
 OnEvent: TypeAlias = Callable[[Event], None]
 
 
+@checked
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or file.
+
+    overrides: values in place of its own, such as "train.max_steps=20".
+    Raises ConfigError that names the file and line, or the override, the key and the remedy.
+    """
+    return read_recipe(name_or_path, overrides)
+
+
+@checked
 def prepare(
     recipe: RecipeLike,
     *,
     directory: str | Path | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     origin: str | Path | None = None,
     progress: bool = False,
 ) -> Path:
@@ -58,14 +71,15 @@ def prepare(
         )
 
 
+@checked
 def train(
     recipe: RecipeLike | RunDirectory,
     *,
     origin: str | Path | None = None,
     prepared: str | Path | None = None,
     runs: str | Path = "runs",
-    workers: int | None = None,
-    ranks: int | None = None,
+    workers: Count | None = None,
+    ranks: Count | None = None,
     hosts: str | Path | Hosts | None = None,
     fresh: bool = False,
     on_event: OnEvent | None = None,
@@ -84,7 +98,8 @@ def train(
         the training and comes out of this function; the checkpoints stay.
     progress: show how the training goes.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError; if SIGINT or
-    SIGTERM ended the training, InterruptedRunError, and the same call goes on.
+    SIGTERM ended the training, InterruptedRunError, and the same call goes on. While text is still
+    prepared, Ctrl-C is a KeyboardInterrupt as everywhere.
     """
     if hosts is not None and ranks is not None:
         raise ConfigError(
@@ -138,13 +153,14 @@ class Evaluation:
     decode_s: float
 
 
+@checked
 def evaluate(
     run: RunLike,
     *,
     checkpoint: str = "best",
     source: str | Path | None = None,
     reference: str | Path | None = None,
-    ranks: int | None = None,
+    ranks: Count | None = None,
     overrides: Sequence[str] = (),
     on_event: OnEvent | None = None,
     progress: bool = False,
@@ -212,7 +228,7 @@ def _named_run(recipe: RecipeLike | RunDirectory) -> RunDirectory | None:
 
 def _adapted(recipe: RecipeLike, origin: str | Path | None) -> tuple[Recipe, Origin | None]:
     """The recipe, with the shape of the model to start from if there is one."""
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     if origin is None:
         return recipe, None
     from dragoman.formats.load import Origin

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 from pydantic import ValidationError
 
+from dragoman.api.arguments import Count, checked
 from dragoman.api.training import RunLike, opened_run
 from dragoman.base.errors import ConfigError
 from dragoman.formats.bundle import Kind
@@ -36,6 +37,7 @@ class Translator:
     Raises CheckpointError if the model is damaged or none, ConfigError if the engine cannot run it.
     """
 
+    @checked
     def __init__(
         self,
         model: RunLike,
@@ -43,11 +45,14 @@ class Translator:
         checkpoint: str | Sequence[str] = "best",
         engine: EngineName = "auto",
         quantization: Quantization | None = None,
-        threads: int | None = None,
+        threads: Count | None = None,
         overrides: Sequence[str] = (),
     ) -> None:
         check_sections(overrides, ("search",))
+        if not checkpoint:
+            raise ConfigError("names none", place="checkpoint", remedy='give "best" or a step')
         path = model.path if isinstance(model, RunDirectory) else Path(model)
+        self._is_closed = False
         self._open = ExitStack()
         opened = self._open.enter_context(
             open_translator(
@@ -67,7 +72,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        beam_size: int | None = None,
+        beam_size: Count | None = None,
         n_best: None = None,
         text_format: TextFormat = "line",
     ) -> list[str]: ...
@@ -77,7 +82,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        beam_size: int | None = None,
+        beam_size: Count | None = None,
         n_best: int,
         text_format: TextFormat = "line",
     ) -> list[list[Translation]]: ...
@@ -86,7 +91,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        beam_size: int | None = None,
+        beam_size: Count | None = None,
         n_best: int | None = None,
         text_format: TextFormat = "line",
     ) -> list[str] | list[list[Translation]]:
@@ -98,33 +103,46 @@ class Translator:
         Raises ConfigError if n_best is more than the beam holds.
         """
         if isinstance(texts, str):
+            raise _one_text()
+        if text_format not in get_args(TextFormat):
             raise ConfigError(
-                "is one text where a list of them is expected",
-                place="texts",
-                remedy="write translate([text])",
+                f"{text_format!r} is no format",
+                place="text_format",
+                remedy=f"give one of {', '.join(get_args(TextFormat))}",
+            )
+        if n_best is not None and (type(n_best) is not int or n_best < 1):
+            raise ConfigError(
+                f"{n_best!r} is no number of translations",
+                place="n_best",
+                remedy="give a whole number above 0",
             )
         found = self._found(texts, beam_size, n_best or 1, text_format)
         if n_best is None:
             return [translations[0].text for translations in found]
         return list(found)
 
-    def stream(self, texts: Iterable[str], *, beam_size: int | None = None) -> Iterator[str]:
+    def stream(self, texts: Iterable[str], *, beam_size: Count | None = None) -> Iterator[str]:
         """The translation of each of any number of lines; some thousands are held at a time."""
+        if isinstance(texts, str):
+            raise _one_text()
         for translations in self._found(texts, beam_size, 1, "line"):
             yield translations[0].text
 
     def _found(
-        self, texts: Iterable[str], beam_size: int | None, n_best: int, text_format: TextFormat
+        self, texts: Iterable[str], beam_size: Count | None, n_best: int, text_format: TextFormat
     ) -> Iterator[list[Translation]]:
+        if self._is_closed:
+            raise ConfigError("is closed", place="Translator", remedy="open another one")
         search = self._search_with(beam_size)
         check_beam_holds(n_best, search)
         for group in self._translator.stream(
-            texts, search, text_format=text_format, num_hypotheses=n_best
+            _sound(texts), search, text_format=text_format, num_hypotheses=n_best
         ):
             yield from group
 
     def close(self) -> None:
         """Release what the model holds; the end of a `with` block does that, too."""
+        self._is_closed = True
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -133,7 +151,7 @@ class Translator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _search_with(self, beam_size: int | None) -> SearchConfig:
+    def _search_with(self, beam_size: Count | None) -> SearchConfig:
         if beam_size is None:
             return self._search
         try:
@@ -147,11 +165,12 @@ class Translator:
             ) from error
 
 
+@checked
 def translate(
     model: RunLike,
     texts: Sequence[str],
     *,
-    beam_size: int | None = None,
+    beam_size: Count | None = None,
     checkpoint: str | Sequence[str] = "best",
 ) -> list[str]:
     """The translation of each text by a run, a bundle or a folder for CTranslate2.
@@ -162,6 +181,7 @@ def translate(
         return translator.translate(texts, beam_size=beam_size)
 
 
+@checked
 def export(
     run: RunLike,
     *,
@@ -196,6 +216,7 @@ def export(
         return write(opened_run(run), request, world)
 
 
+@checked
 def import_model(
     folder: str | Path,
     output: str | Path,
@@ -217,3 +238,31 @@ def import_model(
 
     languages = Languages(source_language, target_language)
     return import_bundle(Path(folder), Path(output), languages, licence=licence)
+
+
+def _one_text() -> ConfigError:
+    return ConfigError(
+        "is one text where a list of them is expected",
+        place="texts",
+        remedy="write translate([text])",
+    )
+
+
+def _sound(texts: Iterable[Any]) -> Iterator[str]:
+    """The texts; raises ConfigError that names one that is none."""
+    if not isinstance(texts, Iterable):
+        raise ConfigError(f"{texts!r:.60} is no list of texts", place="texts", remedy="give a list")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"{text!r:.60} is no text", place=f"texts[{number}]", remedy="give str"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"holds half of a character at {error.start}",
+                place=f"texts[{number}]",
+                remedy="decode it with errors='replace'",
+            ) from error
+        yield text

@@ -29,7 +29,15 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 from dragoman.base import units
-from dragoman.base.errors import DragomanError, MachineError, TrainingError
+from dragoman.base.errors import (
+    CheckpointError,
+    ConfigError,
+    CorpusError,
+    DivergenceError,
+    DragomanError,
+    MachineError,
+    TrainingError,
+)
 from dragoman.base.files import open_to_append, write_whole
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
@@ -88,11 +96,15 @@ def launch_log(run_directory: Path, share_number: int | None = None) -> Path:
 
 
 class WorkerError(DragomanError):
-    """A worker's own one-line error, raised again in the process that started it."""
+    """A worker's own one-line error, raised again in the process that started it.
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    kind: the name of the class that the worker raised.
+    """
+
+    def __init__(self, message: str, exit_code: int, kind: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # that of the class it was raised as
+        self.kind = kind
 
 
 class HungWorkerError(TrainingError):
@@ -103,6 +115,16 @@ class InterruptedRunError(DragomanError):
     """A signal ended the run; the same command goes on."""
 
     exit_code = 130
+
+
+def as_raised(error: WorkerError) -> DragomanError:
+    """The error as the class that the worker raised, if that is one of those that people catch."""
+    classes = (
+        *(CheckpointError, ConfigError, CorpusError, DivergenceError, InterruptedRunError),
+        *(MachineError, TrainingError),
+    )
+    known = {one.__name__: one for one in classes}
+    return known[error.kind](str(error)) if error.kind in known else error
 
 
 def launch_workers(
@@ -173,7 +195,8 @@ def report_failure(error: DragomanError) -> None:
     """Leave a worker's error where launch_workers finds it, whole or not at all."""
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
-        record = {"message": str(error), "exit_code": error.exit_code}
+        kind = error.kind if isinstance(error, WorkerError) else type(error).__name__
+        record = {"message": str(error), "exit_code": error.exit_code, "kind": kind}
         path = Path(meeting).with_name(f"failure-{os.environ['RANK']}.json")
         with contextlib.suppress(OSError):  # on a full disk the launcher finds that out by itself
             write_whole(path, json.dumps(record))
@@ -320,7 +343,7 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
     reports = sorted(meeting.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
     if reports:
         record = json.loads(reports[0].read_text(encoding="utf-8"))
-        return WorkerError(record["message"], record["exit_code"])
+        return WorkerError(record["message"], record["exit_code"], record["kind"])
     if interrupted:
         return InterruptedRunError(
             "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"

@@ -45,7 +45,7 @@ class Report:
             'style="width:100%;height:640px;border:1px solid #8888"></iframe>'
         )
 
-    def write(self, directory: Path) -> list[Path]:
+    def write(self, directory: str | Path) -> list[Path]:
         """Write report.html, report.md and report.json; returns their paths.
 
         Raises MachineError if the directory cannot be written.
@@ -55,7 +55,7 @@ class Report:
             "report.md": as_markdown(self),
             "report.json": as_json(self),
         }
-        return write_files(directory, texts)
+        return write_files(Path(directory), texts)
 
 
 def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:

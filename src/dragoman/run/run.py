@@ -16,7 +16,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.files import disk_errors_named
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
-from dragoman.distributed.launch import Share, launch_workers
+from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
 from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventListener, EventWriter, read_line
@@ -215,7 +215,10 @@ def _work(
             return
     module = ["dragoman.run.worker", *arguments]
     with _following(directory, listeners) as look:
-        launch_workers(module, ranks=ranks, run_directory=directory.path, meanwhile=look)
+        try:
+            launch_workers(module, ranks=ranks, run_directory=directory.path, meanwhile=look)
+        except WorkerError as error:
+            raise as_raised(error) from error
 
 
 @contextmanager

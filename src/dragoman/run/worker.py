@@ -181,7 +181,7 @@ def main() -> int:
     except (DragomanError, OSError) as error:
         text, exit_code = explain(error)
         if text:
-            report_failure(WorkerError(text, exit_code))
+            report_failure(WorkerError(text, exit_code, type(error).__name__))
             say_error(text)
         return exit_code
     return 0

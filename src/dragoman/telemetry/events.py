@@ -37,7 +37,7 @@ LONGEST_LINE_BYTES: Final = 4 << 20
 """A longer one is no line of ours."""
 _LARGEST_VALUE: Final = 1e24
 """Beyond all FLOP of a run."""
-_KINDS: dict[str, type[Payload]] = {}
+KINDS: dict[str, type[Payload]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Payload:
 
     def __init_subclass__(cls) -> None:
         """Every kind is known by its name."""
-        _KINDS[cls.kind] = cls
+        KINDS[cls.kind] = cls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -611,7 +611,7 @@ def is_complete(event: Event) -> bool:
 
     Events of another machine may lack some. A kind that is not known here needs nothing.
     """
-    kind = _KINDS.get(event.kind)
+    kind = KINDS.get(event.kind)
     wanted = fields(kind) if kind is not None else ()
     return all(
         one.name in event.payload and _fits(event.payload[one.name], str(one.type))

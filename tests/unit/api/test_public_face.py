@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,3 +170,71 @@ def test_what_is_no_run_has_no_events(tmp_path: Path) -> None:
         dragoman.read_events(tmp_path)
     with pytest.raises(dragoman.CheckpointError, match="is no run"):
         dragoman.report(tmp_path)
+
+
+WRONG: list[tuple[str, Callable[[Any, Any], object]]] = [
+    ("ranks", lambda d, recipe: d.train(recipe, ranks=0)),
+    ("ranks", lambda d, recipe: d.train(recipe, ranks=1.5)),
+    ("workers", lambda d, recipe: d.prepare(recipe, workers=-1)),
+    ("runs", lambda d, recipe: d.train(recipe, runs=None)),
+    ("on_event", lambda d, recipe: d.train(recipe, on_event=5)),
+    ("hosts", lambda d, recipe: d.train(recipe, hosts=5)),
+    ("recipe", lambda d, _: d.prepare(None)),
+    ("recipe", lambda d, _: d.plan([], ranks=2)),
+    ("price", lambda d, recipe: d.plan(recipe, ranks=2, price=3)),
+    ("compute", lambda d, recipe: d.plan(recipe, ranks=2, compute=0.25)),
+    ("run", lambda d, _: d.report(None)),
+    ("run", lambda d, _: d.evaluate(5)),
+    ("run", lambda d, _: d.read_events([])),
+    ("kind", lambda d, _: d.read_events(small_run(), "nosuch")),
+    ("overrides", lambda d, _: d.load_recipe("demo", "train.max_steps=3")),
+    ("overrides", lambda d, _: d.load_recipe("demo", [5])),
+    ("to", lambda d, _: d.export(small_run(), to="zip")),
+    ("licence", lambda d, _: d.export(small_run(), to="bundle", licence=None)),
+    ("engine", lambda d, _: d.Translator(small_run(), engine="x")),
+    ("quantization", lambda d, _: d.Translator(small_run(), quantization="x")),
+    ("threads", lambda d, _: d.Translator(small_run(), threads=-1)),
+    ("model", lambda d, _: d.Translator(None)),
+    ("checkpoint", lambda d, _: d.Translator(small_run(), checkpoint=[])),
+    ("folder", lambda d, _: d.import_model(None, "here")),
+    ("nonsense", lambda d, recipe: d.train(recipe, nonsense=1)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG)))
+def test_a_wrong_argument_is_named_before_anything_happens(
+    case: int, tiny: dragoman.Recipe, tmp_path: Path
+) -> None:
+    parameter, call = WRONG[case]
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(dragoman.ConfigError, match=rf"^{parameter}: "):
+        call(dragoman, tiny)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "texts", "options"),
+    [
+        ("texts: None is no list", None, {}),
+        (r"texts\[1\]: 5 is no text", ["a", 5], {}),
+        (r"texts\[0\]: holds half of a character", ["\ud800"], {}),
+        ("n_best: 0 is no number", ["a"], {"n_best": 0}),
+        ("n_best: '3' is no number", ["a"], {"n_best": "3"}),
+        ("text_format: 'x' is no format", ["a"], {"text_format": "x"}),
+    ],
+)
+def test_what_is_no_text_is_named(words: str, texts: Any, options: Any) -> None:
+    with dragoman.Translator(small_run()) as translator:
+        with pytest.raises(dragoman.ConfigError, match=words):
+            translator.translate(texts, **options)
+        with pytest.raises(dragoman.ConfigError, match="texts: is one text"):
+            list(translator.stream("Hello"))
+    with pytest.raises(dragoman.ConfigError, match="is closed"):
+        translator.translate(["a"])
+
+
+def test_an_error_of_several_ranks_has_the_class_of_one(tiny: dragoman.Recipe) -> None:
+    with pytest.raises(dragoman.TrainingError):
+        dragoman.train(
+            dragoman.load_recipe("tiny.toml", ["schedule.peak_learning_rate=1e9"]), ranks=2
+        )

@@ -1,0 +1,54 @@
+"""What a caller gave, compared with what a function takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Annotated, ParamSpec, TypeAlias, TypeVar
+
+from pydantic import ConfigDict, Field, ValidationError, validate_call
+
+from dragoman.base.errors import ConfigError
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """The function, whose arguments are checked by their annotations before it begins.
+
+    Raises ConfigError that names the parameter and what it was given.
+    """
+
+    @wraps(function)
+    def bare(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        return function(*arguments, **named)
+
+    # What is returned may be of a module that is imported late, and is not checked.
+    bare.__annotations__ = {
+        name: kind for name, kind in function.__annotations__.items() if name != "return"
+    }
+    validated = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(bare)
+    name = function.__qualname__.removesuffix(".__init__")
+    parameters = list(signature(function).parameters)
+
+    @wraps(function)
+    def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        try:
+            return validated(*arguments, **named)
+        except ValidationError as error:
+            if error.title not in (function.__name__, function.__qualname__):
+                raise  # of something that the function itself has read
+            first = error.errors()[0]
+            place = first["loc"][0]
+            if isinstance(place, int):
+                place = parameters[place] if place < len(parameters) else "arguments"
+            raise ConfigError(
+                f"{first['input']!r:.60} cannot be used: {first['msg'].lower()}",
+                place=place,
+                remedy=f"see help(dragoman.{name})",
+            ) from error
+
+    return call
