@@ -89,7 +89,7 @@ def test_workers_that_are_still_starting_say_nothing_on_ctrl_c(tmp_path: Path) -
     (tmp_path / "work.py").write_text(
         "import multiprocessing, os, pathlib, sys, time\n"
         "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
-        "if multiprocessing.parent_process(): time.sleep(1)\n"
+        "if multiprocessing.current_process().name != 'MainProcess': time.sleep(1)\n"
         "def make():\n"
         "    return str\n"
     )
