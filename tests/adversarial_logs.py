@@ -34,7 +34,7 @@ SHAPES = (
     *("frequencies", "words", "low"),
 )
 LAST_BUCKET = 0.91
-"""Of the gradients of the demo's model."""
+"""Bytes of the gradients of the demo's model."""
 PHASES = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 
 

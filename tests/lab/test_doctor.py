@@ -89,7 +89,7 @@ def test_a_host_that_sends_slowly_is_named_with_the_direction(
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_an_sshd_that_allows_one_session_a_connection_is_enough(make_lab: OpenLab) -> None:
-    """What cannot share the connection logs in anew."""
+    """A command that cannot share the connection logs in anew."""
     desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))
     for host in desk.lab.hosts:
         host.restart_sshd("MaxSessions 1")

@@ -1,4 +1,4 @@
-"""What a caller gave, compared with what a function takes."""
+"""Arguments are checked before a function begins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     def bare(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
         return function(*arguments, **named)
 
-    # What is returned may be of a module that is imported late, and is not checked.
+    # The type of the result may be in a module that is imported late.
     bare.__annotations__ = {
         name: kind for name, kind in function.__annotations__.items() if name != "return"
     }

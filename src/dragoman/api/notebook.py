@@ -1,4 +1,4 @@
-"""What a notebook shows while something is under way."""
+"""Progress of a training inside a notebook."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NotebookProgress(EventListener):
 
 
 def as_html(body: Group) -> str:
-    """What a terminal would show, as HTML; texts are escaped."""
+    """The text of a terminal as HTML; its characters are escaped."""
     console: Console = Terminal(
         record=True, file=io.StringIO(), width=_WIDTH, highlight=False, markup=False
     )

@@ -1,4 +1,4 @@
-"""What a run will take, and what it did."""
+"""The plan of a run, its report and its events."""
 
 from __future__ import annotations
 

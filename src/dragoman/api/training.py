@@ -52,7 +52,7 @@ def prepare(
     origin: str | Path | None = None,
     progress: bool = False,
 ) -> Path:
-    """Text files -> token shards; returns their directory. What is there already is kept.
+    """Text files -> token shards; returns their directory. Finished parts are kept.
 
     directory: of the shards; None: `prepared/NAME-DIGEST`.
     workers: processes; None: all cores.

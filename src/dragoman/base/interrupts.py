@@ -1,4 +1,4 @@
-"""Ctrl-C: a process ends with exit code 130 and no traceback, whatever it is doing.
+"""Ctrl-C and SIGTERM: a process ends with exit code 130 and no traceback, or as its work asks.
 
 Nothing heavy is imported here: this is what a command does first of all.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
-from typing import Final
+import threading
+from abc import ABC, abstractmethod
+from types import FrameType, TracebackType
+from typing import Final, Self
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
@@ -42,6 +44,32 @@ def interrupts_raise() -> None:
 def was_interrupted() -> bool:
     """Whether Ctrl-C has come since `interrupts_raise`."""
     return _interrupted
+
+
+class StopHandler(ABC):
+    """Inside the block `receive` is called for SIGTERM and SIGINT.
+
+    In a thread nothing changes: Python gives signals to the main one.
+    """
+
+    def __enter__(self) -> Self:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
+        self.before = {number: signal.signal(number, self.receive) for number in numbers}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    @abstractmethod
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle one signal."""
 
 
 def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:

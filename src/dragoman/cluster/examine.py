@@ -122,7 +122,7 @@ def marked(directory: Path) -> Iterator[str]:
 def ask(
     team: Team, hosts: Hosts, *, run: str = "", mark: str = "", measure: bool = False
 ) -> list[HostFacts]:
-    """What each host of a team says of itself, and how far its clock is ahead of what most say.
+    """Facts of each host of a team, and how far its clock is ahead of most others.
 
     hosts: all with which they will train. run: the run whose files are compared, "" where there is
     none yet. mark: as in `compare_files`. measure: its steps, too.

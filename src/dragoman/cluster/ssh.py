@@ -64,14 +64,14 @@ _starting: Final = threading.Lock()
 _logins: Final[dict[str, list[str]]] = {}
 """Whom ssh logged in to, by the socket of the connection."""
 _answered: Final[set[tuple[str, ...]]] = set()
-"""The hosts that have run something for this process, as ssh is told of them."""
+"""The hosts that have run something for this process, by the name that ssh gets."""
 NO_LOGIN: Final = 255
 _REFUSED: Final = (
     "Permission denied",
     "Host key verification failed",
     "REMOTE HOST IDENTIFICATION",
 )
-"""What ssh says if a host answers and the login fails."""
+"""Words of ssh when a host answers and refuses the login."""
 _NO_PROGRAM: Final = 127
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(?!dragoman)([^']+)'")
 _OPTIONS: Final = {
@@ -305,7 +305,7 @@ class _Output(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """What has come, as much as the buffer holds; nothing at the end."""
+        """Bytes that have come, at most as many as the buffer holds; none at the end."""
         self._patience.wait_for(self._pipe, select.POLLIN)
         num_bytes = os.readv(self._pipe.fileno(), [buffer])
         self._patience.passed(num_bytes)

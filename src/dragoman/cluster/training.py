@@ -42,7 +42,6 @@ from dragoman.cluster.watch import (
     Record,
     StopRequests,
     Watch,
-    stop_requests,
 )
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.launch import InterruptedRunError
@@ -99,7 +98,7 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     Raises NotFitError, BrokenOffError if it breaks off again and again without a checkpoint in
     between, InterruptedRunError if the user stopped it, and what the workers raise.
     """
-    with stop_requests() as requests:
+    with StopRequests() as requests:
         if not (run.path / HOSTS_FILE).exists():
             record_hosts(run.path, run.hosts)  # `resume` goes there once they are put right
         code = _examined(run, tell=tell)

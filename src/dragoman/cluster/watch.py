@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Final
 
 from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import disk_errors_named, open_to_append, write_whole
+from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
 from dragoman.cluster.team import DONE, GONE, Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError
@@ -32,7 +32,6 @@ _SAVE_S: Final = 60.0
 """How long workers may save and end after they were asked to, before they are killed."""
 _OTHER_FAILURES_S: Final = 5.0
 """How long after one host's failure those of the others are waited for, to name the cause."""
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED: Final = InterruptedRunError.exit_code
 _WEIGHTS: Final = {"own": 0, "hung": 1, "lost": 2, "signal": 3, "other": 4}
 
@@ -182,7 +181,7 @@ class Watch:
             self._kill_at = time.monotonic() + _SAVE_S
 
 
-class StopRequests:
+class StopRequests(StopHandler):
     """The SIGINT and SIGTERM of the user: counted while they are deferred, else an end at once."""
 
     def __init__(self) -> None:
@@ -198,22 +197,10 @@ class StopRequests:
         finally:
             self._deferred = False
 
-    def receive(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of the signals."""
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Count one, or end the work."""
         self.count += 1
         if not self._deferred:
             raise InterruptedRunError(
                 "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
             )
-
-
-@contextmanager
-def stop_requests() -> Iterator[StopRequests]:
-    """Inside the block the user's signals go to what is yielded."""
-    requests = StopRequests()
-    before = {number: signal.signal(number, requests.receive) for number in _STOP_SIGNALS}
-    try:
-        yield requests
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,13 +20,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Final, Self
+from types import FrameType
+from typing import Final
 
 from dragoman.base import units
 from dragoman.base.errors import (
@@ -39,6 +38,7 @@ from dragoman.base.errors import (
     TrainingError,
 )
 from dragoman.base.files import open_to_append, write_whole
+from dragoman.base.interrupts import StopHandler
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.telemetry import host
@@ -51,7 +51,6 @@ NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
 _PR_SET_PDEATHSIG: Final = 1
 _LITTLE_BYTES: Final = 65_536
 """With less room than this, a worker may have failed for want of it."""
-_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SECONDS_TO_SAVE: Final = 60.0
 """How long workers may go on when torchrun itself was killed."""
 _SECONDS_TO_MEET: Final = 300
@@ -258,11 +257,11 @@ def rank_environment(ranks: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // ranks)), **os.environ}
 
 
-class _SignalRelay:
+class _SignalRelay(StopHandler):
     """Inside the block SIGTERM and SIGINT go to the workers as SIGTERM, the second as SIGKILL.
 
     They go to each worker and not to torchrun, which would kill after 30 seconds; to torchrun only
-    while there is no worker yet. In a thread nothing changes: Python gives signals to the main one.
+    while there is no worker yet.
     """
 
     def __init__(self, torchrun: subprocess.Popen[bytes], meeting: Path) -> None:
@@ -270,21 +269,8 @@ class _SignalRelay:
         self._torchrun = torchrun
         self._meeting = meeting
 
-    def __enter__(self) -> Self:
-        numbers = _STOP_SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        self._before = {number: signal.signal(number, self._pass_on) for number in numbers}
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Pass one on."""
         self.received += 1
         number = signal.SIGTERM if self.received == 1 else signal.SIGKILL
         for pid in _worker_pids(self._meeting) or [self._torchrun.pid]:

@@ -1,4 +1,4 @@
-"""What collectives get out of the network, a rank a host; `dragoman.training.measuring` runs it.
+"""The rate that collectives reach on the network; `dragoman.training.measuring` runs it.
 
 Every rank prints {} once it has joined, and rank 0 the result as a line of JSON. Disjoint pairs are
 measured at the same time, so that N hosts take N - 1 rounds of a few seconds.

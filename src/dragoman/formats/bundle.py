@@ -96,7 +96,7 @@ class BundleInfo(Section):
     quantization: Quantization
     vocabularies: dict[str, str]
     imported: str = Field(default="", max_length=1000)
-    """Of a model that others made: the name of its folder. It was not trained here."""
+    """The name of the folder that an imported model came from; "" if it was trained here."""
     scores: tuple[BundleScore, ...]
     verified: Verified
 

@@ -141,7 +141,7 @@ class CTranslate2Engine:
         source, target = subwords
         self._source_pieces = source.all_pieces()
         self._target_pieces = target.all_pieces()
-        # What a translation begins with: a token for its language in some imported models.
+        # Translations of some imported models begin with a token for their language.
         self._prefix = target.pieces(target.prefix("")[0])
         self._target_ids = {piece: number for number, piece in enumerate(self._target_pieces)}
 

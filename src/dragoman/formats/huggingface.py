@@ -18,7 +18,7 @@ from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import UNICODE_SPACES
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
-from dragoman.formats.marian import check_is_marian
+from dragoman.formats.marian import check_is_marian, shape_keys
 from dragoman.importing.weights import layer_weights
 from dragoman.inference.translation import new_model
 from dragoman.model.config import SearchConfig, length_limit
@@ -95,17 +95,7 @@ def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
     transformers = _transformers()
     config, vocab_size = model.config, model.embeddings.target_matrix.shape[0]
     common: dict[str, Any] = {
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.num_heads,
-        "decoder_attention_heads": config.num_heads,
-        "encoder_ffn_dim": config.d_ffn,
-        "decoder_ffn_dim": config.d_ffn,
-        "activation_function": config.activation,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
+        **shape_keys(config),
         "max_position_embeddings": max(1024, longest),
         "scale_embedding": True,
         "tie_word_embeddings": config.tied_embeddings == "all",

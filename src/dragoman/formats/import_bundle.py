@@ -28,7 +28,7 @@ from dragoman.training.durable import publish
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Where the bundle lies, and what it holds."""
+    """The bundle of an imported model."""
 
     path: Path
     size_bytes: int

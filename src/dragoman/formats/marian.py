@@ -19,7 +19,7 @@ from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.shards import EOS, PAD, UNK
 from dragoman.importing.tokenizer import NOT_LISTED
 from dragoman.importing.weights import layer_weights
-from dragoman.model.config import SearchConfig, length_limit
+from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
 
@@ -114,6 +114,23 @@ def write_marian(
     save_file(_weights(model, orders), directory / "model.safetensors", metadata={"format": "pt"})
 
 
+def shape_keys(config: ModelConfig) -> dict[str, Any]:
+    """The keys of config.json that every architecture here has, and calls by these names."""
+    return {
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ffn,
+        "decoder_ffn_dim": config.d_ffn,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+    }
+
+
 def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[str, Any]:
     config = model.config
     longest = recipe.corpus.max_pieces + 1
@@ -123,20 +140,10 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
         "is_encoder_decoder": True,
         "vocab_size": len(model.embeddings.source_matrix),
         "decoder_vocab_size": len(model.embeddings.target_matrix),
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.num_heads,
-        "decoder_attention_heads": config.num_heads,
-        "encoder_ffn_dim": config.d_ffn,
-        "decoder_ffn_dim": config.d_ffn,
-        "activation_function": config.activation,
+        **shape_keys(config),
         "scale_embedding": config.scaled_embeddings,
         "share_encoder_decoder_embeddings": config.tied_embeddings == "all",
         "tie_word_embeddings": config.tied_embeddings != "none",
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
         "max_position_embeddings": max(
             _LEAST_POSITIONS, longest, length_limit(longest, search) + 1
         ),

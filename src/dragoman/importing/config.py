@@ -122,7 +122,7 @@ def read_json(path: Path, *, limit: int = _LONGEST_BYTES) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> ImportedConfig:
-    """What a folder's configuration describes.
+    """The model that a folder's configuration describes.
 
     Raises ConfigError that names the key and its value if our model has no counterpart of it,
     CheckpointError if a file is missing or no JSON.

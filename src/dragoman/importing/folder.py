@@ -22,7 +22,7 @@ _UNKNOWN_LANGUAGE: Final = "und"
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """What a folder holds, in our terms.
+    """The model of a folder as one of ours.
 
     recipe: without text; others trained the model.
     """

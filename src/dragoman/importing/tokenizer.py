@@ -45,7 +45,7 @@ _COPY: Final = "copy all files of the model into this folder"
 
 @dataclass(frozen=True, slots=True)
 class Languages:
-    """Of a model that was asked for; "" if nobody said it."""
+    """Languages that a caller named, in the model's own spelling; "" if left out."""
 
     source: str = ""
     target: str = ""

@@ -39,8 +39,8 @@ class ModelConfig(Section):
     start_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(2,), min_length=1, max_length=8
     )
-    """What the decoder is given before the first piece; of models that were imported, their start
-    token and a token for the target language."""
+    """Tokens that the decoder gets before the first piece: in imported models a start token, and
+    in some a token for the target language."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """On embeddings and on what each sub-layer adds to the residual."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)

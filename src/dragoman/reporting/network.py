@@ -133,7 +133,7 @@ def network_share(facts: Facts) -> float:
 
 
 def _surely_explained(facts: Facts, waited: float) -> float:
-    """What bytes over the measured capacity explain, if late ranks caused as much as they can.
+    """The wait that bytes over the measured capacity explain if late ranks caused all they can.
 
     A rank that is late computes for longer, and transfers hide behind its longer compute. So late
     ranks explain more than the rest of the wait: if they hide a part h of their lateness L,

@@ -10,7 +10,7 @@ from dragoman.base import units
 from dragoman.reporting.facts import Interval, Spell
 
 _OF_RUN = 4
-"""What lasts for a quarter of the time of the run is no accident of a few steps."""
+"""A spell that lasts for a quarter of the run's time is no accident of a few steps."""
 FEWEST = 3
 """Intervals; in fewer nothing lasts."""
 _LATEST = 1e11

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from types import FrameType, TracebackType
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from dragoman.base.interrupts import StopHandler
 from dragoman.distributed.world import World
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _listening: list[StopSignals] = []
 """Those whose blocks this process is in; the signals of a process are one thing, too."""
 
@@ -27,12 +26,11 @@ def is_asked_to_stop() -> bool:
     return any(signals.received for signals in _listening)
 
 
-class StopSignals:
+class StopSignals(StopHandler):
     """Inside the block SIGTERM and SIGINT only set `received`; the loop looks at it when it can.
 
     alone: whether a second signal does what it would have done outside the block, for somebody who
         will not wait for a long validation. If there are other ranks, their launcher sees to it.
-    In a thread nothing changes: Python gives signals to the main one.
     """
 
     def __init__(self, *, alone: bool) -> None:
@@ -41,9 +39,7 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         _listening.append(self)
-        numbers = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        self._before = {number: signal.signal(number, self._receive) for number in numbers}
-        return self
+        return super().__enter__()
 
     def __exit__(
         self,
@@ -51,13 +47,13 @@ class StopSignals:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        super().__exit__(kind, error, traceback)
         _listening.remove(self)
 
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Note the first; the second ends a process that is alone."""
         if self.received and self._alone:
-            signal.signal(number, self._before[signal.Signals(number)])
+            signal.signal(number, self.before[signal.Signals(number)])
             os.kill(os.getpid(), number)
         self.received = True
 

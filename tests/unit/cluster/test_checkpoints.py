@@ -30,7 +30,7 @@ from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.training import bring_back
-from dragoman.cluster.watch import Record, stop_requests
+from dragoman.cluster.watch import Record, StopRequests
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.telemetry.events import Alert, CheckpointWritten, Event, EventListener, EventWriter
 from dragoman.training.durable import publish, step_directories, step_name, verify
@@ -93,7 +93,7 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
     publish(
         saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
     )
-    with stop_requests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
         transfer.want(NAME)
         bring_back(transfer, requests, tell=lambda text: None)
     for name in (NAME, f"rank-0000/{NAME}"):
@@ -105,7 +105,7 @@ def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHost
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     told: list[str] = []
     try:
-        with stop_requests() as requests, CheckpointTransfer(remote) as transfer:
+        with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
             transfer.want(NAME)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
             bring_back(transfer, requests, tell=told.append)
@@ -145,7 +145,7 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         finally:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with stop_requests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
         if told:
             transfer.want(NAME)
         user = threading.Thread(target=press)

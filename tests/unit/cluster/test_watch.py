@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from dragoman.cluster.watch import stop_requests
+from dragoman.cluster.watch import StopRequests
 from dragoman.distributed.launch import InterruptedRunError
 
 
 def test_a_signal_ends_what_is_prepared_and_is_counted_while_hosts_train() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with stop_requests() as requests:
+    with StopRequests() as requests:
         with requests.deferred():
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)

@@ -369,7 +369,7 @@ def test_a_body_of_the_limit_is_taken_and_a_longer_one_refused() -> None:
             assert client.answered_headers[b"connection"] == b"close"
             assert client.received == len(parts)  # its sender sees the answer
     assert len(behind.bodies) == 1
-    # What nobody would wait for is not read at all.
+    # A body that is refused is not read to its end.
     endless = asked(Client(parts=[b"x" * 100] * 50), limits)
     assert (endless.status, endless.received) == (413, 1)
     chunked = asked(

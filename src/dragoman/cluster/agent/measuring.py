@@ -30,7 +30,7 @@ class Measuring:
         )
 
     def steps(self, *, timeout_s: float) -> dict[str, float]:
-        """What `step_rate` finds; empty if that fails or takes too long."""
+        """The findings of `step_rate`; empty if that fails or takes too long."""
         try:
             found: dict[str, float] = json.loads(self._answer("steps", timeout_s=timeout_s))
         except ValueError:
