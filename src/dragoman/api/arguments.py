@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
+from operator import index
 from typing import Annotated, ParamSpec, TypeAlias, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError, validate_call
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
 
 from dragoman.base.errors import ConfigError
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
-Count: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+def _whole(value: object) -> int:
+    """An integer of any kind, numpy's too, but no truth value; raises ValueError."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError("it is no whole number")
+    return index(value)
+
+
+Count: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Flag: TypeAlias = Annotated[bool, Field(strict=True)]
 
 
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -45,8 +56,11 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             place = first["loc"][0]
             if isinstance(place, int):
                 place = parameters[place] if place < len(parameters) else "arguments"
+            missing = first["type"].startswith("missing")
             raise ConfigError(
-                f"{first['input']!r:.60} cannot be used: {first['msg'].lower()}",
+                "is missing"
+                if missing
+                else f"{first['input']!r:.60} cannot be used: {first['msg'].lower()}",
                 place=place,
                 remedy=f"see help(dragoman.{name})",
             ) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from dragoman.api.arguments import Count, checked
+from dragoman.api.arguments import Count, Flag, checked
 from dragoman.api.notebook import NotebookProgress, in_notebook
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
@@ -50,7 +50,7 @@ def prepare(
     directory: str | Path | None = None,
     workers: Count | None = None,
     origin: str | Path | None = None,
-    progress: bool = False,
+    progress: Flag = False,
 ) -> Path:
     """Text files -> token shards; returns their directory. Finished parts are kept.
 
@@ -81,9 +81,9 @@ def train(
     workers: Count | None = None,
     ranks: Count | None = None,
     hosts: str | Path | Hosts | None = None,
-    fresh: bool = False,
+    fresh: Flag = False,
     on_event: OnEvent | None = None,
-    progress: bool = False,
+    progress: Flag = False,
 ) -> RunDirectory:
     """Train a recipe, or go on with its unfinished run; returns the run's directory.
 
@@ -163,7 +163,7 @@ def evaluate(
     ranks: Count | None = None,
     overrides: Sequence[str] = (),
     on_event: OnEvent | None = None,
-    progress: bool = False,
+    progress: Flag = False,
 ) -> Evaluation:
     """Translate a test set by real search and score it with sacreBLEU's metrics.
 

@@ -72,6 +72,23 @@ _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "renormalize_logits": (False,), "guidance_scale": (1.0,),
 }  # fmt: skip
 """Keys of generation that our search has not, with the values that mean nothing; so does None."""
+_READ_SEARCH: Final = frozenset({
+    "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens",
+    "num_beams", "pad_token_id",
+})  # fmt: skip
+"""Keys of generation that are read, or that docs/how-to/import.md names."""
+_HARMLESS_SEARCH: Final = frozenset({
+    "_from_model_config", "_commit_hash", "_name_or_path", "transformers_version",
+    "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "use_cache", "cache_implementation", "cache_config", "return_legacy_cache",
+    "return_dict_in_generate", "output_attentions", "output_hidden_states", "output_scores",
+    "output_logits", "num_return_sequences", "low_memory", "is_assistant",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
+    "assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "disable_compile",
+    "compile_config", "trust_remote_code",
+})  # fmt: skip
+"""Keys of generation that change no translation of a beam search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +167,9 @@ def read_config(folder: Path) -> ImportedConfig:
         end=keys.number("eos_token_id"),
         start=keys.number("decoder_start_token_id"),
     )
-    generation = _generation(folder, values)
+    generation = _generation(folder, keys.values)
     model = _model(family, keys, special)
+    _check_ids(generation, special)
     shared = family == "m2m_100" or keys.flag("share_encoder_decoder_embeddings")
     vocab_size = keys.number("vocab_size", least=EOS + 1, most=10_000_000)
     target_vocab_size = vocab_size
@@ -163,12 +181,12 @@ def read_config(folder: Path) -> ImportedConfig:
     return ImportedConfig(
         family=family,
         model=model,
-        search=_search(generation, keys, special, max_positions),
+        search=_search(generation, special, max_positions),
         special=special,
         source_vocab_size=vocab_size,
         target_vocab_size=target_vocab_size,
         max_positions=max_positions,
-        forced_begin=_forced_begin(family, generation, keys),
+        forced_begin=_forced_begin(family, generation),
     )
 
 
@@ -256,15 +274,37 @@ def _model(family: str, keys: _Keys, special: SpecialIds) -> ModelConfig:
 
 
 def _generation(folder: Path, config: Mapping[str, Any]) -> _Keys:
-    """generation_config.json; older folders have its keys in config.json."""
+    """generation_config.json, which counts alone; older folders have its keys in config.json.
+
+    Raises ConfigError if it has a key that nobody here knows: it may change translations.
+    """
     path = folder / GENERATION_FILE
     if path.exists():
-        return _Keys(path, read_json(path))
+        found = _Keys(path, read_json(path))
+        known = _READ_SEARCH | _HARMLESS_SEARCH | _UNCHANGED_SEARCH.keys()
+        for name, value in found.values.items():
+            if name not in known and value is not None:
+                raise found.refused(
+                    name, why="which is not known here", remedy="take the key out of the file"
+                )
+        return found
     return _Keys(folder / CONFIG_FILE, config)
 
 
-def _forced_begin(family: str, generation: _Keys, config: _Keys) -> int | None:
-    found = generation if "forced_bos_token_id" in generation.values else config
+def _check_ids(generation: _Keys, special: SpecialIds) -> None:
+    """Raises ConfigError if a search would begin or end with other ids than the model has."""
+    for name, number in (
+        ("decoder_start_token_id", special.start),
+        ("eos_token_id", special.end),
+        ("pad_token_id", special.padding),
+    ):
+        if generation.values.get(name) not in (None, number, [number]):
+            raise generation.refused(
+                name, why=f"and config.json has {number}", remedy="write the same into both files"
+            )
+
+
+def _forced_begin(family: str, found: _Keys) -> int | None:
     if found.values.get("forced_bos_token_id") is None:
         return None
     if family == "marian":
@@ -272,9 +312,7 @@ def _forced_begin(family: str, generation: _Keys, config: _Keys) -> int | None:
     return found.number("forced_bos_token_id")
 
 
-def _search(
-    generation: _Keys, config: _Keys, special: SpecialIds, max_positions: int
-) -> SearchConfig:
+def _search(generation: _Keys, special: SpecialIds, max_positions: int) -> SearchConfig:
     """Our search with the same results; beam size 4 if the folder names none."""
     values = generation.values
     for name, harmless in _UNCHANGED_SEARCH.items():
@@ -288,17 +326,19 @@ def _search(
         raise generation.refused(
             "bad_words_ids", why="not padding alone", remedy="take the key out of the file"
         )
-    forced = values.get("forced_eos_token_id", config.values.get("forced_eos_token_id"))
+    forced = values.get("forced_eos_token_id")
     if forced not in (None, special.end):
         raise generation.refused("forced_eos_token_id", why="not the end of sentence")
     penalty = values.get("length_penalty")
     penalty = 1.0 if penalty is None else penalty
     if not isinstance(penalty, int | float) or not 0 <= penalty <= 5:
         raise generation.refused("length_penalty", why="not a number from 0 to 5")
+    longest = max_positions
+    if values.get("max_new_tokens") is not None:  # it counts before max_length, and without start
+        longest = generation.number("max_new_tokens", least=1, most=1_000_000) + 1
     # 20 is what transformers writes if nobody has set it: no model was made for so few.
-    longest = values.get("max_length")
-    if type(longest) is not int or longest in (20, 0) or not 1 < longest <= 1_000_000:
-        longest = max_positions
+    elif values.get("max_length") not in (None, 20):
+        longest = generation.number("max_length", least=2, most=1_000_000)
     beam_size = values.get("num_beams")
     if beam_size is None:
         beam_size = 4

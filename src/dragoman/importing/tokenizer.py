@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -148,6 +148,7 @@ def _read_m2m100(
             remedy="name that language with --target-language, or take the key out of the file",
         )
     names = _special_names(settings)
+    _check_added(folder, settings, {*names.values(), *codes.values(), "<s>", "<mask>"})
     order, pieces = _order(known, config.source_vocab_size, config, names, place=folder)
     ids = {piece: one for one, piece in enumerate(pieces)}
     begin = _content(settings.get("bos_token")) or "<s>"
@@ -222,6 +223,19 @@ def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[
     return {_content(one): int(number) for number, one in told if str(number).isdecimal()}
 
 
+def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises ConfigError if pieces were added that SentencePiece alone would never give."""
+    added = _added_tokens(settings, _read_if_there(folder / "tokenizer.json"))
+    added |= _read_if_there(folder / "added_tokens.json")
+    for name in added:
+        if name not in known and not _is_code(name):
+            raise ConfigError(
+                f"has the added token {name!r}, which SentencePiece would cut into pieces",
+                place=folder,
+                remedy="such a tokenizer cannot be imported",
+            )
+
+
 def _read_if_there(path: Path) -> dict[str, Any]:
     return read_json(path, limit=_LONGEST_LIST) if path.exists() else {}
 
@@ -257,6 +271,7 @@ def _read_marian(
     if codes and languages.target:
         prefix = [_target_code(lists[0], languages.target, place=folder / "vocab.json")]
     names = _special_names(settings)
+    _check_added(folder, settings, {*names.values(), "<s>", "<mask>"})
     sides = []
     for number, side in enumerate(("source", "target")):
         listed = lists[min(number, len(lists) - 1)]

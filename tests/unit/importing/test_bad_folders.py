@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dragoman.cli import main
+from dragoman.importing.config import read_config
 from foreign_models import marian_folder
 
 pytest.importorskip("transformers")
@@ -180,6 +181,33 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "banned words": (
         settings("generation_config.json", bad_words_ids=[[5, 6]]), '"bad_words_ids" is [[5, 6]]'
     ),
+    "another start of the search": (
+        settings("generation_config.json", decoder_start_token_id=0),
+        '"decoder_start_token_id" is 0, and config.json has',
+    ),
+    "another end of the search": (
+        settings("generation_config.json", eos_token_id=7), '"eos_token_id" is 7, and config.json'
+    ),
+    "several ends": (
+        settings("generation_config.json", eos_token_id=[0, 7]), '"eos_token_id" is [0, 7]'
+    ),
+    "a longest translation in words": (
+        settings("generation_config.json", max_length=99.5), '"max_length" is 99.5'
+    ),
+    "no new tokens": (
+        settings("generation_config.json", max_new_tokens=0), '"max_new_tokens" is 0'
+    ),
+    "a key that nobody knows": (
+        settings("generation_config.json", watermarking_config={"bias": 2.0}),
+        '"watermarking_config" is {"bias": 2.0}, which is not known',
+    ),
+    "an added token": (
+        settings("tokenizer_config.json", added_tokens_decoder={"900": {"content": "<ent>"}}),
+        "has the added token '<ent>'",
+    ),
+    "an added token of old": (
+        written("added_tokens.json", '{"<ent>": 900}'), "has the added token '<ent>'"
+    ),
 }  # fmt: skip
 
 
@@ -204,6 +232,16 @@ def test_a_bad_folder_is_refused_in_one_line(
     assert expected in said.err
     assert "; " in said.err  # a remedy
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_generation_file_counts_alone(tmp_path: Path) -> None:
+    folder = shutil.copytree(good(), tmp_path / "model")
+    assert read_config(folder).search.end_at_limit
+    settings("generation_config.json", forced_eos_token_id=None, max_new_tokens=9)(folder)
+    settings(forced_eos_token_id=0)(folder)
+    search = read_config(folder).search
+    assert not search.end_at_limit
+    assert (search.max_length_ratio, search.max_length_extra) == (0.0, 9)
 
 
 def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
