@@ -36,7 +36,9 @@ from typing import TYPE_CHECKING, Any
 from dragoman.base.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
+    from dragoman.api.comparison import Comparison, compare
     from dragoman.api.records import plan, read_events, report
+    from dragoman.api.synthetic import Scored, Synthesized, score, synthesize
     from dragoman.api.training import Evaluation, evaluate, load_recipe, prepare, train
     from dragoman.api.translation import Translator, export, import_model, translate
     from dragoman.base.errors import (
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         TrainingError,
     )
     from dragoman.distributed.launch import InterruptedRunError
+    from dragoman.formats.ctranslate2_engine import Sampling
     from dragoman.recipe.recipe import Recipe
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.serve.translator import Translation
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointError",
+    "Comparison",
     "ConfigError",
     "CorpusError",
     "DivergenceError",
@@ -66,10 +70,14 @@ __all__ = [
     "MachineError",
     "Recipe",
     "RunDirectory",
+    "Sampling",
+    "Scored",
+    "Synthesized",
     "TrainingError",
     "Translation",
     "Translator",
     "__version__",
+    "compare",
     "evaluate",
     "export",
     "import_model",
@@ -78,18 +86,23 @@ __all__ = [
     "prepare",
     "read_events",
     "report",
+    "score",
+    "synthesize",
     "train",
     "translate",
 ]
 
 _MODULES = {
+    "api.comparison": ("Comparison", "compare"),
     "api.records": ("plan", "read_events", "report"),
+    "api.synthetic": ("Scored", "Synthesized", "score", "synthesize"),
     "api.training": ("Evaluation", "evaluate", "load_recipe", "prepare", "train"),
     "api.translation": ("Translator", "export", "import_model", "translate"),
     "base.errors": tuple(
         name for name in __all__ if name.endswith("Error") and name != "InterruptedRunError"
     ),
     "distributed.launch": ("InterruptedRunError",),
+    "formats.ctranslate2_engine": ("Sampling",),
     "recipe.recipe": ("Recipe",),
     "recipe.run_directory": ("RunDirectory",),
     "serve.translator": ("Translation",),

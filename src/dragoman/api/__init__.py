@@ -1,7 +1,9 @@
 """The functions that scripts and notebooks import from `dragoman`; the commands call them too.
 
 training     prepare, train, evaluate
-translation  Translator, translate, export
+translation  Translator, translate, export, import_model
+comparison   compare
+synthetic    synthesize, score
 records      load_recipe, plan, report, read_events
 notebook     progress and reports inside Jupyter
 

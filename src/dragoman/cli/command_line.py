@@ -15,6 +15,7 @@ from dragoman.base.process import prepare_streams, report
 from dragoman.base.version import VERSION
 from dragoman.cli import (
     average,
+    compare,
     doctor,
     evaluate,
     export,
@@ -26,10 +27,12 @@ from dragoman.cli import (
     prepare,
     recipes,
     resume,
+    score,
     serve,
     setup,
     status,
     stop,
+    synthesize,
     train,
     translate,
     watch,
@@ -40,7 +43,9 @@ from dragoman.cli.options import Parser
 
 _COMMANDS: Final = (
     *(run_command, prepare, train, recipes, plan),
-    *(evaluate, translate, export, import_model, serve, average, report_command, watch, inspect),
+    *(evaluate, compare, translate, export, import_model, serve, average),
+    *(synthesize, score),
+    *(report_command, watch, inspect),
     *(doctor, setup, resume, stop, status),
     *(generate, join),
 )

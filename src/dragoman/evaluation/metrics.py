@@ -58,14 +58,14 @@ def chrf(
     bootstrap_samples: int = 0,
 ) -> Score:
     """chrF2 (Popovic 2015): F-score of character n-grams up to 6; arguments as for `bleu`."""
-    return _score(_Chrf(lowercase=lowercase), hypotheses, references, bootstrap_samples)
+    return _score(Chrf(lowercase=lowercase), hypotheses, references, bootstrap_samples)
 
 
 METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
 """What a validation computes, by name; each is called as `bleu` is."""
 
 
-class _Chrf(CHRF):
+class Chrf(CHRF):
     """sacreBLEU's chrF with every score a Python float.
 
     sacreBLEU 2.6 returns 0.0 for a resample without a match and numpy's float32 for others, and

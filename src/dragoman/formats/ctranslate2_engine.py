@@ -92,6 +92,18 @@ class Alignment:
     weights: list[list[float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Pieces are drawn at random instead of searched for (Edunov et al. 2018).
+
+    top_k: out of so many of the likeliest; 0: out of all.
+    temperature: above 1 flattens the probabilities, below 1 sharpens them.
+    """
+
+    top_k: int = 0
+    temperature: float = 1.0
+
+
 def fitting_cells(model: ModelConfig) -> int:
     """Rows x longest source x beam that one batch of this model should have at most.
 
@@ -111,9 +123,11 @@ class CTranslate2Engine:
         *,
         threads: int | None = None,
         batch_cells: int,
+        sampling: Sampling | None = None,
     ) -> None:
         """threads: cores to use, one batch on each; all of this process where it is None.
         batch_cells: rows x longest source x beam of one batch, at most.
+        sampling: to be used with a beam of 1; None: the likeliest is searched for.
 
         Raises MachineError if CTranslate2 is not installed, CheckpointError if it cannot
         read the model.
@@ -126,6 +140,7 @@ class CTranslate2Engine:
             ) from error
         ctranslate2.set_log_level(logging.ERROR)  # that a CPU widens fp16 is no news
         self.batch_cells = batch_cells
+        self._sampling = sampling
         self.num_workers = threads or len(os.sched_getaffinity(0))
         try:
             self._translator = ctranslate2.Translator(
@@ -270,6 +285,12 @@ class CTranslate2Engine:
     ) -> list[Any]:
         """One batch on one worker; a future of CTranslate2 for each row."""
         num_finished, exponent = _question(search, num_hypotheses)
+        drawn = {}
+        if self._sampling is not None:
+            drawn = {
+                "sampling_topk": self._sampling.top_k,
+                "sampling_temperature": self._sampling.temperature,
+            }
         futures: list[Any] = self._translator.translate_batch(
             [[self._source_pieces[piece] for piece in source] for source in sources],
             target_prefix=[self._prefix] * len(sources) if self._prefix else None,
@@ -282,6 +303,7 @@ class CTranslate2Engine:
             min_decoding_length=0,  # a translation may be empty, as in our search
             max_decoding_length=limit,
             return_scores=scored,
+            **drawn,
         )
         return futures
 

@@ -61,6 +61,25 @@ def smoothed_cross_entropy(
     return LossSum(loss, nll)
 
 
+def token_nll(
+    x_ND: Tensor, weight_VD: Tensor, target_N: Tensor, *, bias_V: Tensor | None = None
+) -> Tensor:
+    """Negative log-likelihood of each target in nats, (N,) in fp32, without gradients."""
+    dtype = _matmul_dtype(x_ND)
+    x_ND, weight_VD = x_ND.detach().to(dtype), weight_VD.detach().to(dtype)
+    cells = CPU_CHUNK_CELLS if x_ND.is_cpu else GPU_CHUNK_CELLS
+    rows = max(1, cells // weight_VD.shape[0])
+    nll_N = torch.empty(len(x_ND), device=x_ND.device)
+    for start in range(0, len(x_ND), rows):
+        logits_CV = project(x_ND[start : start + rows], weight_VD).float()
+        if bias_V is not None:
+            logits_CV.add_(bias_V.detach())
+        target_C1 = target_N[start : start + rows, None]
+        picked_C = logits_CV.gather(1, target_C1).squeeze(1)
+        nll_N[start : start + rows] = logits_CV.logsumexp(1) - picked_C
+    return nll_N
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """The forward pass makes the gradients as well, while a chunk's probabilities are at hand.
 

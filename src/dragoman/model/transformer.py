@@ -23,7 +23,7 @@ from dragoman.model.attention import CrossAttention, SelfAttention, projection
 from dragoman.model.config import ModelConfig
 from dragoman.model.dropout import add_dropped, dropout
 from dragoman.model.layout import Layout, make_layout
-from dragoman.model.loss import LossSum, smoothed_cross_entropy
+from dragoman.model.loss import LossSum, smoothed_cross_entropy, token_nll
 from dragoman.model.products import project
 from dragoman.model.varlen_attention import are_short, has_varlen_attention
 
@@ -314,6 +314,16 @@ class Transformer(nn.Module):
             bias_V=self.embeddings.output_bias,
             smoothing=self.config.label_smoothing,
             compiled=self.compiled,
+        )
+
+    def token_nll(self, batch: Batch) -> Tensor:
+        """Negative log-likelihood of each target token in nats, row after row; no gradients."""
+        output_ND, layout = self._run(batch)
+        return token_nll(
+            layout.tokens(output_ND),
+            self.embeddings.output_matrix,
+            layout.tokens(layout.flatten(batch.target_BT)),
+            bias_V=self.embeddings.output_bias,
         )
 
     def logits(self, batch: Batch) -> Tensor:

@@ -21,7 +21,13 @@ from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
-from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine, Results, fitting_cells
+from dragoman.formats.ctranslate2_engine import (
+    Candidate,
+    CTranslate2Engine,
+    Results,
+    Sampling,
+    fitting_cells,
+)
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -246,12 +252,14 @@ def open_translator(
     threads: int | None,
     batch_cells: int | None = None,
     quantization: Quantization | None = None,
+    sampling: Sampling | None = None,
 ) -> Iterator[Opened]:
     """The translator of a run or a bundle.
 
     batch_cells: rows x longest source x beam that CTranslate2 searches together; None: as many as
     suit the model.
     quantization: of the weights, for CTranslate2; None: as they are.
+    sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
     Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it or a bundle is
     asked for one of its run's checkpoints.
     """
@@ -275,7 +283,7 @@ def open_translator(
                 remedy="leave it out, or name the run",
             )
         yield Opened(
-            translator_of(bundle, threads=threads, batch_cells=batch_cells),
+            translator_of(bundle, threads=threads, batch_cells=batch_cells, sampling=sampling),
             load_recipe(path / "recipe.toml", overrides),
             _identity(path, [path], overrides, bundle.info.quantization),
         )
@@ -287,6 +295,12 @@ def open_translator(
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)
         arithmetic = _arithmetic(model, engine, quantization)
+        if sampling is not None and arithmetic == "torch":
+            raise ConfigError(
+                "only CTranslate2 samples: one model, on a CPU",
+                place="--sample",
+                remedy="leave it out, or name one checkpoint",
+            )
         searching: Engine = TorchEngine(model.models)
         if arithmetic != "torch":
             cells = batch_cells or fitting_cells(model.models[0].config)
@@ -296,7 +310,11 @@ def open_translator(
                     model.models[0], model.subwords, directory, quantization=arithmetic
                 )
                 searching = CTranslate2Engine(
-                    directory, model.subwords, threads=threads, batch_cells=cells
+                    directory,
+                    model.subwords,
+                    threads=threads,
+                    batch_cells=cells,
+                    sampling=sampling,
                 )
         weights = [path]
         if not is_bundle(path):  # which checkpoint is the best changes while a run trains
@@ -338,13 +356,19 @@ def _arithmetic(
 
 
 def translator_of(
-    bundle: Bundle, *, threads: int | None, batch_cells: int | None = None
+    bundle: Bundle,
+    *,
+    threads: int | None,
+    batch_cells: int | None = None,
+    sampling: Sampling | None = None,
 ) -> TextTranslator:
     """The translator of a CTranslate2 bundle; PyTorch is not imported."""
     subwords = bundle.subwords()
     cells = batch_cells or fitting_cells(bundle.recipe.model)
     return TextTranslator(
-        CTranslate2Engine(bundle.path, subwords, threads=threads, batch_cells=cells),
+        CTranslate2Engine(
+            bundle.path, subwords, threads=threads, batch_cells=cells, sampling=sampling
+        ),
         subwords,
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,

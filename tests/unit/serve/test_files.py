@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.serve.translate import translate_file
+from dragoman.base.line_files import transform_file
 
 
 def shouted(lines: Iterable[str], _first: int) -> Iterator[list[str]]:
@@ -27,14 +27,14 @@ def test_a_second_translation_into_a_file_is_refused_and_the_first_is_whole(tmp_
         nonlocal refused
         for group in shouted(lines, first):
             yield group
-            with pytest.raises(MachineError, match="out: another process translates into it"):
-                translate_file(source, output, shouted, identity={})
+            with pytest.raises(MachineError, match="out: another process writes it"):
+                transform_file(source, output, shouted, identity={})
             refused += 1
 
-    assert translate_file(source, output, with_another, identity={}) == 0
+    assert transform_file(source, output, with_another, identity={}) == 0
     assert refused == 3
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
-    assert translate_file(source, output, shouted, identity={}) == 0
+    assert transform_file(source, output, shouted, identity={}) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
 
 
@@ -61,11 +61,11 @@ def test_a_damaged_record_starts_anew(tmp_path: Path, damage: dict[str, Any] | N
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        translate_file(source, output, broken_off, identity={})
+        transform_file(source, output, broken_off, identity={})
     known = json.loads(record.read_text())
     assert known["lines"] == 1
     record.write_text("[" * 100_000 if damage is None else json.dumps(known | damage))
-    assert translate_file(source, output, shouted, identity={}) == 0
+    assert transform_file(source, output, shouted, identity={}) == 0
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
 
@@ -84,8 +84,8 @@ def test_a_draft_of_other_options_is_not_gone_on_with(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        translate_file(source, output, broken_off, identity={"n_best": 1})
+        transform_file(source, output, broken_off, identity={"n_best": 1})
     with pytest.raises(KeyboardInterrupt):
-        translate_file(source, output, on_a_full_disk, identity={"n_best": 2})
-    assert translate_file(source, output, shouted, identity={"n_best": 1}) == 0
+        transform_file(source, output, on_a_full_disk, identity={"n_best": 2})
+    assert transform_file(source, output, shouted, identity={"n_best": 1}) == 0
     assert output.read_text() == "ONE\nTWO\nTHREE\n"

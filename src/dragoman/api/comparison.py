@@ -1,0 +1,189 @@
+"""Two models translate the same test sets; is one better?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from dragoman.api.arguments import Count, checked
+from dragoman.api.training import RunLike
+from dragoman.base.errors import ConfigError, CorpusError, DragomanError
+from dragoman.corpus.shards import TokenShards
+from dragoman.corpus.vocabulary import load_vocabulary
+from dragoman.evaluation.paired import PairedComparison, compare_translations, word_counts
+from dragoman.evaluation.validate import read_lines
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.serve.translator import open_translator
+
+_COUNTED_PAIRS: Final = 100_000
+"""Training pairs whose words are counted at most; they are drawn over the whole text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two systems on one test set. test: its name. first, second: what was named.
+
+    result: scores, p-values, groups and sentences.
+    """
+
+    test: str
+    first: str
+    second: str
+    result: PairedComparison
+
+    @property
+    def better(self) -> str | None:
+        """The system that is better by every metric and test, None if none is."""
+        winner = self.result.winner
+        return None if winner is None else {"first": self.first, "second": self.second}[winner]
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    name: str
+    sources: list[str]
+    references: list[str]
+
+
+@checked
+def compare(
+    first: RunLike,
+    second: RunLike,
+    *,
+    tests: Sequence[tuple[str | Path, str | Path]] = (),
+    threads: Count | None = None,
+) -> list[Comparison]:
+    """Translate test sets with two models and test whether the difference can be chance.
+
+    first, second: each a run, a checkpoint's directory in a run, an export, or a file of
+        translations that are there already, a line each (then there is one test set).
+    tests: source text and reference of each test set; none: the test set of the runs.
+    threads: cores; None: all.
+    Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
+    cannot be read or has another number of lines, CheckpointError if a model is damaged.
+    """
+    paths = [one.path if isinstance(one, RunDirectory) else Path(one) for one in (first, second)]
+    runs = [_run_of(path) for path in paths]
+    sets = [_read_test(Path(source), Path(reference)) for source, reference in tests]
+    if not sets:
+        sets = [_test_of_runs([run for run in runs if run is not None])]
+    if len(sets) > 1 and any(path.is_file() for path in paths):
+        raise ConfigError(
+            "a file of translations belongs to one test set",
+            place="--test",
+            remedy="name one test set, or models in place of the file",
+        )
+    lowercase = any(run is not None and run.recipe().evaluate.lowercase for run in runs)
+    counts = next(
+        (found for run in runs if run is not None and (found := _training_words(run))), None
+    )
+    one, other = (
+        _translate(path, run, sets, threads) for path, run in zip(paths, runs, strict=True)
+    )
+    return [
+        Comparison(
+            test.name,
+            str(paths[0]),
+            str(paths[1]),
+            compare_translations(
+                one[number],
+                other[number],
+                test.references,
+                sources=test.sources,
+                lowercase=lowercase,
+                training_words=counts,
+            ),
+        )
+        for number, test in enumerate(sets)
+    ]
+
+
+def _run_of(path: Path) -> RunDirectory | None:
+    """The run at a path, or the one that a checkpoint lies in."""
+    for folder in (path, path.absolute().parent.parent):
+        run = RunDirectory(folder)
+        if path.is_dir() and run.recipe_file.is_file() and run.checkpoints.is_dir():
+            return run
+    return None
+
+
+def _read_test(source: Path, reference: Path) -> _Test:
+    sources, references = read_lines(source), read_lines(reference)
+    if len(sources) != len(references):
+        raise CorpusError(
+            f"{len(sources)} lines against {len(references)}",
+            place=f"{source}, {reference}",
+            remedy="give files in which line N of one belongs to line N of the other",
+        )
+    return _Test(source.stem, sources, references)
+
+
+def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
+    """The test set that the runs have in common."""
+    found: list[_Test] = []
+    for run in runs:
+        folder = run.prepared() / "test"
+        if folder.is_dir():
+            found.append(_read_test(folder / "source.txt", folder / "target.txt"))
+    if not found:
+        raise ConfigError(
+            "neither model has a test set of its own",
+            place="compare",
+            remedy="give one with --test SOURCE,REFERENCE",
+        )
+    if any(test != found[0] for test in found):
+        raise ConfigError(
+            "the two runs have different test sets",
+            place="compare",
+            remedy="give one with --test SOURCE,REFERENCE",
+        )
+    return _Test("test", found[0].sources, found[0].references)
+
+
+def _training_words(run: RunDirectory) -> Counter[str] | None:
+    """Words of the target side of the training text, None if the text is gone."""
+    try:
+        prepared = run.prepared()
+        shards = TokenShards(prepared / "train")
+        vocabulary = load_vocabulary(prepared / "target.model")
+    except DragomanError:
+        return None
+    step = max(1, -(-shards.num_pairs // _COUNTED_PAIRS))
+    rows = (shards.target(int(pair)).tolist() for pair in np.arange(0, shards.num_pairs, step))
+    return word_counts(vocabulary.decode([*rows]))
+
+
+def _translate(
+    path: Path, run: RunDirectory | None, tests: Sequence[_Test], threads: int | None
+) -> list[list[str]]:
+    """The translations of every test set, or those that a file holds."""
+    if path.is_file():
+        lines = read_lines(path)
+        if len(lines) != len(tests[0].references):
+            raise CorpusError(
+                f"{len(lines)} translations for {len(tests[0].references)} references",
+                place=path,
+                remedy="give the translations of this test set, a line each",
+            )
+        return [lines]
+    model, checkpoint = path, "best"
+    if run is not None and run.path.absolute() != path.absolute():
+        model, checkpoint = run.path, str(path)
+    with open_translator(
+        model, checkpoints=[checkpoint], overrides=(), engine="auto", threads=threads
+    ) as opened:
+        return [
+            [
+                translations[0].text
+                for group in opened.translator.stream(
+                    test.sources, opened.recipe.search, text_format="line", scored=False
+                )
+                for translations in group
+            ]
+            for test in tests
+        ]

@@ -1,0 +1,213 @@
+"""Pairs made of monolingual text, and scores of pairs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.api.arguments import Count, Flag, checked
+from dragoman.api.training import RunLike
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.files import file_sha256
+from dragoman.base.line_files import output_place, progress_bar, transform_file
+from dragoman.base.malloc import keep_freed_memory, memory_errors_named
+from dragoman.distributed.world import join_world
+from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.ctranslate2 import Quantization
+from dragoman.formats.ctranslate2_engine import Sampling
+from dragoman.formats.load import load_translation_model
+from dragoman.inference.scoring import PairScorer
+from dragoman.inference.translation import checkpoint_path
+from dragoman.model.config import check_beam_holds
+from dragoman.recipe.recipe import Recipe, check_sections
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.serve.synthesize import REASONS, Direction, Synthesis
+from dragoman.serve.translator import open_translator
+from dragoman.training.durable import DIGESTS_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesized:
+    """What became of a monolingual text.
+
+    output: a file of `source TAB target`. dropped: translations by reason.
+    resumed_after: lines that an earlier, broken-off attempt had done.
+    """
+
+    output: Path
+    lines: int
+    pairs: int
+    dropped: Mapping[str, int]
+    resumed_after: int
+
+
+@checked
+def synthesize(
+    model: RunLike,
+    text: str | Path,
+    output: str | Path,
+    *,
+    direction: Direction = "back",
+    checkpoint: str | Sequence[str] = "best",
+    n_best: Count = 1,
+    sampling: Sampling | None = None,
+    tag: str = "",
+    quantization: Quantization | None = None,
+    threads: Count | None = None,
+    overrides: Sequence[str] = (),
+    progress: Flag = False,
+) -> Synthesized:
+    """Translate monolingual text into pairs to train on; a broken-off attempt goes on.
+
+    model: a run or what `export` wrote. text: a file, a sentence a line.
+    direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
+        TAB translation, for distillation.
+    n_best: translations, and so pairs, of each line.
+    sampling: draws the pieces at random, which suits back-translation of much text; None: search.
+    tag: put before each source, such as "<bt>".
+    overrides: of the recipe's section search, such as "search.beam_size=1".
+    Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
+    """
+    check_sections(overrides, ("search",))
+    if "\t" in tag or "\n" in tag or tag != tag.strip():
+        raise ConfigError(
+            f"{tag!r} is no tag", place="tag", remedy='give a word without spaces, such as "<bt>"'
+        )
+    if sampling is not None:
+        if n_best > 1:
+            raise ConfigError(
+                "sampling gives one translation a line", place="n_best", remedy="leave one out"
+            )
+        overrides = [*overrides, "search.beam_size=1"]
+    source = _text(Path(text))
+    place = output_place(Path(output), source)
+    path = model.path if isinstance(model, RunDirectory) else Path(model)
+    counts: Counter[str] = Counter()
+    with (
+        memory_errors_named("lower search.beam_size"),
+        open_translator(
+            path,
+            checkpoints=[checkpoint] if isinstance(checkpoint, str) else checkpoint,
+            overrides=overrides,
+            engine="auto",
+            threads=threads,
+            quantization=quantization,
+            sampling=sampling,
+        ) as opened,
+        progress_bar() if progress else nullcontext(lambda _: None) as show,
+    ):
+        check_beam_holds(n_best, opened.recipe.search)
+        synthesis = Synthesis(opened, direction, n_best, tag, counts)
+        drawn = [sampling.top_k, sampling.temperature] if sampling else None
+        resumed_after = transform_file(
+            source,
+            place,
+            synthesis.lines,
+            identity={
+                **opened.identity,
+                "direction": direction,
+                "n_best": n_best,
+                "tag": tag,
+                "sampling": drawn,
+            },
+            tally=counts,
+            progress=show,
+        )
+    dropped = {reason: counts[reason] for reason in REASONS if counts[reason]}
+    return Synthesized(place, counts["lines"], counts["pairs"], dropped, resumed_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A file of pairs with their scores. unscored: pairs with an empty or a too long side."""
+
+    output: Path
+    pairs: int
+    unscored: int
+    resumed_after: int
+
+
+@checked
+def score(
+    model: RunLike,
+    pairs: str | Path,
+    output: str | Path,
+    *,
+    reverse: RunLike | None = None,
+    checkpoint: str = "best",
+    progress: Flag = False,
+) -> Scored:
+    """Add a column to pairs: the model's cross-entropy, in nats a target token.
+
+    pairs: a file of `source TAB target`; further columns are kept.
+    reverse: a model of the opposite direction. Then there are three columns: cross-entropy of the
+        target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
+        low for good pairs.
+    A pair with an empty side or one that is longer than the model's max_pieces has no score.
+    Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
+    """
+    source = _text(Path(pairs))
+    place = output_place(Path(output), source)
+    paths = [
+        one.path if isinstance(one, RunDirectory) else Path(one)
+        for one in (model, reverse)
+        if one is not None
+    ]
+    counts: Counter[str] = Counter()
+    keep_freed_memory()
+    with (
+        memory_errors_named("end other programs"),
+        join_world() as world,
+        progress_bar() if progress else nullcontext(lambda _: None) as show,
+    ):
+        models = [load_translation_model(path, [checkpoint], world) for path in paths]
+        recipes = [_recipe(path) for path in paths]
+        if len(recipes) == 2:
+            _check_opposite(*recipes, place=paths[1])
+        scorer = PairScorer(
+            models[0],
+            models[1] if len(models) > 1 else None,
+            place=str(source),
+            counts=counts,
+        )
+        resumed_after = transform_file(
+            source,
+            place,
+            scorer.lines,
+            identity={"weights": [_weights(path, checkpoint) for path in paths]},
+            tally=counts,
+            progress=show,
+        )
+    return Scored(place, counts["pairs"], counts["unscored"], resumed_after)
+
+
+def _text(path: Path) -> Path:
+    """The file, if it holds anything; raises CorpusError."""
+    if path.is_file() and not path.stat().st_size:
+        raise CorpusError("is empty", place=path, remedy="give a sentence a line")
+    return path
+
+
+def _recipe(path: Path) -> Recipe:
+    return Bundle.open(path).recipe if is_bundle(path) else RunDirectory.open(path).recipe()
+
+
+def _weights(path: Path, checkpoint: str) -> str:
+    """A digest of the weights that are used."""
+    if not is_bundle(path):
+        path = checkpoint_path(RunDirectory.open(path), checkpoint, _recipe(path))
+    return file_sha256(path / DIGESTS_FILE)
+
+
+def _check_opposite(forward: Recipe, reverse: Recipe, *, place: Path) -> None:
+    expected = forward.corpus.target_language, forward.corpus.source_language
+    languages = reverse.corpus.source_language, reverse.corpus.target_language
+    if languages != expected:
+        raise ConfigError(
+            f"translates {languages[0]} to {languages[1]}, not {expected[0]} to {expected[1]}",
+            place=place,
+            remedy="name a model of the opposite direction",
+        )

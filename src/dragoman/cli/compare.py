@@ -1,0 +1,171 @@
+"""`dragoman compare`: is one of two models better, or was it chance?"""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.cli.options import Commands, positive
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dragoman.api.comparison import Comparison
+    from dragoman.evaluation.paired import Group, SentencePair
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman compare`."""
+    parser = commands.add_parser("compare", help="test whether one of two models is better")
+    for name in ("first", "second"):
+        parser.add_argument(
+            name,
+            type=Path,
+            metavar="RUN|EXPORT|FILE",
+            help="a run, a checkpoint in it, an export, or a file of translations",
+        )
+    parser.add_argument(
+        "--test",
+        type=_test,
+        action="append",
+        default=[],
+        metavar="SOURCE,REFERENCE",
+        help="a test set (default: that of the runs); may be given again",
+    )
+    parser.add_argument("--threads", type=positive, help="cores (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Translate the test sets with both models and print the comparison."""
+    import json
+    from dataclasses import asdict
+
+    from dragoman.api.comparison import compare
+    from dragoman.base.printable import printable
+
+    found = compare(options.first, options.second, tests=options.test, threads=options.threads)
+    if options.json:
+        values = [asdict(one) | {"better": one.better} for one in found]
+        print(printable(json.dumps(values, indent=1, ensure_ascii=False)))
+        return 0
+    for one in found:
+        _print(one)
+    return 0
+
+
+def _test(text: str) -> tuple[str, str]:
+    source, comma, reference = text.partition(",")
+    if not (source and comma and reference):
+        raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE,REFERENCE, two names of files")
+    return source, reference
+
+
+def _print(comparison: Comparison) -> None:
+    from rich.text import Text
+
+    from dragoman.base import units
+    from dragoman.base.printable import printable_line
+    from dragoman.base.terminal import open_console
+    from dragoman.evaluation.paired import SIGNIFICANT
+
+    console = open_console()
+    result = comparison.result
+    console.print(
+        Text(f"{comparison.test}: {units.COUNT.text(result.pairs)} sentences", style="bold")
+    )
+    console.print(f"A  {printable_line(comparison.first)}", soft_wrap=True, markup=False)
+    console.print(f"B  {printable_line(comparison.second)}", soft_wrap=True, markup=False)
+    table = _table("", "A", "B", "B - A", "p bootstrap", "p randomisation")
+    for name, score in result.scores.items():
+        table.add_row(
+            {"bleu": "BLEU", "chrf": "chrF"}[name],
+            f"{score.first:.2f}",
+            f"{score.second:.2f}",
+            f"{score.difference:+.2f}",
+            *(
+                # Of equal scores no p-value means anything.
+                f"{p:.4f}" if score.difference else "-"
+                for p in (score.p_bootstrap, score.p_randomisation)
+            ),
+        )
+    console.print("", table, "")
+    letter = {"first": "A", "second": "B", None: None}[result.winner]
+    verdict = (
+        f"{letter} is better: every p is below {SIGNIFICANT}."
+        if letter
+        else f"Neither is shown to be better: that needs every p below {SIGNIFICANT}."
+    )
+    console.print(Text(verdict, style="bold"), soft_wrap=True)
+    console.print(
+        "The tests ask whether other sentences could have turned the result round. The same recipe "
+        "with another seed differs, too.",
+        style="dim",
+        soft_wrap=True,
+    )
+    console.print(
+        f"\nSentences by chrF: A ahead in {result.first_wins}, equal {result.ties}, "
+        f"B ahead in {result.second_wins}",
+        soft_wrap=True,
+    )
+    for title, groups in (
+        ("BLEU by words of the reference", result.by_length),
+        ("F1 of words by occurrences in the training text", result.by_frequency),
+    ):
+        if groups:
+            console.print("", _groups(title, groups))
+    for title, sentences in (
+        ("A ahead the most", result.first_best),
+        ("B ahead the most", result.second_best),
+    ):
+        if sentences:
+            console.print()
+            console.print(Text(title, style="dim"))
+            for sentence in sentences:
+                console.print("", _sentence(sentence), soft_wrap=True)
+    console.print()
+    for score in result.scores.values():
+        console.print(score.signature, style="dim", soft_wrap=True)
+
+
+def _groups(title: str, groups: tuple[Group, ...]) -> Table:
+    table = _table(title, "how many", "A", "B", "B - A")
+    for group in groups:
+        table.add_row(
+            group.name,
+            f"{group.size:,}",
+            f"{group.first:.1f}",
+            f"{group.second:.1f}",
+            f"{group.second - group.first:+.1f}",
+        )
+    return table
+
+
+def _sentence(sentence: SentencePair) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from dragoman.base.printable import printable_line
+
+    table = Table.grid(padding=(0, 2))
+    for name, text in (
+        (f"line {sentence.line}", sentence.source),
+        ("reference", sentence.reference),
+        (f"A {sentence.first_chrf:.0f}", sentence.first),
+        (f"B {sentence.second_chrf:.0f}", sentence.second),
+    ):
+        table.add_row(Text(name, style="dim"), Text(printable_line(text)))
+    return table
+
+
+def _table(title: str, *numbers: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(title)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table

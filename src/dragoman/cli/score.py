@@ -1,0 +1,57 @@
+"""`dragoman score`: how well models foretell the translations of a file of pairs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from dragoman.cli.options import Commands
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman score`."""
+    parser = commands.add_parser("score", help="add cross-entropies to pairs of sentences")
+    parser.add_argument(
+        "model",
+        metavar="MODEL[,REVERSE]",
+        help="a run or a bundle; with a second one of the opposite direction, dual conditional "
+        "cross-entropy, too",
+    )
+    parser.add_argument("pairs", type=Path, metavar="PAIRS", help="lines of source TAB target")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="the same lines with columns of scores; the same command goes on after a break",
+    )
+    parser.add_argument("--checkpoint", default="best", help="best, last, a step or a directory")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Score the pairs and print how many have no score."""
+    from dragoman.api.synthetic import score
+    from dragoman.base import units
+    from dragoman.base.errors import ConfigError
+    from dragoman.base.printable import printable_line
+
+    model, *reverse = options.model.split(",")
+    if len(reverse) > 1 or not all((model, *reverse)):
+        raise ConfigError(
+            "names more than two models" if len(reverse) > 1 else "has an empty name",
+            place=options.model,
+            remedy="give MODEL or MODEL,REVERSE",
+        )
+    done = score(
+        model,
+        options.pairs,
+        options.output,
+        reverse=reverse[0] if reverse else None,
+        checkpoint=options.checkpoint,
+        progress=True,
+    )
+    went_on = f", went on after line {done.resumed_after}" if done.resumed_after else ""
+    print(f"{printable_line(str(done.output))}: {units.COUNT.text(done.pairs)} pairs{went_on}")
+    if done.unscored:
+        print(f"without a score, one side empty or too long: {units.COUNT.text(done.unscored)}")
+    return 0

@@ -1,0 +1,134 @@
+"""How well a model foretells given translations: cross-entropy of each pair of sentences."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.corpus.normalize import normalize
+from dragoman.data.batch import make_batch
+from dragoman.inference.translation import TranslationModel
+from dragoman.model.incremental import inference
+
+PAIRS_AT_A_TIME: Final = 16_384
+"""So many are sorted by length and scored together."""
+_BATCH_CELLS: Final = 8_192
+"""Rows x longest side of a batch."""
+
+
+def cross_entropies(
+    model: TranslationModel, sources: Sequence[str], targets: Sequence[str]
+) -> NDArray[np.float64]:
+    """Nats per target token of each pair, its end of sentence included, dropout off.
+
+    The texts are normalised as the model's training text was.
+    NaN for a pair with an empty side or one of more pieces than the model's max_pieces.
+    """
+    (network,) = model.models
+    normalised = [
+        [normalize(text, lowercase=model.lowercase) for text in texts]
+        for texts in (sources, targets)
+    ]
+    rows = [
+        vocabulary.encode(texts)
+        for vocabulary, texts in zip(model.subwords, normalised, strict=True)
+    ]
+    source_lengths, target_lengths = (np.array([len(row) for row in side], int) for side in rows)
+    scorable = np.maximum(source_lengths, target_lengths) <= model.max_source_pieces
+    for vocabulary, texts in zip(model.subwords, normalised, strict=True):
+        scorable &= np.array([vocabulary.prefix(text)[1].strip() != "" for text in texts], bool)
+    found = np.full(len(sources), math.nan)
+    order = np.flatnonzero(scorable)
+    order = order[np.lexsort((-source_lengths[order], -target_lengths[order]))]
+    with inference([network]):
+        while len(order):
+            size = max(source_lengths[order[0]], target_lengths[order[0]]) + 1
+            batch, order = np.split(order, [max(1, _BATCH_CELLS // int(size))])
+            found[batch] = _mean_nll(model, [[side[pair] for pair in batch] for side in rows])
+    return found
+
+
+def _mean_nll(model: TranslationModel, rows: Sequence[Sequence[list[int]]]) -> NDArray[np.float64]:
+    lengths = [np.array([len(row) for row in side]) for side in rows]
+    pieces = [np.array([*itertools.chain.from_iterable(side)], dtype=np.int64) for side in rows]
+    batch = make_batch(pieces[0], lengths[0], pieces[1], lengths[1]).to(model.world.device)
+    (network,) = model.models
+    nll_N = network.token_nll(batch).double().cpu()
+    tokens_B = torch.from_numpy(lengths[1] + 1)
+    ends_B = torch.cumsum(tokens_B, 0)
+    sums_N = torch.cat([torch.zeros(1, dtype=torch.float64), torch.cumsum(nll_N, 0)])
+    mean_B: NDArray[np.float64] = ((sums_N[ends_B] - sums_N[ends_B - tokens_B]) / tokens_B).numpy()
+    return mean_B
+
+
+def dual_cross_entropy(
+    forward: NDArray[np.float64], reverse: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """|forward - reverse| + (forward + reverse) / 2, low for good pairs (Junczys-Dowmunt 2018)."""
+    return np.abs(forward - reverse) + (forward + reverse) / 2
+
+
+class PairScorer:
+    """Adds columns of scores to lines of `source TAB target`.
+
+    forward: translates source to target. reverse: translates target to source; None: one column.
+    place: what the lines are called in errors. counts: pairs without a score, by reason.
+    """
+
+    def __init__(
+        self,
+        forward: TranslationModel,
+        reverse: TranslationModel | None,
+        *,
+        place: str,
+        counts: Counter[str],
+    ) -> None:
+        for model in (forward, reverse):
+            if model is not None and len(model.models) != 1:
+                raise ConfigError("an ensemble has no scores", place="score", remedy="name one")
+        self._models = (forward, reverse)
+        self._place = place
+        self._counts = counts
+
+    def lines(self, lines: Iterable[str], first: int) -> Iterator[list[str]]:
+        """Each line with its scores, group by group; first: the number of the first line.
+
+        Raises CorpusError that names a line without two columns.
+        """
+        numbered = enumerate(lines, first)
+        while group := [*itertools.islice(numbered, PAIRS_AT_A_TIME)]:
+            pairs = [self._pair(number, line) for number, line in group]
+            sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+            forward, reverse = self._models
+            columns = [cross_entropies(forward, sources, targets)]
+            if reverse is not None:
+                columns.append(cross_entropies(reverse, targets, sources))
+                columns.append(dual_cross_entropy(*columns))
+            self._counts["unscored"] += int(np.isnan(columns[-1]).sum())
+            self._counts["pairs"] += len(group)
+            yield [
+                "\t".join([line, *map(_cell, scores)]) + "\n"
+                for (_, line), scores in zip(group, np.stack(columns, axis=1), strict=True)
+            ]
+
+    def _pair(self, number: int, line: str) -> tuple[str, str]:
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise CorpusError(
+                "has no tab between source and target",
+                place=f"{self._place}, line {number}",
+                remedy="make such lines of two files: paste a.en a.de > pairs.tsv",
+            )
+        return columns[0], columns[1]
+
+
+def _cell(score: float) -> str:
+    return "" if math.isnan(score) else f"{score:.6f}"

@@ -1,0 +1,94 @@
+"""Monolingual text -> pairs of a text and its translation, to train on.
+
+Back-translation (Sennrich et al. 2016): the translation becomes the source and the text, which is
+what people wrote, the target. Forward translation and sequence-level distillation (Kim and Rush
+2016): the translation becomes the target.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import tee
+from typing import Final, Literal
+
+from dragoman.corpus.normalize import normalize
+from dragoman.serve.translator import Opened
+
+Direction = Literal["back", "forward"]
+"""back: translation TAB text. forward: text TAB translation."""
+REASONS: Final = ("empty", "copied", "repeating")
+"""Why a translation is dropped, in the order in which the reasons are looked at."""
+_LOOP_WORDS: Final = 4
+_LOOP_TIMES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """How pairs are made of lines and their translations.
+
+    tag: put before the source of each pair, such as "<bt>" (Caswell et al. 2019); "": none.
+    n_best: translations of each line.
+    counts: of lines, of pairs and of dropped translations by reason.
+    """
+
+    opened: Opened
+    direction: Direction
+    n_best: int
+    tag: str
+    counts: Counter[str]
+
+    def lines(self, lines: Iterable[str], _first: int) -> Iterator[list[str]]:
+        """The pairs made of each line, none or several, group by group."""
+        texts, originals = tee(" ".join(line.split("\t")) for line in lines)
+        for group in self.opened.translator.stream(
+            texts,
+            self.opened.recipe.search,
+            text_format="line",
+            num_hypotheses=self.n_best,
+            scored=self.n_best > 1,
+        ):
+            written = [
+                "".join(self._pair(text, one.text) for one in translations)
+                for translations, text in zip(group, originals, strict=False)
+            ]
+            self.counts["lines"] += len(group)
+            yield written
+
+    def _pair(self, text: str, translation: str) -> str:
+        text, translation = normalize(text), normalize(translation)
+        reason = fault(text, translation)
+        if reason is not None:
+            self.counts[reason] += 1
+            return ""
+        self.counts["pairs"] += 1
+        source, target = (translation, text) if self.direction == "back" else (text, translation)
+        return f"{self.tag} {source}\t{target}\n" if self.tag else f"{source}\t{target}\n"
+
+
+def fault(text: str, translation: str) -> str | None:
+    """Why a translation is not fit to train on, one of REASONS; None if it is.
+
+    empty: the text or the translation is blank.
+    copied: the translation is the text itself, in any case of letters.
+    repeating: one to four words stand four times in a row, and do not in the text.
+    """
+    if not text or not translation:
+        return "empty"
+    if text.casefold() == translation.casefold():
+        return "copied"
+    if _repeats(translation) and not _repeats(text):
+        return "repeating"
+    return None
+
+
+def _repeats(text: str) -> bool:
+    words = text.split(" ")
+    for size in range(1, _LOOP_WORDS + 1):
+        run = 0
+        for position in range(size, len(words)):
+            run = run + 1 if words[position] == words[position - size] else 0
+            if run >= size * (_LOOP_TIMES - 1):
+                return True
+    return False

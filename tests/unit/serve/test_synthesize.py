@@ -1,0 +1,98 @@
+"""Pairs made of monolingual text: what is written, what is dropped, what goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.serve.synthesize import Direction, fault
+from real_text import real_lines
+from small_run import small_run
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "reason"),
+    [
+        ("a house", "ein Haus", None),
+        ("", "ein Haus", "empty"),
+        ("a house", "", "empty"),
+        ("A House", "a house", "copied"),
+        ("a house", "ein ein ein ein", "repeating"),
+        ("a house", "ein ein ein", None),
+        ("a house", "x der Hund der Hund der Hund der Hund", "repeating"),
+        ("a house", "a b c d a b c d a b c d a b c d", "repeating"),
+        ("no no no no", "nein nein nein nein", None),
+    ],
+)
+def test_translations_that_teach_nothing_have_a_reason(
+    text: str, translation: str, reason: str | None
+) -> None:
+    assert fault(text, translation) == reason
+
+
+@pytest.mark.parametrize("direction", ["back", "forward"])
+def test_pairs_are_the_translations_and_their_texts(direction: Direction, tmp_path: Path) -> None:
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    lines = [line.replace("\t", " ") for line in real_lines("train", "en")[:3000]]
+    lines[5] = ""
+    text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    made = dragoman.synthesize(
+        small_run(),
+        text,
+        output,
+        direction=direction,
+        overrides=["search.beam_size=1"],
+    )
+    with dragoman.Translator(small_run(), overrides=["search.beam_size=1"]) as translator:
+        translated = translator.translate(lines)
+    expected, dropped = [], 0
+    for line, translation in zip(lines, translated, strict=True):
+        source, target = line.strip(), translation.strip()
+        if fault(source, target):
+            dropped += 1
+            continue
+        pair = (target, source) if direction == "back" else (source, target)
+        expected.append("\t".join(pair))
+    assert output.read_text(encoding="utf-8").splitlines() == expected
+    assert (made.lines, made.pairs) == (3000, len(expected))
+    assert sum(made.dropped.values()) == dropped >= 1
+    assert made.dropped["empty"] >= 1
+
+
+def test_tags_several_translations_and_samples(tmp_path: Path) -> None:
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    lines = real_lines("valid", "en")[:50]
+    text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    made = dragoman.synthesize(small_run(), text, output, tag="<bt>", n_best=2)
+    pairs = [line.split("\t") for line in output.read_text(encoding="utf-8").splitlines()]
+    assert len(pairs) == made.pairs
+    assert made.pairs + sum(made.dropped.values()) == 100
+    assert all(source.startswith("<bt> ") for source, _ in pairs)
+    drawn = []
+    for name in ("one", "two"):
+        dragoman.synthesize(
+            small_run(), text, tmp_path / name, sampling=dragoman.Sampling(temperature=2.0)
+        )
+        drawn.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert drawn[0] != drawn[1]
+
+
+def test_bad_input_is_named(tmp_path: Path) -> None:
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    text.write_text("")
+    with pytest.raises(CorpusError, match="is empty"):
+        dragoman.synthesize(small_run(), text, output)
+    text.write_bytes(b"fine\n\xff\n")
+    with pytest.raises(CorpusError, match="line 2: is not UTF-8"):
+        dragoman.synthesize(small_run(), text, output)
+    text.write_text("fine\n")
+    with pytest.raises(ConfigError, match="is no tag"):
+        dragoman.synthesize(small_run(), text, output, tag="a\tb")
+    with pytest.raises(ConfigError, match="from a beam of 4"):
+        dragoman.synthesize(small_run(), text, output, n_best=9)
+    with pytest.raises(ConfigError, match="the input too"):
+        dragoman.synthesize(small_run(), text, text)
+    assert not output.exists()
