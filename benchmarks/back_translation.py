@@ -34,11 +34,11 @@ num_heads = 4
 d_ffn = 256
 encoder_layers = 4
 decoder_layers = 4
-norm = "post"
+norm = "pre"
 dropout = 0.3
 [schedule]
 kind = "inverse_sqrt"
-peak_learning_rate = 5e-3
+peak_learning_rate = 2e-3
 warmup_steps = {warmup}
 [optimizer]
 beta2 = 0.98

@@ -78,6 +78,7 @@ def main() -> int:
     options = _options()
     torch.set_num_threads(1)
     folder = options.folder or Path(mkdtemp(prefix="dragoman-divergence-"))
+    folder.mkdir(parents=True, exist_ok=True)
     with contextlib.chdir(folder):
         origin = Origin.open(_base())
         wrong = [

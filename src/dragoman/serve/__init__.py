@@ -3,6 +3,7 @@
 text          a line, a document or markup -> the parts that are translated and those that are kept
 translator    texts -> rows of pieces -> texts, streamed in bounded memory; the engine for a model
 translate     `dragoman translate`: a stream, a file that goes on if broken off, a terminal
+synthesize    monolingual text -> pairs to train on
 batcher       requests of many clients -> batches
 models        the models of a server, and how a text goes through one of them
 protocol      what a connection may take: bytes, time, places; and how the server ends

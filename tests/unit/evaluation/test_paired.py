@@ -58,6 +58,7 @@ def test_the_better_system_wins_and_equal_ones_do_not() -> None:
     assert not found.second_best
 
 
+@pytest.mark.slow
 def test_chance_alone_makes_no_winner() -> None:
     """Systems that leave out words at random at the same rate: few of many pairs may differ."""
     winners = [
