@@ -67,7 +67,7 @@ def main() -> None:
             *("--output", str(synthetic), "--direction", "back"),
         )
     alone = _train("alone", "en", "de", [], options)
-    more = _train("back-translated", "en", "de", ['{tsv = "synthetic.tsv"}'], options)
+    more = _train("back-translated", "en", "de", ['{tsv = "synthetic.tsv", tag = "<bt>"}'], options)
     _dragoman("compare", str(alone), str(more))
 
 

@@ -54,7 +54,6 @@ def synthesize(
     checkpoint: str | Sequence[str] = "best",
     n_best: Count = 1,
     sampling: Sampling | None = None,
-    tag: str = "",
     quantization: Quantization | None = None,
     threads: Count | None = None,
     overrides: Sequence[str] = (),
@@ -67,15 +66,10 @@ def synthesize(
         TAB translation, for distillation.
     n_best: translations, and so pairs, of each line.
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
-    tag: put before each source, such as "<bt>".
     overrides: of the recipe's section search, such as "search.beam_size=1".
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
     check_sections(overrides, ("search",))
-    if "\t" in tag or "\n" in tag or tag != tag.strip():
-        raise ConfigError(
-            f"{tag!r} is no tag", place="tag", remedy='give a word without spaces, such as "<bt>"'
-        )
     if sampling is not None:
         if n_best > 1:
             raise ConfigError(
@@ -100,7 +94,7 @@ def synthesize(
         progress_bar() if progress else nullcontext(lambda _: None) as show,
     ):
         check_beam_holds(n_best, opened.recipe.search)
-        synthesis = Synthesis(opened, direction, n_best, tag, counts)
+        synthesis = Synthesis(opened, direction, n_best, counts)
         drawn = [sampling.top_k, sampling.temperature] if sampling else None
         resumed_after = transform_file(
             source,
@@ -110,7 +104,6 @@ def synthesize(
                 **opened.identity,
                 "direction": direction,
                 "n_best": n_best,
-                "tag": tag,
                 "sampling": drawn,
             },
             tally=counts,

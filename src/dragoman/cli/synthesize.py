@@ -41,7 +41,6 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--temperature", type=_temperature, default=1.0, help="of --sample (default: 1)"
     )
-    parser.add_argument("--tag", default="", help='stands before each source, such as "<bt>"')
     parser.add_argument(
         "--quantization",
         choices=["float32", "int8"],
@@ -69,7 +68,6 @@ def run(options: Namespace) -> int:
         checkpoint=options.checkpoint.split(","),
         n_best=options.n_best,
         sampling=sampling,
-        tag=options.tag,
         quantization=options.quantization,
         threads=options.threads,
         overrides=options.overrides,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -197,7 +197,7 @@ def run_path(runs: Path, index: int) -> Path:
 def clean_block(
     block: Block, config: CorpusConfig, *, filters: Sequence[Filter] = FILTERS
 ) -> CleanBlock:
-    """Decode, normalise and filter the lines of a block."""
+    """Decode, normalise and filter the lines of a block, then put the tag before each source."""
     source_text, target_text, malformed = _decode(block)
     sources = normalize(source_text, lowercase=config.lowercase).split("\n")
     targets = normalize(target_text, lowercase=config.lowercase).split("\n")
@@ -209,7 +209,10 @@ def clean_block(
         rejected=[],
     )
     columns = Columns(sources, targets)
-    return whole.without(reject(columns, config.filters, malformed=malformed, filters=filters))
+    cleaned = whole.without(reject(columns, config.filters, malformed=malformed, filters=filters))
+    if not block.entry.tag:
+        return cleaned
+    return replace(cleaned, sources=[f"{block.entry.tag} {source}" for source in cleaned.sources])
 
 
 def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dragoman.base.settings import Section
 from dragoman.corpus.filters import FilterConfig
@@ -32,14 +32,23 @@ class TextFiles(Section):
     target: str = ""
     tsv: str = ""
     mtdata: str = ""
+    tag: str = Field(default="", pattern=r"^\S*$", max_length=100)
+    """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty_tag(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of recipes that were written before there were tags stay as they are.
+        return {key: value for key, value in serialize(self).items() if key != "tag" or value}
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         forms = bool(self.source or self.target) + bool(self.tsv) + bool(self.mtdata)
         if forms != 1 or bool(self.source) != bool(self.target):
             raise ValueError("an entry of text is source and target, or tsv, or mtdata")
-        if any("\0" in name for name in (self.source, self.target, self.tsv, self.mtdata)):
-            raise ValueError("the name of a file holds a NUL character")
+        if any(
+            "\0" in name for name in (self.source, self.target, self.tsv, self.mtdata, self.tag)
+        ):
+            raise ValueError("an entry of text holds a NUL character")
         return self
 
 
@@ -48,7 +57,8 @@ class CorpusConfig(Section):
 
     A source of text is a list of entries. An entry is one of
     `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
-    `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`.
+    `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`. With
+    `tag = "<bt>"` beside it, each source begins with that word.
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
@@ -57,7 +67,8 @@ class CorpusConfig(Section):
     target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}` or
-    `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or xz."""
+    `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or xz. `tag = "<bt>"` puts a word
+    before each source."""
     valid: tuple[TextFiles, ...] = ()
     """The dev set, in such entries."""
     test: tuple[TextFiles, ...] = ()
@@ -75,3 +86,9 @@ class CorpusConfig(Section):
     too_long: Literal["drop", "truncate"] = "drop"
     """What happens to a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of all entries, sorted."""
+        entries = (*self.train, *self.valid, *self.test)
+        return tuple(sorted({entry.tag for entry in entries} - {""}))

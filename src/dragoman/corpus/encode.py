@@ -56,11 +56,19 @@ class Selector:
     """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
 
     held_out: keys of the pairs that were moved from the training text to dev or test.
-    sides: of all dev and test pairs.
+    sides: of all dev and test pairs, without tags. tags: that sources may begin with.
     """
 
-    def __init__(self, config: FilterConfig, *, held_out: Keys, sides: HeldOutSides) -> None:
+    def __init__(
+        self,
+        config: FilterConfig,
+        *,
+        held_out: Keys,
+        sides: HeldOutSides,
+        tags: Sequence[str] = (),
+    ) -> None:
         self._config = config
+        self._tags = tags
         self._held_out = held_out
         self._sides = sides
 
@@ -81,7 +89,10 @@ class Selector:
         if self._config.drop_duplicates:
             duplicate = repeated(keys)
         if self._config.drop_overlap:
-            overlap = map(self._sides.overlap, sources, targets)
+            plain = (
+                (without_tag(source, self._tags) for source in sources) if self._tags else sources
+            )
+            overlap = map(self._sides.overlap, plain, targets)
             shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
         reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
         names = ("", DUPLICATE, HELD_OUT, OVERLAP)
@@ -89,6 +100,12 @@ class Selector:
             Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
             for row in np.flatnonzero(reasons)
         ]
+
+
+def without_tag(source: str, tags: Sequence[str]) -> str:
+    """The source without the tag that it may begin with."""
+    first, _, rest = source.partition(" ")
+    return rest if first in tags else source
 
 
 @dataclass(frozen=True, slots=True)

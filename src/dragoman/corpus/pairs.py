@@ -13,7 +13,7 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol
@@ -253,10 +253,14 @@ class NamedPath:
 
 @dataclass(frozen=True, slots=True)
 class TextEntry:
-    """One entry of a corpus with its files found; target is None if source is a TSV file."""
+    """One entry of a corpus with its files found; target is None if source is a TSV file.
+
+    tag: a word that is put before each source; "": none.
+    """
 
     source: NamedPath
     target: NamedPath | None = None
+    tag: str = field(default="", kw_only=True)
 
     @property
     def files(self) -> tuple[NamedPath, ...]:

@@ -42,6 +42,7 @@ from dragoman.corpus.encode import (
     count_side,
     part_path,
     read_rows,
+    without_tag,
 )
 from dragoman.corpus.manifest import (
     FILE_NAME,
@@ -313,8 +314,8 @@ def _open_selector(place: Workplace, config: CorpusConfig) -> Selector:
     sides = HeldOutSides()
     for split in HELD_OUT_SPLITS:
         for source, target in read_text(place.result / split):
-            sides.add(source, target)
-    return Selector(config.filters, held_out=held_out, sides=sides)
+            sides.add(without_tag(source, config.tags), target)
+    return Selector(config.filters, held_out=held_out, sides=sides, tags=config.tags)
 
 
 def _open_encoders(place: Workplace, config: CorpusConfig) -> tuple[RowEncoder, RowEncoder]:
@@ -353,7 +354,7 @@ class _Learner:
         word_counts = Counter[str]()
         for counts in parallel_map(counter, sample, workers=self._workers):
             word_counts.update(counts)
-        model = train_on_words(word_counts, subword)
+        model = train_on_words(word_counts, subword, tags=self._config.tags)
         write_whole(self._place.result / f"{side}.model", model)
 
 

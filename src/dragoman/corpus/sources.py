@@ -369,7 +369,7 @@ class Sources:
                 )
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
-        return TextEntry(*found)
+        return TextEntry(*found, tag=files.tag)
 
 
 def _without_folder(config: CorpusConfig) -> CorpusConfig:

@@ -10,7 +10,7 @@ import io
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -189,8 +189,12 @@ def train_subword(texts: Iterable[list[str]], config: SubwordConfig) -> bytes:
     return train_on_words(word_counts, config)
 
 
-def train_on_words(word_counts: Counter[str], config: SubwordConfig) -> bytes:
+def train_on_words(
+    word_counts: Counter[str], config: SubwordConfig, *, tags: Sequence[str] = ()
+) -> bytes:
     """A SentencePiece model trained on words and how often they occur, as the bytes of its file.
+
+    tags: words that are one piece each, whether they occur or not.
 
     For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
     memory. Same counts, same bytes.
@@ -216,6 +220,7 @@ def train_on_words(word_counts: Counter[str], config: SubwordConfig) -> bytes:
             normalization_rule_name="identity",
             max_sentence_length=_LONGEST_WORD_BYTES,
             num_threads=_TRAINING_THREADS,
+            user_defined_symbols=[*tags],
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,

@@ -89,6 +89,7 @@ def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dic
 def _named(entry: TextFiles) -> TextFiles:
     """An entry of text without folders; the number of a public data set is a name already."""
     return TextFiles(
+        tag=entry.tag,
         source=_file_name(entry.source),
         target=_file_name(entry.target),
         tsv=_file_name(entry.tsv),

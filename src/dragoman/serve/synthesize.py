@@ -28,7 +28,6 @@ _LOOP_TIMES: Final = 4
 class Synthesis:
     """How pairs are made of lines and their translations.
 
-    tag: put before the source of each pair, such as "<bt>" (Caswell et al. 2019); "": none.
     n_best: translations of each line.
     counts: of lines, of pairs and of dropped translations by reason.
     """
@@ -36,7 +35,6 @@ class Synthesis:
     opened: Opened
     direction: Direction
     n_best: int
-    tag: str
     counts: Counter[str]
 
     def lines(self, lines: Iterable[str], _first: int) -> Iterator[list[str]]:
@@ -64,7 +62,7 @@ class Synthesis:
             return ""
         self.counts["pairs"] += 1
         source, target = (translation, text) if self.direction == "back" else (text, translation)
-        return f"{self.tag} {source}\t{target}\n" if self.tag else f"{source}\t{target}\n"
+        return f"{source}\t{target}\n"
 
 
 def fault(text: str, translation: str) -> str | None:

@@ -68,7 +68,7 @@ def test_the_free_text_of_recipes_is_known() -> None:
         "name", "corpus.folder", "corpus.source_language", "corpus.target_language",
         "sinks.mlflow", "sinks.wandb",
     }  # fmt: skip
-    assert set(TextFiles.model_fields) == {"source", "target", "tsv", "mtdata"}
+    assert set(TextFiles.model_fields) == {"source", "target", "tsv", "mtdata", "tag"}
 
 
 @pytest.fixture
