@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from dragoman.cli.options import Commands, positive
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from dragoman.api.comparison import Comparison
     from dragoman.evaluation.paired import Group, SentencePair
@@ -125,7 +127,9 @@ def _print(comparison: Comparison) -> None:
             console.print()
             console.print(Text(title, style="dim"))
             for sentence in sentences:
-                console.print("", _sentence(sentence), soft_wrap=True)
+                console.print()
+                for line in _sentence(sentence):
+                    console.print(line, soft_wrap=not console.is_terminal)
     console.print()
     for score in result.scores.values():
         console.print(score.signature, style="dim", soft_wrap=True)
@@ -144,21 +148,18 @@ def _groups(title: str, groups: tuple[Group, ...]) -> Table:
     return table
 
 
-def _sentence(sentence: SentencePair) -> Table:
-    from rich.table import Table
+def _sentence(sentence: SentencePair) -> Iterator[Text]:
     from rich.text import Text
 
     from dragoman.base.printable import printable_line
 
-    table = Table.grid(padding=(0, 2))
     for name, text in (
         (f"line {sentence.line}", sentence.source),
         ("reference", sentence.reference),
         (f"A {sentence.first_chrf:.0f}", sentence.first),
         (f"B {sentence.second_chrf:.0f}", sentence.second),
     ):
-        table.add_row(Text(name, style="dim"), Text(printable_line(text)))
-    return table
+        yield Text.assemble((f"{name:<10} ", "dim"), printable_line(text))
 
 
 def _table(title: str, *numbers: str) -> Table:
