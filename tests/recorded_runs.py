@@ -41,6 +41,7 @@ class Recorded:
     train_slice_loss: Callable[[int], float | None] = lambda step: 1.4 + 6 * math.exp(-step / 500)
     train_loss: Callable[[int], float | None] = lambda step: 1.6 + 6 * math.exp(-step / 500)
     bleu: Callable[[int], float | None] = lambda step: 30 * (1 - math.exp(-step / 500))
+    epoch: Callable[[int], int] = lambda step: step // 500
     compute_s: tuple[float, ...] = (0.4, 0.4)
     sync_s: tuple[float, ...] = (0.01, 0.01)
     data_wait_s: float = 0.001
@@ -127,6 +128,7 @@ class _RankWriter:
         self._now += step_s * steps
         values: dict[str, Any] = {
             "steps": steps,
+            "epoch": run.epoch(step),
             "train_loss": run.train_loss(step),
             "interval_s": step_s * steps,
             "step_median_s": step_s,

@@ -20,6 +20,7 @@ from example_events import HOST_SAMPLED
 from recorded_runs import Recorded
 
 VOCABULARY = ("corpus.subword.vocab_size=32768",)
+CONSTANT = (*VOCABULARY, "schedule.kind=constant", "schedule.warmup_steps=100")
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -305,6 +306,92 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
         Recorded(dev_loss=lambda step: 2.0 + 2.0 * math.exp(-step / 500), bleu=lambda _step: None),
         {"trained": "cannot tell", "rate_too_low": "cannot tell"},
         "no recipe tells the size of the vocabulary",
+    ),
+    "trained on from another model, and worse than it, by its dev loss": (
+        Recorded(
+            dev_loss=lambda step: 1.5 if step == 0 else 2.4 + 1e-4 * math.sin(step),
+            train_slice_loss=lambda _step: 2.3,
+            bleu=lambda step: 35.0 if step == 0 else 20.0,
+            recipe=CONSTANT,
+        ),
+        {"trained": "no", "translations_worse": "yes", "plateau": "cannot tell"},
+        "worse now: dev loss 1.5000 at step 0, now 2.4",
+    ),
+    "trained on from another model, and worse than it, by BLEU alone": (
+        Recorded(
+            dev_loss=lambda step: 2.0 + 1e-4 * math.sin(step),
+            bleu=lambda step: 35.0 if step == 0 else 30.0,
+            recipe=CONSTANT,
+        ),
+        {"trained": "no"},
+        "worse now: BLEU 35.0 (34.0 to 36.0) at step 0, now 30.0 (29.0 to 31.0)",
+    ),
+    "trained on from another model, and as good as it": (
+        Recorded(dev_loss=lambda step: 2.0 + 1e-4 * math.sin(step), recipe=CONSTANT),
+        {"trained": "yes", "translations_worse": "no"},
+        "The dev loss is flat",
+    ),
+    **{
+        f"flat during a warm-up of {kind}": (
+            Recorded(
+                steps=800,
+                reason="signal",
+                log_every=20,
+                validate_every=100,
+                dev_loss=lambda step: 2.0 + 1e-4 * math.sin(step),
+                train_slice_loss=lambda _step: 1.9,
+                bleu=lambda _step: 30.0,
+                recipe=(*VOCABULARY, f"schedule.kind={kind}", *settings),
+            ),
+            {"trained": "cannot tell", "plateau": "no"},
+            "",
+        )
+        for kind, settings in (
+            ("constant", ("schedule.warmup_steps=4000",)),
+            ("inverse_sqrt", ("schedule.warmup_steps=4000",)),
+            ("linear", ("schedule.warmup_steps=4000", "schedule.final_ratio=0.5")),
+        )
+    },
+    "the weights no longer change since step 3,000": (
+        Recorded(dev_loss=lambda step: _healthy(min(step, 3000)), recipe=VOCABULARY),
+        {"trained": "cannot tell", "plateau": "cannot tell"},
+        "to the last digit",
+    ),
+    "97 of 100 steps are skipped": (
+        Recorded(
+            dev_loss=lambda step: 2.0 + 1e-4 * math.sin(step) if step else 9.4,
+            interval_changes={"skipped_steps": 97},
+            recipe=VOCABULARY,
+        ),
+        {"trained": "cannot tell", "plateau": "cannot tell"},
+        "97.0% of the later steps were skipped",
+    ),
+    "the loss explodes, and a person ends it": (
+        Recorded(
+            dev_loss=lambda step: _healthy(step) if step < 5000 else 40.0 + step / 1000,
+            train_slice_loss=lambda step: _healthy(step) if step < 5000 else 40.0,
+            train_loss=lambda step: 2.0 if step <= 4000 else 50.0,
+            bleu=lambda step: 30.0 if step < 5000 else 0.0,
+            reason="signal",
+            recipe=VOCABULARY,
+        ),
+        {"trained": "no", "diverged": "cannot tell"},
+        "it gets worse, not better",
+    ),
+    "the last validation gave no number": (
+        Recorded(dev_loss=lambda step: _healthy(step) if step < 8000 else None, recipe=VOCABULARY),
+        {"trained": "cannot tell", "overfitting": "cannot tell"},
+        "No dev loss is known for the last 1,000 steps",
+    ),
+    "dev text of another kind, in the first epoch": (
+        Recorded(
+            dev_loss=lambda step: 2.9 + 30 * max(step, 1) ** -0.5 if step else 9.4,
+            train_slice_loss=lambda step: 1.2 + 10 * max(step, 1) ** -0.5,
+            epoch=lambda _step: 0,
+            recipe=VOCABULARY,
+        ),
+        {"trained": "no", "overfitting": "cannot tell"},
+        "No training text was seen twice yet",
     ),
     "nothing learnt after an explosion at the start, its recipe lost": (
         Recorded(

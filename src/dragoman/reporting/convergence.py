@@ -81,6 +81,9 @@ _MOST_DISTANCES = 2
 _LOOK_AHEAD = 0.25
 _DECAY_LEFT = 2
 """Times that the learning rate will still fall by: the loss reacts to a halving of it already."""
+_RISE_LEFT = 1.1
+"""Times that the learning rate will still rise by, from which a flat dev loss proves nothing."""
+_MOST_SKIPPED = 0.5
 _STRETCH_WORDS = "10% more steps "
 
 
@@ -128,6 +131,47 @@ def decay_left(facts: Facts) -> float:
         for step in (facts.last_step - 1, facts.max_steps - 1)
     )
     return now / end if end > 0 else 1.0 if now == end else float("inf")
+
+
+def is_warming_up(facts: Facts) -> bool:
+    """Whether the learning rate is still well below the peak of its schedule."""
+    if facts.recipe is None or facts.max_steps is None:
+        return False
+    config, width = facts.recipe.schedule, facts.recipe.model.d_model
+    if facts.last_step >= config.warmup_steps:
+        return False
+    now, peak = (
+        learning_rate(max(step, 0), config, d_model=width, max_steps=facts.max_steps)
+        for step in (facts.last_step - 1, config.warmup_steps)
+    )
+    return peak > _RISE_LEFT * now
+
+
+def start_if_trained(facts: Facts) -> Validation | None:
+    """The validation before the first step, if the run began with a model that had learnt."""
+    start = next((one for one in facts.validations if one.step == 0), None)
+    uniform = uniform_loss(facts)
+    if start is None or start.dev_loss is None or uniform is None:
+        return None
+    return start if start.dev_loss < BEYOND_FREQUENCIES * uniform else None
+
+
+def worse_than_start(facts: Facts) -> str:
+    """How the last validation is worse than the trained model that the run began with; "" if not.
+
+    The dev loss is over 1% higher, or the confidence interval of BLEU lies below that of the start.
+    """
+    start = start_if_trained(facts)
+    if start is None or start.dev_loss is None or not losses(facts):
+        return ""
+    last, loss = losses(facts)[-1]
+    if loss > start.dev_loss * (1 + OVERFIT_RISE):
+        return f"dev loss {units.LOSS.text(start.dev_loss)} at step 0, now {units.LOSS.text(loss)}"
+    if start.bleu is None or last.bleu is None:
+        return ""
+    if _bleu_bounds(last, last.bleu)[1] < _bleu_bounds(start, start.bleu)[0]:
+        return f"BLEU {_bleu_text(start, start.bleu)} at step 0, now {_bleu_text(last, last.bleu)}"
+    return ""
 
 
 def uniform_loss(facts: Facts) -> float | None:
@@ -192,6 +236,8 @@ def bleu_lost(facts: Facts) -> float | None:
     if not translates(facts):
         return None
     bounds = [_bleu_bounds(one, bleu) for one, bleu in scored(facts)]
+    if (start := start_if_trained(facts)) is not None and start.bleu is not None:
+        bounds.insert(0, _bleu_bounds(start, start.bleu))
     return max(1 - bounds[-1][1] / max(low for low, _ in bounds), 0.0)
 
 
@@ -224,6 +270,8 @@ def steps_without_dev_loss(facts: Facts) -> int:
     steps = [one.step for one, _ in losses(facts)]
     if len(steps) < 2:
         return 0
+    if facts.validations[-1].dev_loss is None:  # the last one gave no number
+        return facts.last_step - steps[-1]
     usual = statistics.median(two - one for one, two in pairwise(steps))
     without = facts.last_step - steps[-1]
     return without if without > _MOST_DISTANCES * max(usual, 1) else 0
@@ -314,11 +362,13 @@ def trained(facts: Facts) -> Verdict:
         evidence=tuple(_trend_evidence(facts, found)),
         thresholds=(
             f"yes: 10% more steps lower the dev loss by less than {units.SHARE.text(LEAST_FALL)} "
-            "of it, with 95% confidence, and the learning rate has no decay before it",
+            "of it, with 95% confidence, and the learning rate has no rise or decay before it",
             f"yes: the dev loss rises by over {units.SHARE.text(OVERFIT_RISE)} from its best while "
             "the loss on training text falls",
             "no: more steps lower it by more, with 95% confidence",
             "no: the training loss has risen far since the last validation",
+            f"no: the run began with a trained model, whose dev loss was over "
+            f"{units.SHARE.text(OVERFIT_RISE)} lower, or its BLEU surely higher",
             f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of a "
             f"uniform prediction, or {units.SHARE.text(BEYOND_FREQUENCIES)} with a BLEU that may "
             "be chance; dev loss and loss on training text both rise; or the run diverged",
@@ -347,7 +397,7 @@ def overfitting(facts: Facts) -> Verdict:
             f"yes: the last two dev losses are over {units.SHARE.text(OVERFIT_RISE)} above the "
             "best and rising, while the loss on the training slice went on falling",
             f"yes: the loss on the training slice is below {units.SHARE.text(BY_HEART)} of the dev "
-            "loss",
+            "loss, and the training text was seen more than once",
             f"no: the dev loss has not turned, and the loss on the training slice is at least "
             f"{units.SHARE.text(CLOSE)} of it; or both rise",
         ),
@@ -376,9 +426,12 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
         say = "It has learnt next to nothing that helps with dev text: the loss there is "
         say += f"{units.SHARE.text(left)} of that of a uniform prediction over the vocabulary."
         return "no", say, "Look at the learning rate, and at the text."
+    fall = _fall_text(found)
+    if (worse := worse_than_start(facts)) and -found.high <= LEAST_FALL:
+        say = f"It began with a trained model and is worse now: {worse}."
+        return "no", say, "Use the model it began with, or start again with a lower learning rate."
     if has_turned(facts):
         return _is_trained_if_turned(facts)
-    fall = _fall_text(found)
     if -found.low >= LEAST_FALL and (fell := bleu_fell(facts)):
         say = "still falls" if -found.high > LEAST_FALL else "may still fall"
         say = f"The dev loss {say} ({fall}), yet BLEU has fallen {fell}."
@@ -413,10 +466,14 @@ def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
 
 def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
     """A flat dev loss is that of a trained model only if nothing else made it flat."""
-    values = {loss for _, loss in losses(facts)}
+    values = {loss for _, loss in losses(facts)[-FEWEST:]}
     if len(values) == 1:
         say += ", to the last digit: the weights do not seem to change."
         return "cannot tell", say, "Look at the learning rate, and at skipped steps."
+    if (skipped := _skipped_share(facts)) > _MOST_SKIPPED:
+        say += f", but {units.SHARE.text(skipped)} of the later steps were skipped, as their "
+        say += "gradients were not finite."
+        return "cannot tell", say, "Set train.precision to bf16 or fp32."
     if has_learnt(facts) is None:
         say += ", but so it is if nothing is learnt: no recipe tells the size of the vocabulary."
         return "cannot tell", say, "Bring recipe.toml with the events."
@@ -427,10 +484,20 @@ def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
         return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
     if fell := bleu_fell(facts):
         return "cannot tell", f"{say}, yet BLEU has fallen {fell}.", _BEST_BLEU
+    if is_warming_up(facts):
+        say += ", but the learning rate has not reached its peak."
+        return "cannot tell", say, "Train beyond the warm-up, or shorten schedule.warmup_steps."
     if decay_left(facts) > _DECAY_LEFT:
         say += ", but the learning rate is still to decay."
         return "cannot tell", say, "Let the schedule come to its end: its decay lowers the loss."
     return "yes", f"{say}.", ""
+
+
+def _skipped_share(facts: Facts) -> float:
+    """The share of steps that changed no weight, in the later half of the intervals."""
+    later = facts.intervals[len(facts.intervals) // 2 :]
+    steps = sum(one.steps for one in later)
+    return sum(one.skipped_steps or 0 for one in later) / steps if steps else 0.0
 
 
 def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
@@ -493,6 +560,10 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
             return "no", f"{say}that is not overfitting.", "Look at the learning rate."
         say = "The dev loss has turned; where the loss on training text went is not clear."
         return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
+    if share < BY_HEART and facts.intervals and facts.intervals[-1].epoch == 0:
+        say = f"The dev loss has not turned, but {of}. No training text was seen twice yet, so it "
+        say += "cannot be known by heart: the dev text is of another kind, or is harder."
+        return "cannot tell", say, "Take dev text from the same source as the training text."
     if share < BY_HEART:
         say = f"It knows the training text by heart: {of}, which has not risen yet."
         return "yes", say, remedy.capitalize()

@@ -23,9 +23,12 @@ from dragoman.reporting.convergence import (
     has_diverged,
     has_learnt,
     has_turned,
+    is_warming_up,
     left_of_uniform,
     loss_trend,
+    losses,
     trained,
+    training_loss_since,
     uniform_loss,
 )
 from dragoman.reporting.facts import Facts, Interval, Machine, Rank, total
@@ -93,7 +96,15 @@ class Ailment:
 
 
 def _divergences(facts: Facts) -> float | None:
-    return float(has_diverged(facts)) if facts.intervals else None
+    """1 if the run said so. None if the loss rose far or is no number, and nobody said anything."""
+    if has_diverged(facts):
+        return 1.0
+    if not facts.intervals or facts.intervals[-1].train_loss is None:
+        return None
+    seen = losses(facts)
+    if seen and training_loss_since(facts, min(seen, key=lambda pair: pair[1])[0].step):
+        return None
+    return 0.0
 
 
 def _flat_share_left(facts: Facts) -> float | None:
@@ -108,7 +119,7 @@ def _flat_share_left(facts: Facts) -> float | None:
         return 0.0
     if max(-found.low, found.high) >= LEAST_FALL or has_learnt(facts) is None:
         return None
-    if decay_left(facts) > 1:
+    if decay_left(facts) > 1 or is_warming_up(facts):
         return 0.0
     if trained(facts).answer != "yes":  # BLEU may rise yet, or the weights not change at all
         return None
