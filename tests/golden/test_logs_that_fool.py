@@ -178,6 +178,26 @@ def test_questions_4_5_and_11_blame_the_same(name: str, tmp_path: Path) -> None:
         assert found["network"].answer != "yes"
 
 
+def test_a_run_that_ends_alone_did_not_always_train_alone(tmp_path: Path) -> None:
+    """Two ranks up to step 4,000, then one: the first part used the network."""
+    run = Recorded(resume_at=(4000, 4000), sync_s=(1.2, 1.2), recipe=VOCABULARY).write(
+        tmp_path / "run"
+    )
+    edit(
+        run,
+        0,
+        "run_started",
+        lambda event: event.update(world_size=1 if event["resumed_from_step"] else 2),
+    )
+    path = file_of(run, 1)
+    lines = path.read_bytes().splitlines(keepends=True)
+    second = [n for n, line in enumerate(lines) if b'"run_started"' in line][1]
+    path.write_bytes(b"".join(lines[:second]))
+    found = answers(read_facts(run))
+    assert found["network"].answer == found["network_fit"].answer == "cannot tell"
+    assert "an earlier one 2" in found["network"].says
+
+
 def test_a_rank_that_waits_for_data_is_not_called_the_network(tmp_path: Path) -> None:
     run = Recorded(sync_s=(0.41, 0.01), extra=[link(10e9)]).write(tmp_path / "run")
 

@@ -17,6 +17,7 @@ from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.paired import PairedComparison, compare_translations, word_counts
 from dragoman.evaluation.validate import read_lines
+from dragoman.formats.bundle import is_bundle
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import open_translator
 
@@ -29,12 +30,14 @@ class Comparison:
     """Two systems on one test set. test: its name. first, second: what was named.
 
     result: scores, p-values, groups and sentences.
+    counted_pairs: of the training text of the first run that has it, whose words were counted.
     """
 
     test: str
     first: str
     second: str
     result: PairedComparison
+    counted_pairs: int
 
     @property
     def better(self) -> str | None:
@@ -72,16 +75,18 @@ def compare(
     sets = [_read_test(Path(source), Path(reference)) for source, reference in tests]
     if not sets:
         sets = [_test_of_runs([run for run in runs if run is not None])]
-    if len(sets) > 1 and any(path.is_file() for path in paths):
+    if len(sets) > 1 and any(path.exists() and not path.is_dir() for path in paths):
         raise ConfigError(
             "a file of translations belongs to one test set",
             place="--test",
             remedy="name one test set, or models in place of the file",
         )
     lowercase = any(run is not None and run.recipe().evaluate.lowercase for run in runs)
-    counts = next(
-        (found for run in runs if run is not None and (found := _training_words(run))), None
-    )
+    counts: Counter[str] | None = None
+    counted_pairs = 0
+    for run in runs:
+        if run is not None and counts is None:
+            counts, counted_pairs = _training_words(run, lowercase=lowercase)
     one, other = (
         _translate(path, run, sets, threads) for path, run in zip(paths, runs, strict=True)
     )
@@ -98,6 +103,7 @@ def compare(
                 lowercase=lowercase,
                 training_words=counts,
             ),
+            counted_pairs,
         )
         for number, test in enumerate(sets)
     ]
@@ -105,11 +111,12 @@ def compare(
 
 def _run_of(path: Path) -> RunDirectory | None:
     """The run at a path, or the one that a checkpoint lies in."""
-    for folder in (path, path.absolute().parent.parent):
-        run = RunDirectory(folder)
-        if path.is_dir() and run.recipe_file.is_file() and run.checkpoints.is_dir():
-            return run
-    return None
+    if not path.is_dir():
+        return None
+    folder = path.absolute().parent
+    if folder.name == "checkpoints" and (run := RunDirectory(folder.parent)).recipe_file.is_file():
+        return run
+    return None if is_bundle(path) else RunDirectory.open(path)
 
 
 def _read_test(source: Path, reference: Path) -> _Test:
@@ -145,24 +152,29 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
     return _Test("test", found[0].sources, found[0].references)
 
 
-def _training_words(run: RunDirectory) -> Counter[str] | None:
-    """Words of the target side of the training text, None if the text is gone."""
+def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str] | None, int]:
+    """Words of the target side of the training text, and of how many pairs; None if it is gone."""
     try:
         prepared = run.prepared()
         shards = TokenShards(prepared / "train")
         vocabulary = load_vocabulary(prepared / "target.model")
     except DragomanError:
-        return None
+        return None, 0
     step = max(1, -(-shards.num_pairs // _COUNTED_PAIRS))
-    rows = (shards.target(int(pair)).tolist() for pair in np.arange(0, shards.num_pairs, step))
-    return word_counts(vocabulary.decode([*rows]))
+    rows = [shards.target(int(pair)).tolist() for pair in np.arange(0, shards.num_pairs, step)]
+    texts = vocabulary.decode(rows)
+    return word_counts(text.lower() if lowercase else text for text in texts), len(rows)
 
 
 def _translate(
     path: Path, run: RunDirectory | None, tests: Sequence[_Test], threads: int | None
 ) -> list[list[str]]:
     """The translations of every test set, or those that a file holds."""
-    if path.is_file():
+    if not path.exists():
+        raise ConfigError(
+            "no such run, export or file of translations", place=path, remedy="check its name"
+        )
+    if not path.is_dir():
         lines = read_lines(path)
         if len(lines) != len(tests[0].references):
             raise CorpusError(

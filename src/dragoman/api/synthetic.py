@@ -12,7 +12,7 @@ from dragoman.api.arguments import Count, Flag, checked
 from dragoman.api.training import RunLike
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
-from dragoman.base.line_files import output_place, progress_bar, transform_file
+from dragoman.base.line_files import is_device, output_place, progress_bar, transform_file
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.distributed.world import join_world
 from dragoman.formats.bundle import Bundle, is_bundle
@@ -77,7 +77,7 @@ def synthesize(
             )
         overrides = [*overrides, "search.beam_size=1"]
     source = _text(Path(text))
-    place = output_place(Path(output), source)
+    place = _place(Path(output), source)
     path = model.path if isinstance(model, RunDirectory) else Path(model)
     counts: Counter[str] = Counter()
     with (
@@ -94,6 +94,13 @@ def synthesize(
         progress_bar() if progress else nullcontext(lambda _: None) as show,
     ):
         check_beam_holds(n_best, opened.recipe.search)
+        pieces = opened.translator.subwords[1].vocab_size
+        if sampling is not None and sampling.top_k > pieces:
+            raise ConfigError(
+                f"{sampling.top_k} is more than the {pieces} pieces of the vocabulary",
+                place="--sample",
+                remedy="give fewer, or all",
+            )
         synthesis = Synthesis(opened, direction, n_best, counts)
         drawn = [sampling.top_k, sampling.temperature] if sampling else None
         resumed_after = transform_file(
@@ -143,12 +150,19 @@ def score(
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
     source = _text(Path(pairs))
-    place = output_place(Path(output), source)
+    place = _place(Path(output), source)
     paths = [
         one.path if isinstance(one, RunDirectory) else Path(one)
         for one in (model, reverse)
         if one is not None
     ]
+    for path in paths:
+        if is_bundle(path) and checkpoint != "best":
+            raise ConfigError(
+                "an export holds the weights of one checkpoint alone",
+                place=f"--checkpoint {checkpoint}",
+                remedy="leave it out, or name the run",
+            )
     counts: Counter[str] = Counter()
     keep_freed_memory()
     with (
@@ -182,6 +196,17 @@ def _text(path: Path) -> Path:
     if path.is_file() and not path.stat().st_size:
         raise CorpusError("is empty", place=path, remedy="give a sentence a line")
     return path
+
+
+def _place(output: Path, source: Path) -> Path:
+    """Where the output goes; raises ConfigError if that is no place for a file."""
+    if is_device(output):
+        raise ConfigError(
+            "is a device or a pipe, which cannot be gone on with",
+            place=output,
+            remedy="name a file with --output",
+        )
+    return output_place(output, source)
 
 
 def _recipe(path: Path) -> Recipe:

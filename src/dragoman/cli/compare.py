@@ -72,7 +72,7 @@ def _print(comparison: Comparison) -> None:
     from dragoman.base import units
     from dragoman.base.printable import printable_line
     from dragoman.base.terminal import open_console
-    from dragoman.evaluation.paired import SIGNIFICANT
+    from dragoman.evaluation.paired import FEWEST, SIGNIFICANT
 
     console = open_console()
     result = comparison.result
@@ -88,16 +88,15 @@ def _print(comparison: Comparison) -> None:
             f"{score.first:.2f}",
             f"{score.second:.2f}",
             f"{score.difference:+.2f}",
-            *(
-                # Of equal scores no p-value means anything.
-                f"{p:.4f}" if score.difference else "-"
-                for p in (score.p_bootstrap, score.p_randomisation)
-            ),
+            f"{score.p_bootstrap:.4f}",
+            f"{score.p_randomisation:.4f}",
         )
     console.print("", table, "")
     letter = {"first": "A", "second": "B", None: None}[result.winner]
     verdict = (
-        f"{letter} is better: every p is below {SIGNIFICANT}."
+        f"Too few sentences for a verdict: it takes {FEWEST} or more."
+        if result.pairs < FEWEST
+        else f"{letter} is better: every p is below {SIGNIFICANT}."
         if letter
         else f"Neither is shown to be better: that needs every p below {SIGNIFICANT}."
     )
@@ -115,7 +114,11 @@ def _print(comparison: Comparison) -> None:
     )
     for title, groups in (
         ("BLEU by words of the reference", result.by_length),
-        ("F1 of words by occurrences in the training text", result.by_frequency),
+        (
+            f"F1 of words by occurrences in {units.COUNT.text(comparison.counted_pairs)} training "
+            "pairs",
+            result.by_frequency,
+        ),
     ):
         if groups:
             console.print("", _groups(title, groups))

@@ -32,7 +32,7 @@ class TextFiles(Section):
     target: str = ""
     tsv: str = ""
     mtdata: str = ""
-    tag: str = Field(default="", pattern=r"^\S*$", max_length=100)
+    tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
     """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
 
     @model_serializer(mode="wrap")

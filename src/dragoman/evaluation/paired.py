@@ -22,6 +22,8 @@ from dragoman.base.errors import CorpusError
 from dragoman.evaluation.metrics import Chrf
 
 SIGNIFICANT: Final = 0.05
+FEWEST: Final = 20
+"""Sentences below which no system is called better: resamples of so few repeat each other."""
 LENGTHS: Final = (0, 10, 20, 30, 50)
 """Words of a reference at which a group of sentences begins."""
 FREQUENCIES: Final = (0, 1, 10, 100, 1000)
@@ -34,6 +36,8 @@ Winner = Literal["first", "second"]
 @dataclass(frozen=True, slots=True)
 class PairedScore:
     """One metric of both systems, 0 to 100, and how likely chance makes such a difference.
+
+    Both p-values are 1 for equal scores, for which sacreBLEU gives the smallest it has.
 
     p_bootstrap: paired bootstrap resampling (Koehn 2004) with 1,000 resamples.
     p_randomisation: approximate randomisation (Riezler and Maxwell 2005) with 10,000 trials.
@@ -54,7 +58,7 @@ class PairedScore:
     @property
     def winner(self) -> Winner | None:
         """The system with the higher score if both tests call the difference significant."""
-        if not self.difference or max(self.p_bootstrap, self.p_randomisation) >= SIGNIFICANT:
+        if max(self.p_bootstrap, self.p_randomisation) >= SIGNIFICANT:
             return None
         return "second" if self.difference > 0 else "first"
 
@@ -111,6 +115,8 @@ class PairedComparison:
     @property
     def winner(self) -> Winner | None:
         """The better system if every metric and test says so, else None."""
+        if self.pairs < FEWEST:
+            return None
         winners = {score.winner for score in self.scores.values()}
         return winners.pop() if len(winners) == 1 else None
 
@@ -204,6 +210,8 @@ def _paired(
     assert p_bootstrap is not None
     assert p_randomisation is not None
     base, other = found[0]
+    if base.score == other.score:
+        p_bootstrap = p_randomisation = 1.0
     return PairedScore(
         float(base.score),
         float(other.score),

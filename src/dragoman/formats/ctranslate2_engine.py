@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman.base.errors import CheckpointError, MachineError
+from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.model.config import (
     ModelConfig,
@@ -102,6 +102,21 @@ class Sampling:
 
     top_k: int = 0
     temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        if type(self.top_k) is not int or not 0 <= self.top_k <= 10_000_000:
+            raise ConfigError(
+                f"{self.top_k!r} is no number of pieces",
+                place="top_k",
+                remedy="give a whole number, or 0 for all",
+            )
+        if not 0 < self.temperature <= 100:
+            raise ConfigError(
+                f"{self.temperature!r} is no temperature",
+                place="temperature",
+                remedy="give a number above 0, up to 100",
+            )
 
 
 def fitting_cells(model: ModelConfig) -> int:

@@ -67,6 +67,9 @@ def network(facts: Facts) -> Verdict:
 
 
 def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
+    if facts.world_size == 1 and (more := _most_ranks(facts)) > 1:
+        say = f"The last part of the run had one process, an earlier one {more}, of which no "
+        return "cannot tell", f"{say}figures are kept apart.", ""
     if facts.world_size == 1:
         return "no", "One process trained alone: nothing was sent.", ""
     found = measures.exposed_interval(facts)
@@ -111,6 +114,11 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
+
+
+def _most_ranks(facts: Facts) -> int:
+    """The most ranks that any part of the run trained with."""
+    return max([facts.world_size or 1, *(one.world_size or 1 for one in facts.segments)])
 
 
 def _of_step(mean: float, low: float, high: float) -> str:
@@ -277,11 +285,13 @@ def network_fit(facts: Facts) -> Verdict:
     question = "How does the time of a step relate to network use?"
     if facts.world_size == 1 or facts.is_one_host:
         alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
+        changed = facts.world_size == 1 and _most_ranks(facts) > 1
+        says = f"In the last part of the run not at all: {alone}. Earlier parts are not judged."
         return Verdict(
             key="network_fit",
             question=question,
-            answer="measured",
-            says=f"Not at all: {alone}.",
+            answer="cannot tell" if changed else "measured",
+            says=says if changed else f"Not at all: {alone}.",
             evidence=(
                 in_words("hosts of the ranks", ", ".join(facts.hosts)),
                 evidence(

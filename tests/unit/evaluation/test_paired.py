@@ -54,6 +54,9 @@ def test_the_better_system_wins_and_equal_ones_do_not() -> None:
         assert found.winner == winner
         assert found.first_wins + found.ties + found.second_wins == found.pairs == 300
     assert found.ties == 300
+    assert {score.p_bootstrap for score in found.scores.values()} == {1.0}
+    few = compare_translations(GOOD[:5], BAD[:5], REFERENCES[:5], sources=SOURCES[:5])
+    assert few.winner is None
     assert not found.first_best
     assert not found.second_best
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,14 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     text.write_text("fine\n")
     with pytest.raises(ConfigError, match="from a beam of 4"):
         dragoman.synthesize(small_run(), text, output, n_best=9)
+    with pytest.raises(ConfigError, match="501 is more than the 500 pieces"):
+        dragoman.synthesize(small_run(), text, output, sampling=dragoman.Sampling(501))
+    for top_k, temperature in ((-1, 1.0), (True, 1.0), (0, 0.0), (0, float("nan"))):
+        with pytest.raises(ConfigError, match="is no "):
+            dragoman.Sampling(top_k, temperature)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe: is a device or a pipe"):
+        dragoman.synthesize(small_run(), text, tmp_path / "pipe")
     with pytest.raises(ConfigError, match="the input too"):
         dragoman.synthesize(small_run(), text, text)
     assert not output.exists()

@@ -1,0 +1,77 @@
+"""dragoman.compare: which systems it takes, and what it says of those it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.cli import main
+from real_text import real_lines
+from small_run import small_run
+
+
+@pytest.fixture
+def test_set(tmp_path: Path) -> tuple[Path, Path]:
+    paths = tmp_path / "test.en", tmp_path / "test.de"
+    for path, lines in zip(
+        paths, (real_lines("test", "en"), real_lines("test", "de")), strict=True
+    ):
+        path.write_text("".join(f"{line}\n" for line in lines[:40]), "utf-8")
+    return paths
+
+
+def test_runs_checkpoints_exports_and_files_are_compared(test_set: tuple[Path, Path]) -> None:
+    run = small_run()
+    (checkpoint,) = run.checkpoints.glob("step-*")
+    systems: list[Path] = [run.path, checkpoint]
+    for kind in ("bundle", "huggingface", "ctranslate2"):
+        done = dragoman.export(run, to=kind)
+        assert done.path.is_relative_to(run.path)  # where a checkpoint's run might be looked for
+        systems.append(done.path)
+    translations = test_set[1].with_name("translations")
+    texts = dragoman.translate(run, test_set[0].read_text("utf-8").splitlines())
+    translations.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    systems.append(translations)
+    for system in systems:
+        (found,) = dragoman.compare(run, system, tests=[test_set])
+        assert found.result.ties == 40, system
+        assert found.better is None
+        assert found.counted_pairs > 1000
+        assert found.result.by_frequency
+
+
+def test_the_better_of_two_is_named_and_printed(
+    test_set: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "compare",
+        str(small_run().path),
+        str(test_set[1]),
+        "--test",
+        ",".join(map(str, test_set)),
+    ]
+    assert main(words) == 0
+    assert "B is better: every p is below 0.05." in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["better"] == str(test_set[1])
+    assert found["result"]["scores"]["bleu"]["second"] == pytest.approx(100)
+
+
+def test_bad_input_is_named(test_set: tuple[Path, Path], tmp_path: Path) -> None:
+    run, lost = small_run(), tmp_path / "lost"
+    with pytest.raises(dragoman.ConfigError, match="lost: no such run, export or file"):
+        dragoman.compare(run, lost, tests=[test_set])
+    with pytest.raises(dragoman.ConfigError, match="belongs to one test set"):
+        dragoman.compare(run, test_set[1], tests=[test_set, test_set])
+    short = tmp_path / "short"
+    short.write_text("one line\n")
+    with pytest.raises(dragoman.CorpusError, match="1 translations for 40 references"):
+        dragoman.compare(run, short, tests=[test_set])
+    with pytest.raises(dragoman.CorpusError, match="40 lines against 1"):
+        dragoman.compare(run, run, tests=[(test_set[0], short)])
+    with pytest.raises(dragoman.ConfigError, match="neither model has a test set"):
+        dragoman.compare(run, run)
