@@ -178,6 +178,14 @@ def test_questions_4_5_and_11_blame_the_same(name: str, tmp_path: Path) -> None:
         assert found["network"].answer != "yes"
 
 
+def test_sums_that_are_slow_on_a_fast_link_are_not_the_network(tmp_path: Path) -> None:
+    """Both ranks wait for three quarters of a step, and the bytes need 3 ms: packing, adding?"""
+    run = Recorded(sync_s=(1.2, 1.2), extra=[link(10e9)], recipe=VOCABULARY).write(tmp_path / "run")
+    found = answers(read_facts(run))
+    assert found["network"].answer == "cannot tell"
+    assert "surely for the network" not in found["network"].says + found["processors"].says
+
+
 def test_a_run_that_ends_alone_did_not_always_train_alone(tmp_path: Path) -> None:
     """Two ranks up to step 4,000, then one: the first part used the network."""
     run = Recorded(resume_at=(4000, 4000), sync_s=(1.2, 1.2), recipe=VOCABULARY).write(

@@ -130,14 +130,18 @@ def network_share(facts: Facts) -> float:
     """The part of a step that surely waited for the network; 0 if that is not known.
 
     It is what bytes over the measured capacity explain, as far as no late rank explains it as well,
-    or what ranks cannot have been late by, but not more than was waited.
+    or what ranks cannot have been late by, but not more than was waited. Sums also pack, add and
+    unpack: if a link was measured that explains less than half of it, they may have been slow.
     """
     waited = measures.exposed_share(facts)
     if waited is None or facts.lacks_ranks or facts.is_one_host:
         return 0.0
     if len(measures.exposed(facts)) == 1:  # one interval tells nothing of the others
         return 0.0
-    return min(max(_surely_explained(facts, waited), measures.least_network_share(facts)), waited)
+    explained, least = _explained_share(facts), measures.least_network_share(facts)
+    if explained is not None and explained < least / 2 and not facts.link_changes:
+        least = 0.0
+    return min(max(_surely_explained(facts, waited), least), waited)
 
 
 def _surely_explained(facts: Facts, waited: float) -> float:
