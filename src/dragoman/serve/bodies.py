@@ -7,6 +7,7 @@ somebody else's text.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
@@ -26,6 +27,9 @@ LONG: Final = 2000
 MOST_FIELDS: Final = 64
 _THREADS: Final = ThreadPoolExecutor(2, "long-text")
 """Few: each competes with the event loop for Python's global lock."""
+
+# It warns of each malformed form, which would let clients fill the server's standard error.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -34,6 +34,15 @@ def test_a_multipart_form_has_its_fields(content_type: str) -> None:
     assert read(CURL, content_type) == {"q": "Zwei\r\n\r\nMänner\n", "target": "de"}
 
 
+def test_a_malformed_form_is_refused_without_a_word_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for body in (b"--|x\r\n", b"x-|", b"--x|", b"-|x"):
+        with pytest.raises(ValueError, match="Invalid multipart data"):
+            read(body, PARTS)
+    assert not caplog.records
+
+
 def test_a_body_is_what_its_type_says() -> None:
     assert read(b' {"q": ["a"]}', "application/json; charset=utf-8") == {"q": ["a"]}
     assert read(b"q=a+b&target=de&q=", FORM) == {"q": "", "target": "de"}
