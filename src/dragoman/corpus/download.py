@@ -26,7 +26,7 @@ from typing import Final
 from dragoman.base.errors import CorpusError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.base.version import VERSION
-from dragoman.corpus.pairs import PIECE_BYTES, RUN_BYTES, unpacked
+from dragoman.corpus.pairs import MOST_TIMES, PIECE_BYTES, RUN_BYTES, unpacked
 
 ATTEMPTS: Final = 5
 _TIMEOUT_S: Final = 30
@@ -36,8 +36,6 @@ _PACKED_STARTS: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ\x00", b"BZh", b"
 _BY_HAND: Final = "fetch the corpus by hand and name its files as source and target in the recipe"
 Pause = Callable[[float], None]
 LONGEST_LINE_BYTES: Final = RUN_BYTES
-MOST_TIMES: Final = 250
-"""The most that a file may unpack to, in times its size; text unpacks to 3 to 10 times."""
 ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 MOST_MEMBERS: Final = 200_000
 _LARGEST_LIST_BYTES: Final = 100 * MOST_MEMBERS

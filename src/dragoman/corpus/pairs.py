@@ -11,6 +11,7 @@ from __future__ import annotations
 import bz2
 import hashlib
 import lzma
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from dragoman.base.errors import CorpusError
 
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are read at once, and about as many are unpacked at once."""
+MOST_TIMES: Final = 250
+"""The most that a file may unpack to, in times its size; text unpacks to 3 to 10 times."""
+_ALWAYS_ALLOWED_BYTES: Final = 2 << 20
 _XZ_MEMORY_BYTES: Final = 1 << 29
 """xz -9 takes 65 MiB; a file may ask for 4 GiB."""
 _INPUT_BYTES: Final = 1 << 10
@@ -195,8 +199,19 @@ class LineReader:
         return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
 
     def _unpacked(self) -> Iterator[bytes]:
+        left = math.inf
         try:
-            yield from unpacked(self._raw())
+            if self.path.is_file():  # the size of a pipe is not known
+                left = max(_ALWAYS_ALLOWED_BYTES, MOST_TIMES * self.path.stat().st_size)
+            for piece in unpacked(self._raw()):
+                left -= len(piece)
+                if left < 0:
+                    raise CorpusError(
+                        f"unpacks to more than {MOST_TIMES} times its size, which text does not do",
+                        place=self.path,
+                        remedy="if it is text, unpack it and name the unpacked file",
+                    )
+                yield piece
         except DamagedError as error:
             raise CorpusError(
                 f"the compressed file is damaged: {error}",

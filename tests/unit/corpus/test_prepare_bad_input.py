@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,8 +78,13 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
         r"a\.en: line 301 is longer than 16 MiB; give text with one sentence a line",
     ),
     "an endless line, packed": (
-        plain(zstandard.compress(b"x" * (1 << 28))),
+        plain(zstandard.compress(os.urandom(100_000).hex().encode() + b"x" * (1 << 24))),
         r"a\.en: line 1 is longer than 16 MiB; give text with one sentence a line",
+    ),
+    "a bomb": (
+        plain(zstandard.compress(b"x" * (1 << 28))),
+        r"a\.en: unpacks to more than 250 times its size, which text does not do; "
+        r"if it is text, unpack it and name the unpacked file",
     ),
     "lines of very different lengths": (
         plain(b"short\n" * 9, (b"long" * (1 << 20) + b"\n" * 1) * 33),
