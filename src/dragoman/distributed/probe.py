@@ -28,7 +28,7 @@ _TRIES: Final = 3
 """A busy moment makes one transfer slower, a full token bucket on the way makes one faster."""
 _ALIKE: Final = 1.05
 _LATENCY_ROUNDS: Final = 20
-_FULL_DUPLEX: Final = 0.8
+_FULL_DUPLEX: Final = 0.9
 """With both directions busy, each carries about as much as one alone; less is measured again."""
 
 
