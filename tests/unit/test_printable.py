@@ -132,7 +132,7 @@ def test_doctor_shows_a_hostile_fact_harmlessly() -> None:
 
 
 def test_every_console_of_ours_is_this_one() -> None:
-    """Where a plain one is made, it shows the user's own text alone, or a bar of progress."""
+    """A plain one shows only the user's own text, or a progress bar."""
     source = Path(sys.modules["dragoman"].__file__ or "").parent
     plain = {
         path.relative_to(source).as_posix()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,11 +72,16 @@ def compare(
     cannot be read or has another number of lines, CheckpointError if a model is damaged.
     """
     paths = [one.path if isinstance(one, RunDirectory) else Path(one) for one in (first, second)]
+    for path in paths:  # before hours of search, not after them
+        if not path.exists():
+            raise ConfigError(
+                "no such run, export or file of translations", place=path, remedy="check its name"
+            )
     runs = [_run_of(path) for path in paths]
     sets = [_read_test(Path(source), Path(reference)) for source, reference in tests]
     if not sets:
         sets = [_test_of_runs([run for run in runs if run is not None])]
-    if len(sets) > 1 and any(path.exists() and not path.is_dir() for path in paths):
+    if len(sets) > 1 and not all(path.is_dir() for path in paths):
         raise ConfigError(
             "a file of translations belongs to one test set",
             place="--test",
@@ -87,8 +93,10 @@ def compare(
     for run in runs:
         if run is not None and counts is None:
             counts, counted_pairs = _training_words(run, lowercase=lowercase)
+    given = [None if path.is_dir() else _read_translations(path, sets[0]) for path in paths]
     one, other = (
-        _translate(path, run, sets, threads) for path, run in zip(paths, runs, strict=True)
+        _translate(path, run, sets, threads) if lines is None else [lines]
+        for path, run, lines in zip(paths, runs, given, strict=True)
     )
     return [
         Comparison(
@@ -134,8 +142,8 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
     """The test set that the runs have in common."""
     found: list[_Test] = []
     for run in runs:
-        folder = run.prepared() / "test"
-        if folder.is_dir():
+        with suppress(CorpusError):  # its prepared text is gone; the other's may be there
+            folder = run.prepared() / "test"
             found.append(_read_test(folder / "source.txt", folder / "target.txt"))
     if not found:
         raise ConfigError(
@@ -166,23 +174,21 @@ def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str]
     return word_counts(text.lower() if lowercase else text for text in texts), len(rows)
 
 
+def _read_translations(path: Path, test: _Test) -> list[str]:
+    lines = read_lines(path)
+    if len(lines) != len(test.references):
+        raise CorpusError(
+            f"{len(lines)} translations for {len(test.references)} references",
+            place=path,
+            remedy="give the translations of this test set, a line each",
+        )
+    return lines
+
+
 def _translate(
     path: Path, run: RunDirectory | None, tests: Sequence[_Test], threads: int | None
 ) -> list[list[str]]:
-    """The translations of every test set, or those that a file holds."""
-    if not path.exists():
-        raise ConfigError(
-            "no such run, export or file of translations", place=path, remedy="check its name"
-        )
-    if not path.is_dir():
-        lines = read_lines(path)
-        if len(lines) != len(tests[0].references):
-            raise CorpusError(
-                f"{len(lines)} translations for {len(tests[0].references)} references",
-                place=path,
-                remedy="give the translations of this test set, a line each",
-            )
-        return [lines]
+    """The translations of every test set."""
     model, checkpoint = path, "best"
     if run is not None and run.path.absolute() != path.absolute():
         model, checkpoint = run.path, str(path)

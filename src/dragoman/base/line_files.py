@@ -69,9 +69,13 @@ def transform_file(
         fingerprint = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
         with _locked_draft(draft, output) as out:
             tally = Counter() if tally is None else tally
-            done = _resume(out, record, fingerprint, tally)
+            done, size_bytes = _sound_part(out, record, fingerprint, tally)
             lines = sum(1 for _ in itertools.islice(reader.raw(), done))
+            is_cut = False
             for group in transform(reader.text(), done + 1):
+                if not is_cut:  # not before there is something better: other options may be refused
+                    _cut(out, record, size_bytes)
+                    is_cut = True
                 out.write("".join(group).encode())
                 out.flush()
                 os.fsync(out.fileno())
@@ -85,6 +89,8 @@ def transform_file(
                 fresh.write_text(json.dumps(known), encoding="utf-8")
                 fresh.replace(record)
                 progress(FileProgress(lines, reader.bytes_read, status.st_size))
+            if not is_cut:
+                _cut(out, record, size_bytes)
             draft.replace(output)
             for left in (record, fresh):
                 left.unlink(missing_ok=True)
@@ -147,7 +153,7 @@ def _unreadable(name: str, error: OSError) -> CorpusError:
 def output_place(output: Path, source: Path | None) -> Path:
     """Where the output goes: what a link points to, so that the link stays.
 
-    source: the standard input where it is None.
+    source: None: the standard input.
     Raises ConfigError if that is a directory or in one that is not there, or is the input, whose
     text would be lost.
     """
@@ -165,7 +171,7 @@ def output_place(output: Path, source: Path | None) -> Path:
             if there
             else "make it with mkdir -p, or name a file elsewhere with --output",
         )
-    with suppress(OSError):  # what is not there is told of when it is opened
+    with suppress(OSError):  # a missing input is reported when it is opened
         given = os.fstat(0) if source is None else source.stat()
         if os.path.samestat(given, output.stat()):
             raise ConfigError(
@@ -202,24 +208,29 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _resume(draft: IO[bytes], record: Path, fingerprint: str, tally: Counter[str]) -> int:
-    """Cut the draft to its sound part; the lines of input that it holds, none if it is unsound."""
-    done, size_bytes = 0, 0
+def _sound_part(
+    draft: IO[bytes], record: Path, fingerprint: str, tally: Counter[str]
+) -> tuple[int, int]:
+    """Lines of input that the draft holds, and the bytes that are sound; 0 if there is nothing."""
     try:
         known = json.loads(record.read_bytes())
         numbers = known["lines"], known["size_bytes"]
         counts = known["tally"]
         sound = all(type(number) is int and number >= 0 for number in (*numbers, *counts.values()))
         if sound and known["fingerprint"] == fingerprint and draft.tell() >= numbers[1]:
-            done, size_bytes = numbers
             tally.update(counts)
+            return numbers
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    if not done:  # else the draft of these options would be taken for that of the others
+    return 0, 0
+
+
+def _cut(draft: IO[bytes], record: Path, size_bytes: int) -> None:
+    """Cut the draft to its sound part."""
+    if not size_bytes:  # else the draft of these options would be taken for that of the others
         record.unlink(missing_ok=True)
     draft.truncate(size_bytes)
     draft.seek(0, os.SEEK_END)
-    return done
 
 
 @contextmanager

@@ -47,15 +47,15 @@ def run(options: Namespace) -> int:
     from dataclasses import asdict
 
     from dragoman.api.comparison import compare
-    from dragoman.base.printable import printable
 
     found = compare(options.first, options.second, tests=options.test, threads=options.threads)
     if options.json:
         values = [asdict(one) | {"better": one.better} for one in found]
-        print(printable(json.dumps(values, indent=1, ensure_ascii=False)))
+        print(json.dumps(values, indent=1))  # in ASCII: no text can send escape sequences
         return 0
     for one in found:
-        _print(one)
+        _print_scores(one)
+        _print_where(one)
     return 0
 
 
@@ -66,12 +66,14 @@ def _test(text: str) -> tuple[str, str]:
     return source, reference
 
 
-def _print(comparison: Comparison) -> None:
+def _print_scores(comparison: Comparison) -> None:
+    """Scores, p-values and the verdict."""
     from rich.text import Text
 
     from dragoman.base import units
     from dragoman.base.printable import printable_line
     from dragoman.base.terminal import open_console
+    from dragoman.cli.console import plain_table
     from dragoman.evaluation.paired import FEWEST, SIGNIFICANT
 
     console = open_console()
@@ -81,7 +83,8 @@ def _print(comparison: Comparison) -> None:
     )
     console.print(f"A  {printable_line(comparison.first)}", soft_wrap=True, markup=False)
     console.print(f"B  {printable_line(comparison.second)}", soft_wrap=True, markup=False)
-    table = _table("", "A", "B", "B - A", "p bootstrap", "p randomisation")
+    right = ("A", "B", "B - A", "p bootstrap", "p randomisation")
+    table = plain_table("", right=right)
     for name, score in result.scores.items():
         table.add_row(
             {"bleu": "BLEU", "chrf": "chrF"}[name],
@@ -107,6 +110,19 @@ def _print(comparison: Comparison) -> None:
         style="dim",
         soft_wrap=True,
     )
+    for score in result.scores.values():
+        console.print(score.signature, style="dim", soft_wrap=True)
+
+
+def _print_where(comparison: Comparison) -> None:
+    """Where the systems differ: by length, by rare words, and in which sentences."""
+    from rich.text import Text
+
+    from dragoman.base import units
+    from dragoman.base.terminal import open_console
+
+    console = open_console()
+    result = comparison.result
     console.print(
         f"\nSentences by chrF: A ahead in {result.first_wins}, equal {result.ties}, "
         f"B ahead in {result.second_wins}",
@@ -133,13 +149,12 @@ def _print(comparison: Comparison) -> None:
                 console.print()
                 for line in _sentence(sentence):
                     console.print(line, soft_wrap=not console.is_terminal)
-    console.print()
-    for score in result.scores.values():
-        console.print(score.signature, style="dim", soft_wrap=True)
 
 
 def _groups(title: str, groups: tuple[Group, ...]) -> Table:
-    table = _table(title, "how many", "A", "B", "B - A")
+    from dragoman.cli.console import plain_table
+
+    table = plain_table(title, right=("how many", "A", "B", "B - A"))
     for group in groups:
         table.add_row(
             group.name,
@@ -163,13 +178,3 @@ def _sentence(sentence: SentencePair) -> Iterator[Text]:
         (f"B {sentence.second_chrf:.0f}", sentence.second),
     ):
         yield Text.assemble((f"{name:<10} ", "dim"), printable_line(text))
-
-
-def _table(title: str, *numbers: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(title)
-    for heading in numbers:
-        table.add_column(heading, justify="right")
-    return table

@@ -27,7 +27,7 @@ _TELL_EVERY_S = 10.0
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
     """The shipped recipes, a row each."""
-    table = _table("recipe", "what it is for")
+    table = plain_table("recipe", "what it is for")
     table.columns[0].no_wrap = True
     for recipe in recipes:
         table.add_row(recipe.name, recipe.summary)
@@ -70,7 +70,7 @@ def print_inventory(path: Path) -> None:
 
 
 def _files(inventory: Inventory) -> Table:
-    table = _table("file", right=("size",))
+    table = plain_table("file", right=("size",))
     table.add_column("purpose")
     folder = Path()
     for entry in sorted(inventory.entries, key=lambda entry: (entry.path.parent, entry.path)):
@@ -109,7 +109,7 @@ def _both_sizes(size_bytes: int) -> str:
 
 
 def _splits(manifest: Manifest) -> Table:
-    table = _table("split", right=("read", "kept", "dropped", "cut short", "source", "target"))
+    table = plain_table("split", right=("read", "kept", "dropped", "cut short", "source", "target"))
     for name, split in manifest.splits.items():
         text = split.stages[-1]
         table.add_row(
@@ -130,7 +130,7 @@ def _side(text: TextSize, pieces: int) -> str:
 
 
 def _dropped(manifest: Manifest) -> Table:
-    table = _table("dropped from", "because", right=("pairs", "share"))
+    table = plain_table("dropped from", "because", right=("pairs", "share"))
     for name, split in manifest.splits.items():
         for reason, pairs in _by_count(split):
             share = _share(pairs, split.pairs_in)
@@ -197,7 +197,8 @@ def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     return table
 
 
-def _table(*left: str, right: Sequence[str] = ()) -> Table:
+def plain_table(*left: str, right: Sequence[str] = ()) -> Table:
+    """A table without lines. left, right: headings of columns by how they are aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for heading in left:
         table.add_column(heading)

@@ -1,4 +1,4 @@
-"""`dragoman score`: how well models foretell the translations of a file of pairs."""
+"""`dragoman score`: how well models predict the translations in a file of pairs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def add_parser(commands: Commands) -> None:
         help="draw each piece from the K likeliest, or from all, instead of searching",
     )
     parser.add_argument(
-        "--temperature", type=_temperature, default=1.0, help="of --sample (default: 1)"
+        "--temperature", type=_temperature, metavar="T", help="of --sample (default: 1)"
     )
     parser.add_argument(
         "--quantization",
@@ -54,12 +54,17 @@ def run(options: Namespace) -> int:
     """Translate the text and print what became of it."""
     from dragoman.api.synthetic import synthesize
     from dragoman.base import units
+    from dragoman.base.errors import ConfigError
     from dragoman.base.printable import printable_line
     from dragoman.formats.ctranslate2_engine import Sampling
 
     sampling = None
     if options.sample is not None:
-        sampling = Sampling(options.sample, options.temperature)
+        sampling = Sampling(options.sample, options.temperature or 1.0)
+    elif options.temperature is not None:
+        raise ConfigError(
+            "changes nothing of a search", place="--temperature", remedy="add --sample all"
+        )
     made = synthesize(
         options.run,
         options.input,

@@ -1,4 +1,4 @@
-"""How well a model foretells given translations: cross-entropy of each pair of sentences."""
+"""How well a model predicts given translations: cross-entropy of each pair of sentences."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
     forward: translates source to target. reverse: translates target to source; None: one column.
-    place: what the lines are called in errors. counts: pairs without a score, by reason.
+    place: what the lines are called in errors. counts: of "pairs", and of "unscored" ones.
     """
 
     def __init__(

@@ -68,8 +68,8 @@ def network(facts: Facts) -> Verdict:
 
 def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
     if facts.world_size == 1 and (more := _most_ranks(facts)) > 1:
-        say = f"The last part of the run had one process, an earlier one {more}, of which no "
-        return "cannot tell", f"{say}figures are kept apart.", ""
+        say = f"The last part of the run had one process, an earlier part {more}. Their waiting is "
+        return "cannot tell", f"{say}not measured separately.", ""
     if facts.world_size == 1:
         return "no", "One process trained alone: nothing was sent.", ""
     found = measures.exposed_interval(facts)

@@ -14,7 +14,7 @@ from small_run import small_run
 
 
 @pytest.fixture
-def test_set(tmp_path: Path) -> tuple[Path, Path]:
+def texts(tmp_path: Path) -> tuple[Path, Path]:
     paths = tmp_path / "test.en", tmp_path / "test.de"
     for path, lines in zip(
         paths, (real_lines("test", "en"), real_lines("test", "de")), strict=True
@@ -23,7 +23,7 @@ def test_set(tmp_path: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_runs_checkpoints_exports_and_files_are_compared(test_set: tuple[Path, Path]) -> None:
+def test_runs_checkpoints_exports_and_files_are_compared(texts: tuple[Path, Path]) -> None:
     run = small_run()
     (checkpoint,) = run.checkpoints.glob("step-*")
     systems: list[Path] = [run.path, checkpoint]
@@ -31,12 +31,12 @@ def test_runs_checkpoints_exports_and_files_are_compared(test_set: tuple[Path, P
         done = dragoman.export(run, to=kind)
         assert done.path.is_relative_to(run.path)  # where a checkpoint's run might be looked for
         systems.append(done.path)
-    translations = test_set[1].with_name("translations")
-    texts = dragoman.translate(run, test_set[0].read_text("utf-8").splitlines())
-    translations.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    translations = texts[1].with_name("translations")
+    lines = dragoman.translate(run, texts[0].read_text("utf-8").splitlines())
+    translations.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     systems.append(translations)
     for system in systems:
-        (found,) = dragoman.compare(run, system, tests=[test_set])
+        (found,) = dragoman.compare(run, system, tests=[texts])
         assert found.result.ties == 40, system
         assert found.better is None
         assert found.counted_pairs > 1000
@@ -44,34 +44,34 @@ def test_runs_checkpoints_exports_and_files_are_compared(test_set: tuple[Path, P
 
 
 def test_the_better_of_two_is_named_and_printed(
-    test_set: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    texts: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [
         "compare",
         str(small_run().path),
-        str(test_set[1]),
+        str(texts[1]),
         "--test",
-        ",".join(map(str, test_set)),
+        ",".join(map(str, texts)),
     ]
     assert main(words) == 0
     assert "B is better: every p is below 0.05." in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    assert found["better"] == str(test_set[1])
+    assert found["better"] == str(texts[1])
     assert found["result"]["scores"]["bleu"]["second"] == pytest.approx(100)
 
 
-def test_bad_input_is_named(test_set: tuple[Path, Path], tmp_path: Path) -> None:
+def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
     run, lost = small_run(), tmp_path / "lost"
     with pytest.raises(dragoman.ConfigError, match="lost: no such run, export or file"):
-        dragoman.compare(run, lost, tests=[test_set])
+        dragoman.compare(run, lost, tests=[texts])
     with pytest.raises(dragoman.ConfigError, match="belongs to one test set"):
-        dragoman.compare(run, test_set[1], tests=[test_set, test_set])
+        dragoman.compare(run, texts[1], tests=[texts, texts])
     short = tmp_path / "short"
     short.write_text("one line\n")
     with pytest.raises(dragoman.CorpusError, match="1 translations for 40 references"):
-        dragoman.compare(run, short, tests=[test_set])
+        dragoman.compare(run, short, tests=[texts])
     with pytest.raises(dragoman.CorpusError, match="40 lines against 1"):
-        dragoman.compare(run, run, tests=[(test_set[0], short)])
+        dragoman.compare(run, run, tests=[(texts[0], short)])
     with pytest.raises(dragoman.ConfigError, match="neither model has a test set"):
         dragoman.compare(run, run)

@@ -78,14 +78,34 @@ def test_a_draft_of_other_options_is_not_gone_on_with(tmp_path: Path) -> None:
         yield from (group for group, _ in zip(shouted(lines, first), range(1), strict=False))
         raise KeyboardInterrupt
 
-    def on_a_full_disk(_lines: Iterable[str], _first: int) -> Iterator[list[str]]:
-        yield from ()
-        draft.write_text("what of a group\nthe disk had room for\n")
-        raise KeyboardInterrupt
+    def unwritable(_lines: Iterable[str], _first: int) -> Iterator[list[str]]:
+        yield ["\udcff"]
 
     with pytest.raises(KeyboardInterrupt):
         transform_file(source, output, broken_off, identity={"n_best": 1})
-    with pytest.raises(KeyboardInterrupt):
-        transform_file(source, output, on_a_full_disk, identity={"n_best": 2})
+    with pytest.raises(UnicodeEncodeError):
+        transform_file(source, output, unwritable, identity={"n_best": 2})
+    draft.write_text("what a full disk\nhad room for\n")
     assert transform_file(source, output, shouted, identity={"n_best": 1}) == 0
+    assert output.read_text() == "ONE\nTWO\nTHREE\n"
+
+
+def test_what_refuses_to_begin_leaves_earlier_work_alone(tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("one\ntwo\nthree\n")
+
+    def stopped(lines: Iterable[str], first: int) -> Iterator[list[str]]:
+        yield next(shouted(lines, first))
+        raise KeyboardInterrupt
+
+    def refused(lines: Iterable[str], _first: int) -> Iterator[list[str]]:
+        for _ in lines:
+            raise ValueError("such options are refused")
+        yield []
+
+    with pytest.raises(KeyboardInterrupt):
+        transform_file(source, output, stopped, identity={"options": 1})
+    with pytest.raises(ValueError, match="refused"):
+        transform_file(source, output, refused, identity={"options": 2})
+    assert transform_file(source, output, shouted, identity={"options": 1}) == 1
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
