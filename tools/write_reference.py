@@ -51,12 +51,20 @@ def table(section: type[BaseModel], path: str) -> str:
         if inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
             inner.append(table(field.annotation, f"{path}.{name}" if path else name))
             continue
+        if not path and (listed := section_of_list(field)):
+            inner.append(table(listed, f"[{name}]"))
         meaning = f"{told.get(name, '')} {choices(field)}".strip()
         rows.append(f"| `{name}` | {default(field)} | {meaning} |")
     summary = (inspect.getdoc(section) or "").split("\n\n")[0].replace("\n", " ")
     heading = f"\n## `[{path}]`\n\n{summary}\n" if path else ""
     body = "\n| key | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
     return heading + body + "".join(inner)
+
+
+def section_of_list(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a list of tables is made of."""
+    kinds = [kind for kind in get_args(field.annotation) if inspect.isclass(kind)]
+    return next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
 
 
 def choices(field: FieldInfo) -> str:

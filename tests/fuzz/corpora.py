@@ -103,10 +103,10 @@ class _Case:
         self._outside = outside
         self.is_archive = chosen.random() < 0.5
         self.limit_s = _LONGEST_S
-        names = {"source": "a.en", "target": "a.de"}
+        files = TextFiles(source="a.en", target="a.de")
         if self.is_archive:
             entry.put(self._archive(), folder / "out" / "downloads" / "archives")
-            names = {"mtdata": entry.did}
+            files = TextFiles(mtdata=entry.did)
         else:
             for name, lines in (("a.en", _SOURCES), ("a.de", _TARGETS)):
                 hostile = chosen.random() < 0.7
@@ -114,7 +114,7 @@ class _Case:
                 (folder / name).write_bytes(self._packed(content) if hostile else content)
         self.config = CorpusConfig(
             folder=str(folder),
-            train=(TextFiles(**names),),
+            train=(files,),
             valid_pairs=5,
             test_pairs=5,
             lowercase=chosen.random() < 0.3,

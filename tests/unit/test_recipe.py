@@ -248,7 +248,7 @@ def test_the_dump_of_a_shipped_recipe_reads_back_equal(name: str, tmp_path: Path
     again = load_recipe(tmp_path / "recipe.toml")
     assert again == recipe
     assert digest(again) == digest(recipe)
-    assert set(tomllib.loads(text)) == set(Recipe.model_fields)
+    assert set(tomllib.loads(text)) == set(Recipe.model_fields) - {"stages"}
 
 
 def test_the_digest_is_that_of_the_values_and_not_of_their_spelling(mine: Path) -> None:
@@ -287,3 +287,75 @@ def test_reading_a_recipe_never_imports_torch() -> None:
     code = "import sys, dragoman.recipe.estimate; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
+
+
+STAGED = """\
+[corpus]
+train = [
+  {source = "a.en", target = "a.de", name = "news", weight = 1},
+  {tsv = "b.tsv", name = "made", weight = 3},
+]
+valid_pairs = 10
+[train]
+max_steps = 1000
+[schedule]
+kind = "constant"
+peak_learning_rate = 1e-3
+warmup_steps = 0
+[[stages]]
+steps = 300
+[[stages]]
+steps = 500
+weights = {made = 1}
+[[stages]]
+weights = {news = 2, made = 1}
+learning_rate_factor = 0.1
+"""
+
+
+def test_stages_have_their_own_weights_and_rates(mine: Path) -> None:
+    mine.write_text(STAGED)
+    recipe = load_recipe(mine)
+    assert recipe.stage_starts() == (0, 300, 800)
+    assert recipe.weights() == ((1.0, 3.0), (0.0, 1.0), (2.0, 1.0))
+    rates = [recipe.learning_rate(step) for step in (0, 299, 300, 799, 800, 999)]
+    assert rates == pytest.approx([1e-3] * 4 + [1e-4] * 2)
+    again = mine.with_name("again.toml")
+    again.write_text(dump_toml(recipe))
+    assert load_recipe(again) == recipe
+
+
+def test_without_stages_and_weights_nothing_is_said_of_them(mine: Path) -> None:
+    recipe = load_recipe(mine)
+    assert "stages" not in recipe.model_dump()
+    assert (recipe.stage_starts(), recipe.weights()) == ((0,), (None,))
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "words"),
+    [
+        ("steps = 300", "", ["stages[0] has no steps, so stages[1] never begins"]),
+        (
+            "steps = 300",
+            "steps = 1000",
+            ["stages[1] would begin at step 1000", "max_steps is 1000"],
+        ),
+        ("made = 1}\n[[", "made = 0}\n[[", [":15:", "all weights of a stage are 0"]),
+        ("{made = 1}", "{made = -1}", ["a weight is below 0"]),
+        ("{made = 1}", "{}", [":17:", "stages[1].weights"]),
+        ("{made = 1}", "{mode = 1}", ["stages[1] has a weight for mode", "are news, made"]),
+        ("learning_rate_factor = 0.1", "steps = 100", ["end at step 900, but train.max_steps"]),
+        ("learning_rate_factor", "learning_rate_facto", [":20:", "learning_rate_factor?"]),
+        ("learning_rate_factor = 0.1", "learning_rate_factor = 0", ["greater than 0"]),
+    ],
+)
+def test_a_stage_that_never_begins_or_draws_nothing_is_refused(
+    mine: Path, text: str, override: str, words: list[str]
+) -> None:
+    assert text in STAGED
+    mine.write_text(STAGED.replace(text, override))
+    with pytest.raises(ConfigError) as error:
+        load_recipe(mine)
+    for word in words:
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)

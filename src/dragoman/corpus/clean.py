@@ -91,7 +91,7 @@ class BlockReport:
     """The result of cleaning one block. Bytes are those of the pairs that stay.
 
     file: the source file. malformed: the file at fault and what is wrong with its line, for the
-    first line that is no pair at all; empty if there is none.
+    first line that is no pair at all; empty if there is none. entry: number of the entry of text.
     """
 
     file: str
@@ -101,6 +101,7 @@ class BlockReport:
     source_bytes: int
     target_bytes: int
     malformed: list[str]
+    entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class CleanBlock:
     targets: list[str]
     lines: NDArray[np.int64]
     rejected: list[RejectedPair]
+    entry: int = 0
 
     def without(self, rejections: list[Rejection]) -> CleanBlock:
         """The block with some of its rows rejected."""
@@ -137,6 +139,7 @@ class CleanBlock:
             [self.targets[row] for row in rows],
             self.lines[rows],
             self.rejected + rejected,
+            self.entry,
         )
 
     def report(self) -> BlockReport:
@@ -155,6 +158,7 @@ class CleanBlock:
             source_bytes=num_bytes(self.sources),
             target_bytes=num_bytes(self.targets),
             malformed=problem,
+            entry=self.entry,
         )
 
 
@@ -207,6 +211,7 @@ def clean_block(
         targets=targets,
         lines=np.arange(block.first_line, block.first_line + block.num_lines),
         rejected=[],
+        entry=block.entry.number,
     )
     columns = Columns(sources, targets)
     cleaned = whole.without(reject(columns, config.filters, malformed=malformed, filters=filters))

@@ -34,11 +34,20 @@ class TextFiles(Section):
     mtdata: str = ""
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
     """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
+    name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)
+    """What the weights of a stage call this entry of the training text."""
+    weight: float | None = Field(default=None, ge=0.0)
+    """Share of the training pairs that come from this entry, in any unit."""
 
     @model_serializer(mode="wrap")
-    def _without_empty_tag(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The digests of recipes that were written before there were tags stay as they are.
-        return {key: value for key, value in serialize(self).items() if key != "tag" or value}
+    def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of recipes that were written before there were these keys stay as they are.
+        values: dict[str, Any] = serialize(self)
+        return {
+            key: value
+            for key, value in values.items()
+            if key not in ("tag", "name", "weight") or value not in ("", None)
+        }
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -58,7 +67,8 @@ class CorpusConfig(Section):
     A source of text is a list of entries. An entry is one of
     `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
     `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`. With
-    `tag = "<bt>"` beside it, each source begins with that word.
+    `tag = "<bt>"` beside it, each source begins with that word. With `weight = 3` beside each entry
+    of the training text, pairs are drawn from them in these shares.
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
@@ -68,7 +78,8 @@ class CorpusConfig(Section):
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}` or
     `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or xz. `tag = "<bt>"` puts a word
-    before each source."""
+    before each source. `weight = 3` beside each entry sets the shares in which pairs are drawn from
+    them; `name = "news"` is what the weights of a stage call it."""
     valid: tuple[TextFiles, ...] = ()
     """The dev set, in such entries."""
     test: tuple[TextFiles, ...] = ()
@@ -86,6 +97,25 @@ class CorpusConfig(Section):
     too_long: Literal["drop", "truncate"] = "drop"
     """What happens to a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _weights_are_of_use(self) -> Self:
+        if any(entry.name or entry.weight is not None for entry in (*self.valid, *self.test)):
+            raise ValueError("name and weight belong to entries of corpus.train alone")
+        names = [entry.name for entry in self.train if entry.name]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"two entries of corpus.train are called {min(repeated)}")
+        weights = [entry.weight for entry in self.train if entry.weight is not None]
+        if weights and len(weights) < len(self.train):
+            raise ValueError("give every entry of corpus.train a weight, or none of them")
+        if weights and not sum(weights):
+            raise ValueError("all weights of corpus.train are 0: no pair would be drawn")
+        return self
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether pairs may be drawn from entries of the training text in other shares."""
+        return any(entry.name or entry.weight is not None for entry in self.train)
 
     @property
     def tags(self) -> tuple[str, ...]:

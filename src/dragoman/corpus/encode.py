@@ -147,7 +147,7 @@ class PartReport:
 class RangeEncoder:
     """The task of a worker: select and encode one range. Done ranges are passed over.
 
-    files: the name of the source file of each run.
+    files: the name of the source file of each run. entries: its entry of the training text.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class RangeEncoder:
         *,
         runs: SortedRuns,
         files: Sequence[str],
+        entries: Sequence[int],
         selector: Selector,
         encoders: tuple[RowEncoder, RowEncoder],
         parts: Path,
@@ -163,6 +164,7 @@ class RangeEncoder:
         self._config = config
         self._runs = runs
         self._files = files
+        self._entries = np.array(entries, dtype=np.int32)
         self._selector = selector
         self._encoders = encoders
         self._parts = parts
@@ -203,6 +205,8 @@ class RangeEncoder:
             for name, array in (("ids", rows.ids), ("lengths", rows.lengths)):
                 with whole_file(path.with_suffix(f".{side}_{name}.npy")) as file:
                     save_array(file, array)
+        with whole_file(path.with_suffix(".entries.npy")) as file:
+            save_array(file, self._entries[found.runs[selected.rows]])
         rejected = []
         for row, name, score, _ in rejections:
             file, line = self._files[found.runs[row]], int(found.lines[row])
@@ -224,6 +228,12 @@ def read_rows(parts: Path, index: int, side: str) -> TokenRows:
         np.load(path.with_suffix(f".{side}_{name}.npy")) for name in ("ids", "lengths")
     ]
     return TokenRows(arrays[0], arrays[1].astype(np.int32))
+
+
+def read_entries(parts: Path, index: int) -> NDArray[np.int32]:
+    """The entry of the training text that each pair of a range comes from."""
+    entries: NDArray[np.int32] = np.load(part_path(parts, index).with_suffix(".entries.npy"))
+    return entries
 
 
 def count_side(texts: list[str], rows: TokenRows) -> SideCounts:

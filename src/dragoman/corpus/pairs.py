@@ -270,12 +270,13 @@ class NamedPath:
 class TextEntry:
     """One entry of a corpus with its files found; target is None if source is a TSV file.
 
-    tag: a word that is put before each source; "": none.
+    tag: a word that is put before each source; "": none. number: of the entry in its split.
     """
 
     source: NamedPath
     target: NamedPath | None = None
     tag: str = field(default="", kw_only=True)
+    number: int = field(default=0, kw_only=True)
 
     @property
     def files(self) -> tuple[NamedPath, ...]:

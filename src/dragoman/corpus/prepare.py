@@ -41,6 +41,7 @@ from dragoman.corpus.encode import (
     Selector,
     count_side,
     part_path,
+    read_entries,
     read_rows,
     without_tag,
 )
@@ -57,7 +58,7 @@ from dragoman.corpus.manifest import (
 )
 from dragoman.corpus.pairs import BlockReader
 from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedRuns
-from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_side
+from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
 from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary, train_on_words
@@ -200,6 +201,7 @@ class _Preparation:
             "facts": _some_left(_stage_facts("clean", reports), place="corpus.train").model_dump(),
             "sources": self.sources.describe("train", reader.facts),
             "files": [report.file for report in reports],
+            "entries": [report.entry for report in reports],
         }
 
     def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
@@ -265,6 +267,10 @@ class _Preparation:
             )
             rows = (read_rows(place.parts, index, side) for index in range(len(parts)))
             write_side(directory, side, rows, size=size)
+        if self.config.is_mixed:
+            entries = (read_entries(place.parts, index) for index in range(len(parts)))
+            num_pairs = sum(part.pairs_out for part in parts)
+            write_entries(directory, entries, num_pairs=num_pairs)
         stages = [StageFacts.model_validate(kept["facts"]) for kept in (clean, encoded)]
         splits = {"train": _split_facts(stages, parts)}
         sources = list(clean["sources"])
@@ -328,10 +334,12 @@ def _open_encoders(place: Workplace, config: CorpusConfig) -> tuple[RowEncoder, 
 
 
 def _range_encoder(place: Workplace, config: CorpusConfig) -> RangeEncoder:
+    clean = place.recall("clean")
     return RangeEncoder(
         config,
         runs=_open_runs(place),
-        files=place.recall("clean")["files"],
+        files=clean["files"],
+        entries=clean["entries"],
         selector=_open_selector(place, config),
         encoders=_open_encoders(place, config),
         parts=place.parts,

@@ -4,6 +4,8 @@ Files of a split, for side in source, target:
     <side>_ids.npy      the rows' pieces end to end, uint16, or uint32 over 65,536 ids
     <side>_offsets.npy  int64, shape (pairs + 1,): where each row starts
     <side>_lengths.npy  int32, shape (pairs,): pieces in each row
+If entries of the training text have names or weights, also
+    entries.npy         int32, shape (pairs,): number of the entry that the pair comes from
 Rows hold no special ids; data/batch.py adds them. Every subword model shares these four ids, so
 that a shard needs no model to be read.
 """
@@ -28,6 +30,7 @@ EOS: Final = 3
 Ids = NDArray[np.integer]
 Lengths = NDArray[np.int32]
 SIDES = ("source", "target")
+ENTRIES: Final = "entries.npy"
 _SHORT_IDS = 1 << 16
 
 
@@ -72,6 +75,7 @@ class TokenShards:
     """
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._source_ids = _open_array(directory / "source_ids.npy")
         self._source_offsets = _open_array(directory / "source_offsets.npy")
         self.source_lengths: Lengths = _open_array(directory / "source_lengths.npy")
@@ -79,6 +83,13 @@ class TokenShards:
         self._target_offsets = _open_array(directory / "target_offsets.npy")
         self.target_lengths: Lengths = _open_array(directory / "target_lengths.npy")
         self.num_pairs = len(self.source_lengths)
+
+    def entries(self) -> NDArray[np.int32]:
+        """The entry of the training text that each pair comes from, shape (num_pairs,).
+
+        Raises: CorpusError if no entry had a name or a weight when the text was prepared.
+        """
+        return _open_array(self._directory / ENTRIES)
 
     def source(self, index: int) -> Ids:
         """Source pieces of one pair."""
@@ -125,6 +136,14 @@ def write_side(directory: Path, side: str, parts: Iterable[TokenRows], *, size: 
             offsets.write(ends.data)
             lengths.write(np.ascontiguousarray(rows.lengths, dtype=np.int32).data)
     assert end == size.num_ids
+
+
+def write_entries(directory: Path, parts: Iterable[NDArray[np.int32]], *, num_pairs: int) -> None:
+    """Write which entry of the training text each pair comes from, part by part."""
+    with whole_file(directory / ENTRIES) as file:
+        _write_header(file, np.dtype(np.int32), num_pairs)
+        for part in parts:
+            file.write(np.ascontiguousarray(part).data)
 
 
 def save_array(file: BinaryIO, array: NDArray[Any]) -> None:

@@ -28,6 +28,8 @@ from dragoman.corpus.pairs import FileFacts, NamedPath, TextEntry
 
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
+_WORK_VERSION: Final = 2
+"""Of what an unfinished preparation leaves behind; work of another version starts anew."""
 
 
 @dataclass(slots=True)
@@ -290,7 +292,7 @@ class Sources:
         self._downloads = downloads
         self.files: list[SourceState] = []
         self.entries = {
-            split: [self._find(split, entry) for entry in entries]
+            split: [self._find(split, number, entry) for number, entry in enumerate(entries)]
             for split, entries in (
                 ("train", config.train),
                 ("valid", config.valid),
@@ -307,8 +309,8 @@ class Sources:
     def plan(self) -> str:
         """A digest of the section and of the state of all files; work of another plan is void."""
         files = [(file.split, file.name, file.size_bytes, file.mtime_ns) for file in self.files]
-        section = _without_folder(self._config).model_dump(mode="json")
-        plan = [FORMAT_VERSION, section, files]
+        section = _of_text(self._config).model_dump(mode="json")
+        plan = [FORMAT_VERSION, _WORK_VERSION, section, files]
         return hashlib.sha256(json.dumps(plan).encode()).hexdigest()
 
     def describe(self, split: str, facts: Sequence[FileFacts]) -> list[dict[str, Any]]:
@@ -333,7 +335,7 @@ class Sources:
 
         Files of the same size and time are taken as unchanged; those of another time are read.
         """
-        if _without_folder(manifest.config) != _without_folder(self._config):
+        if _of_text(manifest.config) != _of_text(self._config):
             return False
         if len(manifest.sources) != len(self.files):
             return False
@@ -344,7 +346,7 @@ class Sources:
             for file, known in zip(self.files, manifest.sources, strict=True)
         )
 
-    def _find(self, split: str, files: TextFiles) -> TextEntry:
+    def _find(self, split: str, number: int, files: TextFiles) -> TextEntry:
         folder = Path(self._config.folder)
         if files.mtdata:
             fetched = fetch(
@@ -369,9 +371,13 @@ class Sources:
                 )
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
-        return TextEntry(*found, tag=files.tag)
+        return TextEntry(*found, tag=files.tag, number=number)
 
 
-def _without_folder(config: CorpusConfig) -> CorpusConfig:
-    """Files that were moved as they are make the same corpus."""
-    return config.model_copy(update={"folder": ""})
+def _of_text(config: CorpusConfig) -> CorpusConfig:
+    """The keys that decide the shards: moved files and other weights make the same corpus."""
+    train = tuple(
+        entry.model_copy(update={"name": "", "weight": 1.0 if config.is_mixed else None})
+        for entry in config.train
+    )
+    return config.model_copy(update={"folder": "", "train": train})

@@ -1,4 +1,4 @@
-"""The data section of a recipe: how pairs become batches."""
+"""The data section of a recipe: how pairs become batches; and its stages: which pairs."""
 
 from __future__ import annotations
 
@@ -42,4 +42,24 @@ class DataConfig(Section):
     def _one_budget(self) -> Self:
         if (self.batch_tokens is None) == (self.batch_sentences is None):
             raise ValueError("set exactly one of batch_tokens and batch_sentences")
+        return self
+
+
+class StageConfig(Section):
+    """A stretch of the training with its own mixture of text and learning rate."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Its length in updates; the last stage has none, it ends with the run."""
+    weights: dict[str, float] | None = Field(default=None, min_length=1)
+    """Share of the pairs from each entry of `corpus.train`, by its `name`, in any unit; entries
+    that are not named here are left out. Without weights, those of the entries hold."""
+    learning_rate_factor: float = Field(default=1.0, gt=0.0)
+    """Multiplies the rate of the schedule, which goes on through all stages."""
+
+    @model_validator(mode="after")
+    def _draws_something(self) -> Self:
+        if self.weights is not None and (min(self.weights.values()) < 0):
+            raise ValueError("a weight is below 0")
+        if self.weights is not None and not sum(self.weights.values()):
+            raise ValueError("all weights of a stage are 0: no pair would be drawn")
         return self

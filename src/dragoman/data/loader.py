@@ -6,12 +6,13 @@ training thread. The plan of the next epoch is made by a second thread while thi
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.batch import Batch, make_batch
 from dragoman.data.config import DataConfig
-from dragoman.data.sampler import EpochPlan, Sampler, padded_width, rank_rows
+from dragoman.data.sampler import EpochPlan, Mixture, Sampler, padded_width, rank_rows
 
 
 class PairStore(Protocol):
@@ -89,10 +90,18 @@ def _merge(group: Sequence[Update]) -> Update:
     )
 
 
+class Stage(NamedTuple):
+    """A stretch of a run: the update it begins with, and what its batches are drawn from."""
+
+    first_update: int
+    mixture: Mixture | None
+
+
 class BatchStream:
     """The updates of a run from `start_update` on, without end; close it, or use it in a `with`.
 
-    seed, start_update: the same two give the same global batches on any number of ranks.
+    seed, stages, start_update: the same give the same global batches on any number of ranks.
+    stages: in their order, the first from update 0 on; the last one has no end.
     device: where micro-batches are put; a GPU is handed them without waiting, from page-locked
         memory.
 
@@ -109,13 +118,25 @@ class BatchStream:
         world_size: int,
         start_update: int,
         device: torch.device,
+        stages: Sequence[Stage] = (Stage(0, None),),
     ) -> None:
         self._shards = shards
         self._config = config
         self._rank = rank
         self._world_size = world_size
         self._device = device
-        self.sampler = Sampler(shards.source_lengths, shards.target_lengths, config, seed=seed)
+        self._first_updates = [stage.first_update for stage in stages]
+        self.samplers = [
+            Sampler(
+                shards.source_lengths,
+                shards.target_lengths,
+                config,
+                seed=seed,
+                mixture=stage.mixture,
+                stage=number,
+            )
+            for number, stage in enumerate(stages)
+        ]
         self._made: SimpleQueue[Update | BaseException] = SimpleQueue()
         self._room = threading.Semaphore(config.prefetch_batches)
         self._closing = False
@@ -170,14 +191,31 @@ class BatchStream:
 
     def _planned(self, start_update: int) -> Iterator[tuple[int, int, list[NDArray[np.integer]]]]:
         """Update after update: its number, its epoch and its micro-batches of pair indices."""
-        epoch, first = self.sampler.position(start_update)
-        update_index = start_update
-        plan = self.sampler.epoch(epoch)
+        epochs_before = 0
+        ends: list[float] = [*self._first_updates[1:], math.inf]
+        for sampler, begin, end in zip(self.samplers, self._first_updates, ends, strict=True):
+            if start_update < end:
+                first_update = max(start_update, begin)
+                stage = self._planned_stage(sampler, first_update - begin, end - begin)
+                for update, (epoch, micro_batches) in enumerate(stage, start=first_update):
+                    yield update, epochs_before + epoch, micro_batches
+            if end < math.inf:
+                epochs_before += math.ceil((end - begin) / sampler.updates_per_epoch)
+
+    def _planned_stage(
+        self, sampler: Sampler, start_update: int, end_update: float
+    ) -> Iterator[tuple[int, list[NDArray[np.integer]]]]:
+        """The same for one stage, whose updates and epochs count from 0."""
+        epoch, first = sampler.position(start_update)
+        plan = sampler.epoch(epoch)
+        left = end_update - start_update
         while True:
-            next_plan: Future[EpochPlan] = self._planner.submit(self.sampler.epoch, epoch + 1)
+            next_plan: Future[EpochPlan] = self._planner.submit(sampler.epoch, epoch + 1)
             for position in range(first, plan.num_updates):
-                yield update_index, epoch, plan.update(position)
-                update_index += 1
+                if not left:
+                    return
+                yield epoch, plan.update(position)
+                left -= 1
             plan, epoch, first = next_plan.result(), epoch + 1, 0
 
     def _make(

@@ -8,6 +8,12 @@ Pairs are ordered by target length and by source length within, the latter up an
 where one target length ends and the next begins, the sources of the two are alike. Ordering by
 both keeps the padding of both sides low; turning halves that of the source side. If batches are
 so large that few of them share one target length, neighbouring lengths count as one.
+
+A mixture draws more or fewer pairs of an entry of text than it has. Every entry fills a fixed
+number of places in an epoch, and each of its pairs is drawn once before any is drawn again. The
+places of an entry are spread evenly over its pairs in the order of their lengths, from a start
+that moves on from epoch to epoch (systematic sampling, Madow and Madow 1944). So a place always
+holds pairs of about one length, and the lengths in the batches stay those that were planned.
 """
 
 from __future__ import annotations
@@ -22,6 +28,11 @@ from dragoman.data.config import DataConfig
 
 _SLOTS_STREAM: Final = 2**64 - 1
 """Random bits of the run; epoch n draws its own from streams 2n and 2n + 1."""
+_ENTRY_STREAMS: Final = 2**40
+_STAGE_STREAMS: Final = 2**56
+"""How far apart the streams of two entries and of two stages lie."""
+_SMALL_STRETCH: Final = 8
+"""So few micro-batches of a mixture are shuffled without regard to their lengths."""
 _TARGET_STEPS: Final = (1, 2, 3, 4)
 """How many target lengths may count as one; the number that pads least is taken."""
 _LONGEST_SORTED: Final = 2**16 - 1
@@ -67,12 +78,14 @@ class EpochPlan:
 
 
 class Sampler:
-    """Plans the epochs of a run.
+    """Plans the epochs of one stage of a run; most runs have one stage.
 
     source_lengths, target_lengths: pieces of every pair without end of sentence, shape (pairs,).
+    mixture: draws more or fewer pairs of an entry of text than it has; None: every pair once.
+    stage: number of the stage, from 0; each stage draws random bits of its own.
 
     Planning 4.5 million pairs took 1.4 s for the run and 0.25 s for each epoch, on one core; it
-    needs 40 bytes a pair while it runs, of which 8 stay for the run and 4 for each plan.
+    needs 40 bytes a pair while it runs, of which 12 stay for the run and 4 for each plan.
     """
 
     def __init__(
@@ -82,20 +95,32 @@ class Sampler:
         config: DataConfig,
         *,
         seed: int,
+        mixture: Mixture | None = None,
+        stage: int = 0,
     ) -> None:
         assert len(source_lengths) == len(target_lengths) > 0
         source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
         self._config = config
         self._seed = seed
+        self._stream = stage * _STAGE_STREAMS
         step = _target_step(source_lengths, target_lengths, config)
-        self._length_keys = _length_keys(source_lengths, target_lengths, step)
-        ranked = self._ranked(0)
-        self._slots = _slots(len(ranked), config, seed)
-        order = ranked[self._slots]
-        source, target = source_lengths[order], target_lengths[order]
-        self._bounds = _bounds(_widest(source, target, config, step), config)
-        widths = padded_width(np.maximum(source, target), config.length_multiple)
-        self.num_oversized = int(np.count_nonzero(widths > (config.batch_tokens or np.inf)))
+        keys = _length_keys(source_lengths, target_lengths, step)
+        parts = [(np.arange(len(keys)), len(keys))] if mixture is None else mixture.parts()
+        self._parts = [
+            _Part(pairs, keys[pairs], draws, seed, self._stream + entry * _ENTRY_STREAMS)
+            for entry, (pairs, draws) in enumerate(parts)
+            if draws
+        ]
+        widest = _widest(source_lengths, target_lengths, config, step)
+        widths = np.concatenate([part.widths(widest) for part in self._parts])
+        self._slots = _slots(len(widths), config, seed, _SLOTS_STREAM - stage)
+        if len(self._parts) > 1:
+            lengths = np.concatenate([part.lengths() for part in self._parts])
+            self._slots = np.argsort(lengths, kind="stable")[self._slots]
+        self._bounds = _bounds(widths[self._slots], config)
+        longest = padded_width(np.maximum(source_lengths, target_lengths), config.length_multiple)
+        too_wide = longest > (config.batch_tokens or np.inf)
+        self.num_oversized = sum(int(too_wide[part.pairs].sum()) for part in self._parts)
         """Pairs longer than the budget; each is a micro-batch of its own, above the budget."""
 
     @property
@@ -109,23 +134,148 @@ class Sampler:
         return -(-self.num_micro_batches // self._config.accumulate)
 
     def position(self, updates_consumed: int) -> GlobalPosition:
-        """Where the next update lies after this many since the beginning of the run."""
+        """Where the next update lies after this many since the beginning of the stage."""
         return GlobalPosition(*divmod(updates_consumed, self.updates_per_epoch))
 
     def epoch(self, number: int) -> EpochPlan:
         """The plan of epoch `number`, which counts from 0."""
+        drawn = np.concatenate([part.draw(number) for part in self._parts])
+        sequence = _permutation(self.num_micro_batches, self._seed, self._stream + 2 * number + 1)
+        if len(self._parts) > 1:  # entries differ in length, and their shares must hold at any time
+            sequence = _spread(np.arange(len(sequence)), sequence)
         return EpochPlan(
-            pairs=self._ranked(number)[self._slots],
+            pairs=drawn[self._slots],
             bounds=self._bounds,
-            sequence=_permutation(self.num_micro_batches, self._seed, 2 * number + 1),
+            sequence=sequence,
             accumulate=self._config.accumulate,
         )
 
-    def _ranked(self, epoch: int) -> NDArray[np.integer]:
-        """All pairs by length; pairs of equal lengths in an order drawn for this epoch."""
-        drawn = _permutation(len(self._length_keys), self._seed, 2 * epoch)
-        ranked: NDArray[np.integer] = drawn[_order(self._length_keys[drawn])]
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Which share of an epoch each entry of text has.
+
+    entries: which entry each pair belongs to, from 0, shape (pairs,).
+    weights: for each entry, its share of the pairs in any unit; at least one is above 0.
+    """
+
+    entries: NDArray[np.integer]
+    weights: tuple[float, ...]
+
+    def parts(self) -> list[tuple[NDArray[np.int64], int]]:
+        """The pairs of each entry, and how many of them an epoch draws.
+
+        An epoch has as many pairs as the entries that are drawn from. Fractions of a pair go to
+        those with the largest (Hamilton's method).
+        """
+        pairs = [np.flatnonzero(self.entries == entry) for entry in range(len(self.weights))]
+        sizes = np.array([len(part) for part in pairs])
+        weights = np.where(sizes > 0, self.weights, 0.0)
+        total = int(sizes[weights > 0].sum())
+        exact = weights / weights.sum() * total
+        draws = np.floor(exact).astype(np.int64)
+        most = np.argsort(draws - exact, kind="stable")[: total - int(draws.sum())]
+        draws[most] += 1
+        return list(zip(pairs, draws.tolist(), strict=True))
+
+
+class _Part:
+    """Pairs of which every epoch draws as many, each once before any is drawn again.
+
+    pairs: their indices, ascending. keys: their order of length. stream: where its random bits lie.
+    """
+
+    def __init__(
+        self,
+        pairs: NDArray[np.integer],
+        keys: NDArray[np.uint32],
+        num_draws: int,
+        seed: int,
+        stream: int,
+    ) -> None:
+        self.pairs = pairs.astype(_index_type(int(pairs[-1]) + 1))
+        self._keys = keys
+        self._num_draws = num_draws
+        self._seed = seed
+        self._stream = stream
+
+    def widths(self, widest: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The most cells of any pair that each place takes, shape (draws,).
+
+        widest: the cells of all pairs of the text.
+        """
+        by_length: NDArray[np.int64] = widest[self.pairs[self._ranked(0)]]
+        size, draws = len(by_length), self._num_draws
+        if size == draws:
+            return by_length
+        first = np.arange(draws) * size // draws
+        after_last = (np.arange(draws) * size + size - 1) // draws + 1
+        # reduceat takes what lies between two bounds; every other result is between two places.
+        bounds = np.stack((first, after_last), axis=1).ravel()
+        return np.maximum.reduceat(np.append(by_length, 0), bounds)[::2]
+
+    def lengths(self) -> NDArray[np.uint64]:
+        """A number for each place, ascending, by which the places of several parts are sorted.
+
+        It is the length key of the pair there and, below it, how far the place lies among those of
+        this key. So pairs of one length from several parts are evenly mixed.
+        """
+        size, draws = len(self._keys), self._num_draws
+        keys = np.sort(self._keys)[np.arange(draws) * size // draws]
+        begin, end = np.searchsorted(keys, keys), np.searchsorted(keys, keys, side="right")
+        fraction = ((2 * (np.arange(draws) - begin) + 1) << 31) // (end - begin)
+        number: NDArray[np.uint64] = keys.astype(np.uint64) << np.uint64(32)
+        return number | fraction.astype(np.uint64)
+
+    def draw(self, epoch: int) -> NDArray[np.integer]:
+        """The pair in each place, shape (draws,)."""
+        size, draws = len(self.pairs), self._num_draws
+        if size == draws:
+            pairs: NDArray[np.integer] = self.pairs[self._ranked(epoch)]
+            return pairs
+        # Place j takes the pair of rank floor((j + u) * size / draws), u = epoch * draws / size
+        # mod 1. So in `size` epochs each rank comes `draws` times, as evenly as may be.
+        start = epoch * draws % size
+        places = np.arange(draws)
+        ranks = (places * size + start) // draws
+        # How often this rank was drawn before decides in which order of equal pairs it is now.
+        in_epoch = places - _ceil_div(ranks * draws - start, size)
+        before = _ceil_div((ranks + 1) * draws, size) - _ceil_div((ranks + 1 - epoch) * draws, size)
+        turns = before + in_epoch
+        drawn = np.zeros_like(self.pairs, shape=draws)
+        for turn in range(int(turns.min()), int(turns.max()) + 1):
+            now = turns == turn
+            drawn[now] = self.pairs[self._ranked(turn)[ranks[now]]]
+        return drawn
+
+    def _ranked(self, turn: int) -> NDArray[np.integer]:
+        """Its pairs by length; pairs of equal lengths in an order drawn for this turn."""
+        drawn = _permutation(len(self.pairs), self._seed, self._stream + 2 * turn)
+        ranked: NDArray[np.integer] = drawn[_order(self._keys[drawn])]
         return ranked
+
+
+def _ceil_div(numbers: NDArray[np.int64], divisor: int) -> NDArray[np.int64]:
+    return -(-numbers // divisor)
+
+
+def _spread(batches: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Micro-batches in a random order in which any stretch has batches of all lengths.
+
+    Of two neighbours in length one goes into the first half, the other into the second, and so on
+    inside the halves: a van der Corput sequence, scrambled (Owen 1995).
+    batches: numbers of micro-batches, by length. rank: of each of all, drawn at random.
+    """
+    if len(batches) <= _SMALL_STRETCH:
+        return batches[np.argsort(rank[batches])]
+    odd = batches[len(batches) // 2 * 2 :]
+    pairs = batches[: len(batches) // 2 * 2].reshape(-1, 2)
+    pairs = np.take_along_axis(pairs, np.argsort(rank[pairs], axis=1), axis=1)
+    halves = [pairs[:, 0], pairs[:, 1]]
+    if len(odd):
+        half = int(rank[odd[0]]) % 2
+        halves[half] = np.append(halves[half], odd)
+    return np.concatenate([_spread(half, rank) for half in halves])
 
 
 def rank_rows(indices: NDArray[np.integer], rank: int, world_size: int) -> NDArray[np.integer]:
@@ -185,7 +335,7 @@ def _length_keys(
     return keys
 
 
-def _slots(num_pairs: int, config: DataConfig, seed: int) -> NDArray[np.integer]:
+def _slots(num_pairs: int, config: DataConfig, seed: int, stream: int) -> NDArray[np.integer]:
     """Places in the order of lengths, in the order in which batches are cut from them.
 
     Pools are drawn at random and sorted inside; every other one runs from long to short, so that
@@ -193,7 +343,7 @@ def _slots(num_pairs: int, config: DataConfig, seed: int) -> NDArray[np.integer]
     """
     if config.bucket and config.pool_pairs >= num_pairs:
         return np.arange(num_pairs, dtype=_index_type(num_pairs))
-    slots = _permutation(num_pairs, seed, _SLOTS_STREAM)
+    slots = _permutation(num_pairs, seed, stream)
     if not config.bucket:
         return slots
     for number, first in enumerate(range(0, num_pairs, config.pool_pairs)):

@@ -6,8 +6,10 @@ torch, so that `--help`, `--dry-run` and a wrong key answer at once.
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import hashlib
+import itertools
 import json
 import re
 import tomllib
@@ -18,20 +20,27 @@ from pathlib import Path
 from typing import Any, Final, Self, get_args
 
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import read_regular, unwritable_name
 from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig
-from dragoman.data.config import DataConfig
+from dragoman.data.config import DataConfig, StageConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.evaluation.config import EvaluateConfig
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.telemetry.config import SinksConfig
 from dragoman.training.config import CheckpointConfig, OptimizerConfig, TrainConfig
-from dragoman.training.schedule import ScheduleConfig
+from dragoman.training.schedule import ScheduleConfig, learning_rate
 
 SHIPPED_RECIPES: Final = Path(__file__).parent / "shipped"
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -70,6 +79,14 @@ class Recipe(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     search: SearchConfig = SearchConfig()
     sinks: SinksConfig = SinksConfig()
+    stages: tuple[StageConfig, ...] = ()
+    """`[[stages]]`, one after the other, each with its own mixture of text and learning rate."""
+
+    @model_serializer(mode="wrap")
+    def _without_no_stages(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of recipes that were written before there were stages stay as they are.
+        values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in values.items() if key != "stages" or value}
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -89,6 +106,67 @@ class Recipe(Section):
         ):
             raise ValueError('train.stop_metric = "bleu" never stops with evaluate.bleu_pairs = 0')
         return self
+
+    @model_validator(mode="after")
+    def _every_stage_begins(self) -> Self:
+        names = [entry.name for entry in self.corpus.train if entry.name]
+        begin = 0
+        for number, stage in enumerate(self.stages):
+            for name in stage.weights or ():
+                if name not in names:
+                    known = ", ".join(names) or 'none: write name = "..." beside them'
+                    raise ValueError(
+                        f"stages[{number}] has a weight for {name}; "
+                        f"the names of the entries of corpus.train are {known}"
+                    )
+            if begin >= self.train.max_steps:
+                raise ValueError(
+                    f"stages[{number}] would begin at step {begin}, "
+                    f"but train.max_steps is {self.train.max_steps}"
+                )
+            is_last = number + 1 == len(self.stages)
+            if stage.steps is None and not is_last:
+                raise ValueError(
+                    f"stages[{number}] has no steps, so stages[{number + 1}] never begins"
+                )
+            begin += stage.steps or 0
+            if is_last and stage.steps is not None and begin != self.train.max_steps:
+                raise ValueError(
+                    f"the stages end at step {begin}, but train.max_steps is "
+                    f"{self.train.max_steps}; leave out the steps of the last stage"
+                )
+        return self
+
+    def stage_starts(self) -> tuple[int, ...]:
+        """The step at which each stage begins; a recipe without stages has one, from step 0."""
+        return (0, *itertools.accumulate(stage.steps or 0 for stage in self.stages[:-1]))
+
+    def learning_rate(self, step: int, *, max_steps: int | None = None) -> float:
+        """The rate of the schedule at a step, counted from 0, times the factor of its stage.
+
+        max_steps: the length of the run, if it is not the recipe's.
+        """
+        rate = learning_rate(
+            step,
+            self.schedule,
+            d_model=self.model.d_model,
+            max_steps=max_steps or self.train.max_steps,
+        )
+        if not self.stages:
+            return rate
+        number = bisect.bisect_right(self.stage_starts(), step) - 1
+        return rate * self.stages[number].learning_rate_factor
+
+    def weights(self) -> tuple[tuple[float, ...] | None, ...]:
+        """For each stage, the weight of every entry of the training text; None: as many as are."""
+        own = [entry.weight for entry in self.corpus.train]
+        usual = None if None in own else tuple(weight for weight in own if weight is not None)
+        return tuple(
+            usual
+            if stage.weights is None
+            else tuple(stage.weights.get(entry.name, 0.0) for entry in self.corpus.train)
+            for stage in self.stages or (StageConfig(),)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +225,7 @@ def dump_toml(recipe: Recipe) -> str:
     values = recipe.model_dump(mode="json", exclude_none=True)
     for split in _SPLITS:
         values["corpus"][split] = [
-            {key: value for key, value in entry.items() if value}
+            {key: value for key, value in entry.items() if value != ""}
             for entry in values["corpus"][split]
         ]
     return tomli_w.dumps(values)

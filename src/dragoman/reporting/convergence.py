@@ -14,7 +14,7 @@ from dragoman.reporting.facts import Facts, Validation
 from dragoman.reporting.measures import step_s
 from dragoman.reporting.trend import Trend, fit_curve, trend
 from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence, in_words
-from dragoman.training.schedule import SCHEDULES, learning_rate
+from dragoman.training.schedule import SCHEDULES
 
 STRETCH = 0.1
 """The stretch of training that is looked ahead: 10% more steps."""
@@ -123,11 +123,10 @@ def decay_left(facts: Facts) -> float:
     """
     if facts.recipe is None or facts.max_steps is None:
         return 1.0
-    config, width = facts.recipe.schedule, facts.recipe.model.d_model
-    if not SCHEDULES[config.kind].ends:
+    if not SCHEDULES[facts.recipe.schedule.kind].ends:
         return 1.0
     now, end = (
-        learning_rate(max(step, 0), config, d_model=width, max_steps=facts.max_steps)
+        facts.recipe.learning_rate(max(step, 0), max_steps=facts.max_steps)
         for step in (facts.last_step - 1, facts.max_steps - 1)
     )
     return now / end if end > 0 else 1.0 if now == end else float("inf")
@@ -137,12 +136,12 @@ def is_warming_up(facts: Facts) -> bool:
     """Whether the learning rate is still well below the peak of its schedule."""
     if facts.recipe is None or facts.max_steps is None:
         return False
-    config, width = facts.recipe.schedule, facts.recipe.model.d_model
-    if facts.last_step >= config.warmup_steps:
+    warmup_steps = facts.recipe.schedule.warmup_steps
+    if facts.last_step >= warmup_steps:
         return False
     now, peak = (
-        learning_rate(max(step, 0), config, d_model=width, max_steps=facts.max_steps)
-        for step in (facts.last_step - 1, config.warmup_steps)
+        facts.recipe.learning_rate(max(step, 0), max_steps=facts.max_steps)
+        for step in (facts.last_step - 1, warmup_steps)
     )
     return peak > _RISE_LEFT * now
 

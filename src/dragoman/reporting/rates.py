@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dragoman.base import units
+from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
 from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
@@ -21,9 +22,12 @@ class Rates:
     config: ScheduleConfig
     d_model: int
     max_steps: int
+    recipe: Recipe | None = None
 
     def at(self, update: int) -> float:
         """The rate of update number `update`, counted from 0."""
+        if self.recipe is not None:
+            return self.recipe.learning_rate(update, max_steps=self.max_steps)
         return learning_rate(update, self.config, d_model=self.d_model, max_steps=self.max_steps)
 
     @property
@@ -44,6 +48,10 @@ class Rates:
             text += f", d_model = {self.d_model}"
         if "warmup" in formula.lower():
             text += f", warmup = {units.COUNT.text(config.warmup_steps)}"
+        if self.recipe is not None:
+            for stage, start in zip(self.recipe.stages, self.recipe.stage_starts(), strict=False):
+                if (factor := stage.learning_rate_factor) != 1.0:
+                    text += f"; {factor:g} of it from step {units.COUNT.text(start)} on"
         return text
 
     def peak(self) -> tuple[int, float]:
@@ -62,7 +70,8 @@ def rates_of(facts: Facts) -> Rates | None:
     if facts.max_steps is None:
         return None
     if facts.recipe is not None:
-        return Rates(facts.recipe.schedule, facts.recipe.model.d_model, facts.max_steps)
+        recipe = facts.recipe
+        return Rates(recipe.schedule, recipe.model.d_model, facts.max_steps, recipe)
     seen = facts.imported
     if seen is None or not (seen.schedule_scale and seen.schedule_width and seen.schedule_warmup):
         return None

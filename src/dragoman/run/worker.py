@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +23,8 @@ from dragoman.base.process import explain, prepare_streams, say_error
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import VOCABULARIES
-from dragoman.data.loader import BatchStream, merged
+from dragoman.data.loader import BatchStream, Stage, merged
+from dragoman.data.sampler import Mixture
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.launch import (
     InterruptedRunError,
@@ -58,7 +58,6 @@ from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
 from dragoman.training.matrix_rate import measure_device, slow_precision
 from dragoman.training.optimizer import make_optimizer
-from dragoman.training.schedule import learning_rate
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.step import TrainStep
 from dragoman.training.trainer import fit
@@ -108,8 +107,9 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
                 _updates(recipe, prepared, state.step, world) as updates,
                 _sampling(run, updates, world, events),
             ):
-                if world.is_main and updates.sampler.num_oversized:
-                    events.write(_oversized(updates.sampler.num_oversized), step=state.step)
+                oversized = max(sampler.num_oversized for sampler in updates.samplers)
+                if world.is_main and oversized:
+                    events.write(_oversized(oversized), step=state.step)
                 result = fit(
                     step,
                     merged(
@@ -119,12 +119,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
                     ),
                     state=state,
                     config=recipe.train,
-                    learning_rate=partial(
-                        learning_rate,
-                        config=recipe.schedule,
-                        d_model=recipe.model.d_model,
-                        max_steps=recipe.train.max_steps,
-                    ),
+                    learning_rate=recipe.learning_rate,
                     untrained_loss=math.log(manifest.target_vocab_size),
                     validate=_validation(recipe, prepared, model, world),
                     store=store,
@@ -334,9 +329,15 @@ def _tell_link(world: World, events: EventWriter) -> float | None:
 
 
 def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+    shards = TokenShards(prepared / "train")
+    mixtures = [
+        None if weights is None else Mixture(shards.entries(), weights)
+        for weights in recipe.weights()
+    ]
     return BatchStream(
-        TokenShards(prepared / "train"),
+        shards,
         recipe.data,
+        stages=list(map(Stage, recipe.stage_starts(), mixtures)),
         seed=recipe.train.seed,
         rank=world.rank,
         world_size=world.world_size,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from dragoman.corpus.shards import EOS
 from dragoman.data.config import DataConfig
-from dragoman.data.loader import BatchStream, PairStore, Update
+from dragoman.data.loader import BatchStream, PairStore, Stage, Update
+from dragoman.data.sampler import Mixture
 from memory_pairs import MemoryPairs, random_pairs
 
 CPU = torch.device("cpu")
@@ -26,6 +28,7 @@ def stream(
     rank: int = 0,
     world_size: int = 1,
     start_update: int = 0,
+    stages: Sequence[Stage] = (Stage(0, None),),
 ) -> BatchStream:
     return BatchStream(
         pairs,
@@ -35,6 +38,7 @@ def stream(
         world_size=world_size,
         start_update=start_update,
         device=CPU,
+        stages=stages,
     )
 
 
@@ -48,10 +52,12 @@ def test_an_epoch_holds_every_pair_once_and_is_followed_by_another() -> None:
     with stream(pairs) as updates:
         for epoch in range(3):
             seen = []
-            for position in range(updates.sampler.updates_per_epoch):
+            for position in range(updates.samplers[0].updates_per_epoch):
                 update = next(updates)
                 assert update.epoch == epoch
-                assert update.update_index == epoch * updates.sampler.updates_per_epoch + position
+                assert (
+                    update.update_index == epoch * updates.samplers[0].updates_per_epoch + position
+                )
                 seen += [index for batch in rows(update) for index in batch]
             assert sorted(seen) == list(range(1000))
 
@@ -60,11 +66,49 @@ def test_resume_from_any_update_gives_the_rest_of_the_same_run() -> None:
     pairs = random_pairs(600)
     with stream(pairs) as updates:
         whole = [rows(update) for update in islice(updates, 40)]
-        per_epoch = updates.sampler.updates_per_epoch
+        per_epoch = updates.samplers[0].updates_per_epoch
     assert per_epoch < 35
     for start in (1, per_epoch - 1, per_epoch, 35):
         with stream(pairs, start_update=start) as updates:
             assert [rows(update) for update in islice(updates, 40 - start)] == whole[start:]
+
+
+def three_stages() -> list[Stage]:
+    """Of two entries, of 100 and 500 pairs: both as they are, half and half, the second alone."""
+    entries = np.repeat(np.arange(2), [100, 500])
+    return [
+        Stage(0, None),
+        Stage(23, Mixture(entries, (1.0, 1.0))),
+        Stage(60, Mixture(entries, (0.0, 1.0))),
+    ]
+
+
+def test_each_stage_draws_from_its_own_mixture() -> None:
+    with stream(random_pairs(600), stages=three_stages()) as updates:
+        made = list(islice(updates, 100))
+        per_epoch = [sampler.updates_per_epoch for sampler in updates.samplers]
+    assert [update.update_index for update in made] == list(range(100))
+    epochs = [update.epoch for update in made]
+    first_epochs = [0, -(-23 // per_epoch[0]), -(-23 // per_epoch[0]) + -(-37 // per_epoch[1])]
+    assert [epochs[0], epochs[23], epochs[60]] == first_epochs
+    assert epochs == sorted(epochs)
+
+    def drawn(first: int, last: int) -> NDArray[np.int64]:
+        return np.array([pair for update in made[first:last] for b in rows(update) for pair in b])
+
+    assert sorted(drawn(0, per_epoch[0])) == list(range(600))
+    assert (drawn(23, 23 + per_epoch[1]) < 100).sum() == 300
+    assert drawn(60, 100).min() == 100
+
+
+@pytest.mark.parametrize("start", [1, 22, 23, 24, 59, 60, 61, 99])
+def test_resume_in_any_stage_gives_the_rest_of_the_same_run(start: int) -> None:
+    pairs, stages = random_pairs(600), three_stages()
+    with stream(pairs, stages=stages) as updates:
+        whole = [(update.epoch, rows(update)) for update in islice(updates, 110)]
+    with stream(pairs, stages=stages, start_update=start) as updates:
+        rest = [(update.epoch, rows(update)) for update in islice(updates, 110 - start)]
+    assert rest == whole[start:]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 30])
@@ -105,7 +149,7 @@ def test_an_error_reaches_the_one_who_waits_for_the_batch() -> None:
     usual = random_pairs(500)
     with stream(_TornPairs(usual.source_lengths, usual.target_lengths)) as updates:
         with pytest.raises(OSError, match="torn shard"):
-            list(islice(updates, updates.sampler.updates_per_epoch))
+            list(islice(updates, updates.samplers[0].updates_per_epoch))
         with pytest.raises(OSError, match="torn shard"):
             next(updates)
 

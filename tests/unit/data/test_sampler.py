@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.data.config import DataConfig
-from dragoman.data.sampler import EpochPlan, GlobalPosition, Sampler, rank_rows
+from dragoman.data.sampler import EpochPlan, GlobalPosition, Mixture, Sampler, rank_rows
 from memory_pairs import MemoryPairs, random_pairs
 
 CONFIGS = {
@@ -200,3 +200,109 @@ def test_nothing_is_lost_whatever_the_lengths(
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(widths(pairs, batch, multiple)) <= budget
+
+
+SIZES = (400, 1900, 3)
+WEIGHTS = {
+    "more of the small": (3.0, 1.0, 0.0),
+    "a tenth of the large": (400.0, 190.0, 3.0),
+    "all of the rare": (0.0, 1.0, 1.0),
+    "one": (0.0, 1.0, 0.0),
+    "as they are": (400.0, 1900.0, 3.0),
+}
+
+
+def mixed(config: DataConfig, weights: tuple[float, ...]) -> tuple[MemoryPairs, Mixture, Sampler]:
+    """Pairs of three entries that are mixed up; those of the second are longer."""
+    entries = np.random.default_rng(5).permutation(np.repeat(np.arange(3), SIZES))
+    usual = random_pairs(len(entries))
+    longer = 1 + (entries == 1)
+    pairs = MemoryPairs(
+        (usual.source_lengths * longer).astype(np.int32),
+        (usual.target_lengths * longer).astype(np.int32),
+    )
+    mixture = Mixture(entries, weights)
+    planned = Sampler(
+        pairs.source_lengths, pairs.target_lengths, config, seed=7, mixture=mixture, stage=1
+    )
+    return pairs, mixture, planned
+
+
+def drawn_pairs(planned: Sampler, epoch: int) -> NDArray[np.integer]:
+    return np.concatenate(micro_batches(planned.epoch(epoch)))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
+def test_every_epoch_of_a_mixture_has_the_shares_of_the_weights(
+    name: str, weights: tuple[float, ...]
+) -> None:
+    _, mixture, planned = mixed(CONFIGS[name], weights)
+    total = sum(size for size, weight in zip(SIZES, weights, strict=True) if weight)
+    for epoch in (0, 1, 7):
+        counts = np.bincount(mixture.entries[drawn_pairs(planned, epoch)], minlength=3)
+        assert counts.sum() == total
+        assert np.abs(counts - np.array(weights) / sum(weights) * total).max() < 1
+        assert planned.epoch(epoch).num_updates == planned.updates_per_epoch
+
+
+@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
+def test_each_pair_of_an_entry_is_drawn_once_before_any_is_drawn_again(
+    weights: tuple[float, ...],
+) -> None:
+    _, mixture, planned = mixed(CONFIGS["tokens"], weights)
+    counts = np.zeros(sum(SIZES), dtype=np.int64)
+    for epoch in range(25):
+        counts += np.bincount(drawn_pairs(planned, epoch), minlength=len(counts))
+        for entry, weight in enumerate(weights):
+            of_entry = counts[mixture.entries == entry]
+            assert (of_entry.max() > 0) == (weight > 0)
+            assert of_entry.max() - of_entry.min() <= 2  # places of an epoch are two turns at most
+    turns = 25 * int((mixture.entries[drawn_pairs(planned, 0)] == 1).sum()) / SIZES[1]
+    assert counts[mixture.entries == 1].mean() == pytest.approx(turns)
+
+
+@pytest.mark.parametrize("name", ["tokens", "random tokens", "pools", "accumulate", "multiple"])
+def test_no_batch_of_a_mixture_is_over_the_budget(name: str) -> None:
+    config = CONFIGS[name]
+    assert config.batch_tokens is not None
+    for weights in WEIGHTS.values():
+        pairs, _, planned = mixed(config, weights)
+        assert planned.num_oversized == 0
+        sizes = [
+            len(batch) * max(widths(pairs, batch, config.length_multiple))
+            for epoch in (0, 1, 2, 11)
+            for batch in micro_batches(planned.epoch(epoch))
+        ]
+        assert max(sizes) <= config.batch_tokens
+
+
+def test_the_shares_hold_at_any_time_though_one_entry_is_of_longer_pairs() -> None:
+    _, mixture, planned = mixed(DataConfig(batch_tokens=128), (1.0, 1.0, 0.0))
+
+    def deviation(batches: list[NDArray[np.integer]]) -> float:
+        """Of the share of an entry, over 64 batches in a row."""
+        parts = [np.concatenate(batches[i : i + 64]) for i in range(0, len(batches) - 64, 64)]
+        return float(np.std([(mixture.entries[part] == 0).mean() for part in parts]))
+
+    ours, at_random = [], []
+    for epoch in range(6):
+        batches = micro_batches(planned.epoch(epoch))
+        shuffled = np.random.default_rng(epoch).permutation(len(batches))
+        ours.append(deviation(batches))
+        at_random.append(deviation([batches[i] for i in shuffled]))
+    assert np.mean(ours) < 0.75 * np.mean(at_random)
+
+
+def test_a_mixture_of_all_pairs_draws_what_no_mixture_draws() -> None:
+    pairs, mixture, planned = mixed(CONFIGS["tokens"], (0.0, 1.0, 0.0))
+    assert mixture.parts()[1][1] == SIZES[1]
+    for epoch in (0, 4):
+        chosen = np.sort(drawn_pairs(planned, epoch))
+        assert chosen.tolist() == np.flatnonzero(mixture.entries == 1).tolist()
+    one = Sampler(pairs.source_lengths, pairs.target_lengths, CONFIGS["tokens"], seed=7)
+    everything = Mixture(np.zeros(sum(SIZES), dtype=np.int64), (2.0,))
+    same = Sampler(
+        pairs.source_lengths, pairs.target_lengths, CONFIGS["tokens"], seed=7, mixture=everything
+    )
+    assert drawn_pairs(one, 2).tolist() == drawn_pairs(same, 2).tolist()

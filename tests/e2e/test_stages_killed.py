@@ -1,0 +1,100 @@
+"""A run of three stages over two ranks, killed in each of them, ends as the one left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dragoman.telemetry.events import read_events
+from parallel_text import sentences, write_pairs
+from processes import processes_in, wait_until
+
+RECIPE = """
+name = "stages"
+[corpus]
+train = [
+  {source = "a.en", target = "a.de", name = "a", weight = 3},
+  {source = "b.en", target = "b.de", name = "b", weight = 1, tag = "<bt>"},
+]
+valid_pairs = 5
+test_pairs = 5
+subword.vocab_size = 120
+[data]
+batch_tokens = 256
+[model]
+d_model = 16
+num_heads = 2
+d_ffn = 16
+encoder_layers = 1
+decoder_layers = 1
+[train]
+max_steps = 180
+log_every_steps = 5
+validate_every_steps = 60
+validate_at_start = false
+[checkpoint]
+every_steps = 10
+keep_last = 100
+[evaluate]
+bleu_pairs = 0
+[[stages]]
+steps = 60
+[[stages]]
+steps = 60
+weights = {b = 1}
+[[stages]]
+weights = {a = 1, b = 2}
+learning_rate_factor = 0.25
+"""
+
+
+def train(place: Path) -> subprocess.Popen[bytes]:
+    """The training of the recipe, which goes on if the run is there."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "dragoman.cli", "train", "stages.toml", "--ranks", "2"],
+        cwd=place,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def last_step(place: Path) -> int:
+    paths = place.glob("runs/stages-*/events/rank-0000.jsonl")
+    return max((event.step or 0 for path in paths for event in read_events(path)), default=0)
+
+
+def weights(place: Path) -> dict[str, torch.Tensor]:
+    (run,) = place.glob("runs/stages-*")
+    return load_file(run / "checkpoints" / "step-0000180" / "model.safetensors")
+
+
+@pytest.mark.timeout(400)
+def test_a_kill_in_every_stage_changes_no_bit(tmp_path: Path) -> None:
+    places = tmp_path / "whole", tmp_path / "killed"
+    for place in places:
+        place.mkdir()
+        write_pairs(place, "a", sentences(300, seed=1))
+        write_pairs(place, "b", sentences(500, seed=2))
+        (place / "stages.toml").write_text(RECIPE)
+    whole, killed = places
+    assert train(whole).wait(timeout=200) == 0
+    for step in (25, 85, 145):
+        training = train(killed)
+        wait_until(lambda step=step: last_step(killed) >= step)  # type: ignore[misc]
+        for pid in processes_in(killed):
+            os.kill(pid, signal.SIGKILL)
+        assert training.wait(timeout=20) == -9
+    assert last_step(killed) < 180
+    assert train(killed).wait(timeout=200) == 0
+    expected, found = weights(whole), weights(killed)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
