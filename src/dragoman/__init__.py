@@ -37,6 +37,7 @@ from dragoman.base.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from dragoman.api.comparison import Comparison, compare
+    from dragoman.api.distillation import Distilled, distill
     from dragoman.api.records import plan, read_events, report
     from dragoman.api.synthetic import Scored, Synthesized, score, synthesize
     from dragoman.api.training import Evaluation, evaluate, load_recipe, prepare, train
@@ -62,6 +63,7 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "CorpusError",
+    "Distilled",
     "DivergenceError",
     "DragomanError",
     "Evaluation",
@@ -78,6 +80,7 @@ __all__ = [
     "Translator",
     "__version__",
     "compare",
+    "distill",
     "evaluate",
     "export",
     "import_model",
@@ -94,6 +97,7 @@ __all__ = [
 
 _MODULES = {
     "api.comparison": ("Comparison", "compare"),
+    "api.distillation": ("Distilled", "distill"),
     "api.records": ("plan", "read_events", "report"),
     "api.synthetic": ("Scored", "Synthesized", "score", "synthesize"),
     "api.training": ("Evaluation", "evaluate", "load_recipe", "prepare", "train"),

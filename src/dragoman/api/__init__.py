@@ -4,6 +4,7 @@ training     prepare, train, evaluate
 translation  Translator, translate, export, import_model
 comparison   compare
 synthetic    synthesize, score
+distillation distill
 records      load_recipe, plan, report, read_events
 notebook     progress and reports inside Jupyter
 

@@ -184,7 +184,7 @@ def score(
             source,
             place,
             scorer.lines,
-            identity={"weights": [_weights(path, checkpoint) for path in paths]},
+            identity={"weights": [weights_digest(path, checkpoint) for path in paths]},
             tally=counts,
             progress=show,
         )
@@ -213,7 +213,7 @@ def _recipe(path: Path) -> Recipe:
     return Bundle.open(path).recipe if is_bundle(path) else RunDirectory.open(path).recipe()
 
 
-def _weights(path: Path, checkpoint: str) -> str:
+def weights_digest(path: Path, checkpoint: str) -> str:
     """A digest of the weights that are used."""
     if not is_bundle(path):
         path = checkpoint_path(RunDirectory.open(path), checkpoint, _recipe(path))

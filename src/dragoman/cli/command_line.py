@@ -16,6 +16,7 @@ from dragoman.base.version import VERSION
 from dragoman.cli import (
     average,
     compare,
+    distill,
     doctor,
     evaluate,
     export,
@@ -44,7 +45,7 @@ from dragoman.cli.options import Parser
 _COMMANDS: Final = (
     *(run_command, prepare, train, recipes, plan),
     *(evaluate, compare, translate, export, import_model, serve, average),
-    *(synthesize, score),
+    *(synthesize, score, distill),
     *(report_command, watch, inspect),
     *(doctor, setup, resume, stop, status),
     *(generate, join),

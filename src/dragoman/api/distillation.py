@@ -1,0 +1,200 @@
+"""A small, fast model that learns from the translations of a larger one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dragoman.api.arguments import Count, Flag, checked
+from dragoman.api.comparison import Comparison, compare
+from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
+from dragoman.api.training import OnEvent, RecipeLike, RunLike, train
+from dragoman.api.translation import export
+from dragoman.base.errors import ConfigError
+from dragoman.base.files import remove_tree, whole_file
+from dragoman.corpus.config import CorpusConfig, TextFiles
+from dragoman.corpus.encode import without_tag
+from dragoman.corpus.shards import UNK, TokenShards
+from dragoman.corpus.vocabulary import load_vocabulary
+from dragoman.evaluation.validate import read_lines
+from dragoman.formats.ctranslate2 import Quantization
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.serve.translator import Opened, open_translator
+
+_ROUNDS: Final = 3
+_ROWS_AT_A_TIME: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An export as it translates. sentences_per_s: of the test set, on this machine."""
+
+    path: Path
+    size_bytes: int
+    beam_size: int
+    sentences_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """A student, and what it lost and gained.
+
+    run: of the student. synthesized: the text that it learnt from.
+    comparison: of the two exports on the test set; first is the teacher.
+    """
+
+    run: RunDirectory
+    synthesized: Synthesized
+    comparison: Comparison
+    teacher: Served
+    student: Served
+
+
+class _HeldOut(NamedTuple):
+    """Source and reference of a dev or test set."""
+
+    source: Path
+    target: Path
+
+    def entry(self) -> TextFiles:
+        return TextFiles(source=str(self.source), target=str(self.target))
+
+
+@checked
+def distill(
+    teacher: RunLike,
+    recipe: RecipeLike = "student-small",
+    *,
+    text: str | Path | None = None,
+    checkpoint: str = "best",
+    quantization: Quantization = "int8",
+    overrides: Sequence[str] = (),
+    folder: str | Path = "distilled",
+    runs: str | Path = "runs",
+    ranks: Count | None = None,
+    threads: Count | None = None,
+    on_event: OnEvent | None = None,
+    progress: Flag = False,
+) -> Distilled:
+    """Train a student on the teacher's translations (Kim and Rush 2016), and compare the two.
+
+    teacher: a run. Its dev and test sets and its languages become the student's.
+    recipe: of the student; its text and languages are not used.
+    text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
+    quantization: of both exports, which are what is compared.
+    overrides: of the recipe, such as "train.max_steps=8000".
+    folder: the text and the exports go into a folder there, named after student and teacher.
+    A call that was broken off goes on.
+    Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
+    """
+    run = teacher if isinstance(teacher, RunDirectory) else RunDirectory.open(Path(teacher))
+    valid, test = (_held_out(run, split) for split in ("valid", "test"))
+    student = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
+    digest = weights_digest(run.path, checkpoint)[:8]
+    place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    if text is None:
+        text = place / "source.txt"
+        if not text.exists():
+            _write_sources(run, text)
+    synthesized = synthesize(
+        run,
+        text,
+        place / "synthetic.tsv",
+        direction="forward",
+        checkpoint=checkpoint,
+        threads=threads,
+        progress=progress,
+    )
+    corpus = _student_text(student.corpus, run.recipe().corpus, synthesized.output, valid, test)
+    trained = train(
+        student.model_copy(update={"corpus": corpus}),
+        runs=runs,
+        ranks=ranks,
+        on_event=on_event,
+        progress=progress,
+    )
+    exports = [place / f"{name}-{quantization}" for name in ("teacher", "student")]
+    sizes = []
+    for one, named, to in zip((run, trained), (checkpoint, "best"), exports, strict=True):
+        remove_tree(to)
+        written = export(
+            one, to="ctranslate2", checkpoint=named, output=to, quantization=quantization
+        )
+        sizes.append(written.size_bytes)
+    (comparison,) = compare(*exports, tests=[test], threads=threads)
+    rates = _rates(exports, read_lines(test.source), threads)
+    beams = [one.recipe().search.beam_size for one in (run, trained)]
+    first, second = map(Served, exports, sizes, beams, rates)
+    return Distilled(trained, synthesized, comparison, first, second)
+
+
+def _held_out(run: RunDirectory, split: str) -> _HeldOut:
+    """The dev or test set of the teacher, as it was prepared."""
+    directory = run.prepared() / split
+    if not (directory / "source.txt").is_file():
+        raise ConfigError(
+            f"the teacher has no {split} set, by which its student would be judged",
+            place=run.path,
+            remedy=f"set corpus.{split} or corpus.{split}_pairs in its recipe and train it again",
+        )
+    return _HeldOut((directory / "source.txt").absolute(), (directory / "target.txt").absolute())
+
+
+def _write_sources(run: RunDirectory, path: Path) -> None:
+    """The source sides of the teacher's training text, without tags and without unknown pieces."""
+    prepared = run.prepared()
+    shards = TokenShards(prepared / "train")
+    vocabulary = load_vocabulary(prepared / "source.model")
+    tags = run.recipe().corpus.tags
+    with whole_file(path) as file:
+        for first in range(0, shards.num_pairs, _ROWS_AT_A_TIME):
+            last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
+            rows = [shards.source(pair).tolist() for pair in range(first, last)]
+            for line in vocabulary.decode([row for row in rows if UNK not in row]):
+                file.write(f"{without_tag(line, tags)}\n".encode())
+
+
+def _student_text(
+    own: CorpusConfig, teachers: CorpusConfig, synthetic: Path, valid: _HeldOut, test: _HeldOut
+) -> CorpusConfig:
+    """The student's corpus section: its own subwords and filters, the teacher's languages."""
+    text = {
+        "folder": "",
+        "source_language": teachers.source_language,
+        "target_language": teachers.target_language,
+        "lowercase": teachers.lowercase,
+        "train": (TextFiles(tsv=str(synthetic)),),
+        "valid": (valid.entry(),),
+        "test": (test.entry(),),
+        "valid_pairs": 0,
+        "test_pairs": 0,
+    }
+    return own.model_copy(update=text)
+
+
+def _rates(exports: Sequence[Path], texts: list[str], threads: int | None) -> Iterator[float]:
+    """Sentences a second of each model: the median of rounds in which they take turns."""
+    rates: list[list[float]] = [[] for _ in exports]
+    for _ in range(_ROUNDS):
+        for path, found in zip(exports, rates, strict=True):
+            with open_translator(
+                path, checkpoints=["best"], overrides=(), engine="auto", threads=threads
+            ) as opened:
+                _translate(opened, texts[:16])  # the first call makes buffers
+                began = time.perf_counter()
+                _translate(opened, texts)
+                found.append(len(texts) / (time.perf_counter() - began))
+    return map(statistics.median, rates)
+
+
+def _translate(opened: Opened, texts: list[str]) -> None:
+    for _ in opened.translator.stream(
+        texts, opened.recipe.search, text_format="line", scored=False
+    ):
+        pass

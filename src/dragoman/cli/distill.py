@@ -1,0 +1,101 @@
+"""`dragoman distill`: a small, fast model from a larger one."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.cli import options as shared
+from dragoman.cli.options import Commands, positive
+
+if TYPE_CHECKING:
+    from dragoman.api.distillation import Distilled
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `dragoman distill`."""
+    parser = commands.add_parser("distill", help="train a small model on a larger one's output")
+    parser.add_argument("teacher", type=Path, metavar="TEACHER", help="a run directory")
+    parser.add_argument(
+        "recipe",
+        nargs="?",
+        default="student-small",
+        metavar="RECIPE",
+        help="of the student: student-small (default), student-tiny, or a TOML file",
+    )
+    shared.add_overrides(parser)
+    parser.add_argument(
+        "--input", type=Path, help="text to learn from (default: the teacher's training text)"
+    )
+    parser.add_argument(
+        "--checkpoint", default="best", help="of the teacher: best, last, a step or a directory"
+    )
+    parser.add_argument(
+        "--quantization",
+        choices=["float32", "float16", "int8"],
+        default="int8",
+        help="of both models as they are compared (default: int8)",
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument("--ranks", type=positive, help="processes that train (default: one a GPU)")
+    parser.add_argument("--threads", type=positive, help="cores that translate (default: all)")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: Namespace) -> int:
+    """Translate, train, export, compare, and print what the student lost and gained."""
+    from dragoman.api.distillation import distill
+
+    made = distill(
+        options.teacher,
+        options.recipe,
+        text=options.input,
+        checkpoint=options.checkpoint,
+        quantization=options.quantization,
+        overrides=options.overrides,
+        runs=options.runs,
+        ranks=options.ranks,
+        threads=options.threads,
+        progress=True,
+    )
+    _print(made)
+    return 0
+
+
+def _print(made: Distilled) -> None:
+    """One table, and where the parts are."""
+    from dragoman.base import units
+    from dragoman.base.printable import printable_line
+    from dragoman.base.terminal import open_console
+    from dragoman.cli.console import plain_table
+
+    console = open_console()
+    result = made.comparison.result
+    table = plain_table("", right=("teacher", "student", "difference"))
+    for name, label in (("bleu", "BLEU"), ("chrf", "chrF")):
+        score = result.scores[name]
+        p = max(score.p_bootstrap, score.p_randomisation)
+        difference = f"{score.difference:+.2f} (p {p:.3f})"
+        table.add_row(label, f"{score.first:.2f}", f"{score.second:.2f}", difference)
+    teacher, student = made.teacher, made.student
+    sizes = [units.SIZE.text(one.size_bytes) for one in (teacher, student)]
+    table.add_row("size", *sizes, f"{student.size_bytes / teacher.size_bytes:.2f} x")
+    rates = [one.sentences_per_s for one in (teacher, student)]
+    table.add_row("sentences/s", *(f"{rate:.0f}" for rate in rates), f"{rates[1] / rates[0]:.2f} x")
+    beams = [str(one.beam_size) for one in (teacher, student)]
+    table.add_row("beam", *beams, "")
+    pairs = units.COUNT.text(made.synthesized.pairs)
+    console.print("", table, "")
+    console.print(
+        f"On {units.COUNT.text(result.pairs)} sentences of the teacher's test set; the student "
+        f"learnt from {pairs} translations.",
+        soft_wrap=True,
+    )
+    for name, path in (
+        ("text", made.synthesized.output),
+        ("run of the student", made.run.path),
+        ("export of the student", student.path),
+        ("export of the teacher", teacher.path),
+    ):
+        console.print(f"{name}: {printable_line(str(path))}", soft_wrap=True, markup=False)

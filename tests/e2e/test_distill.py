@@ -1,0 +1,101 @@
+"""`dragoman distill` from a trained teacher to the table; a second call repeats no work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+import dragoman
+from dragoman.cli import main
+from dragoman.corpus.shards import TokenShards
+from parallel_text import sentences, write_pairs
+
+TEACHER = """
+name = "teacher"
+[corpus]
+train = [
+  {source = "train.en", target = "train.de"},
+  {source = "made.en", target = "made.de", tag = "<bt>"},
+]
+valid_pairs = 20
+test_pairs = 30
+subword.vocab_size = 150
+[data]
+batch_tokens = 1000
+[model]
+d_model = 32
+num_heads = 2
+d_ffn = 64
+encoder_layers = 1
+decoder_layers = 2
+[schedule]
+kind = "constant"
+peak_learning_rate = 0.005
+warmup_steps = 20
+[train]
+max_steps = 120
+log_every_steps = 60
+validate_every_steps = 60
+validate_at_start = false
+[evaluate]
+bleu_pairs = 0
+[search]
+beam_size = 3
+"""
+STUDENT = ["decoder_layers=1", "d_model=16", "d_ffn=16"]
+
+
+@pytest.mark.timeout(400)
+def test_a_student_is_trained_exported_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(400, seed=1))
+    write_pairs(tmp_path, "made", sentences(100, seed=2))
+    (tmp_path / "teacher.toml").write_text(TEACHER)
+    teacher = dragoman.train("teacher.toml")
+    (tmp_path / "student.toml").write_text(TEACHER.replace('"teacher"', '"student"'))
+    overrides = [*(f"model.{one}" for one in STUDENT), "search.beam_size=1", "train.max_steps=60"]
+
+    recipe = dragoman.load_recipe("student.toml", overrides)
+    made = dragoman.distill(teacher, recipe)
+    prepared = teacher.prepared()
+    text = (tmp_path / "distilled").glob("student-of-*/source.txt")
+    lines = next(text).read_text().splitlines()
+    assert len(lines) == TokenShards(prepared / "train").num_pairs
+    assert not [line for line in lines if "<bt>" in line]
+    result = made.comparison.result
+    for served, field in ((made.teacher, "first"), (made.student, "second")):
+        sources = (prepared / "test" / "source.txt").read_text().splitlines()
+        references = (prepared / "test" / "target.txt").read_text().splitlines()
+        with dragoman.Translator(served.path) as translator:
+            texts = list(translator.translate(sources, beam_size=served.beam_size))
+        bleu = sacrebleu.corpus_bleu(texts, [references]).score
+        assert getattr(result.scores["bleu"], field) == pytest.approx(bleu)
+        files = [path for path in served.path.rglob("*") if path.is_file()]
+        assert served.size_bytes == sum(path.stat().st_size for path in files)
+        assert served.sentences_per_s > 0
+    assert (made.teacher.beam_size, made.student.beam_size) == (3, 1)
+    assert made.student.size_bytes < made.teacher.size_bytes
+    assert made.run.recipe().corpus.train[0].tsv == str(made.synthesized.output)
+
+    words = [word for override in overrides for word in ("--set", override)]
+    assert main(["distill", str(teacher.path), "student.toml", *words]) == 0
+    printed = capsys.readouterr().out
+    for word in ("BLEU", "chrF", "sentences/s", "beam", str(made.run.path.name)):
+        assert word in printed
+    assert len(list((tmp_path / "runs").glob("student-*"))) == 1
+    assert f"{result.scores['bleu'].second:.2f}" in printed
+
+
+def test_a_teacher_without_a_test_set_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from small_run import small_run
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(dragoman.ConfigError, match=r"no test set, by which its student"):
+        dragoman.distill(small_run(), "student-tiny")
+    assert not list(tmp_path.iterdir())
