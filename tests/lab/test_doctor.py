@@ -84,7 +84,15 @@ def test_a_host_that_sends_slowly_is_named_with_the_direction(
         [PROGRAM, "plan", "demo", "--hosts", hosts_file, "--json"], timeout_s=100
     )
     slower_way = 20e6 / 8 * 0.945
-    assert json.loads(planned.stdout)["link_bytes_per_s"] == pytest.approx(slower_way, rel=0.2)
+    plan = json.loads(planned.stdout)
+    assert plan["link_bytes_per_s"] == pytest.approx(slower_way, rel=0.2)
+    ways = {
+        one["name"]: (one["sends_bytes_per_s"], one["receives_bytes_per_s"])
+        for one in plan["hosts"]
+    }
+    assert ways["beta"][0] == pytest.approx(slower_way, rel=0.15)
+    assert ways["beta"][1] > 2 * slower_way
+    assert "beta sends as it receives" in [row["name"] for row in plan["what_ifs"]]
 
 
 @pytest.mark.timeout(900)

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from dragoman.base import units
 from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts, Way
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.rates import LATENCY_S, LATENCY_SOURCE, Link
+from dragoman.cluster.rates import LATENCY_S, LATENCY_SOURCE, ONE_WAY, Directions, Link
 from dragoman.cluster.ssh import (
     FAILED,
     LOST,
@@ -44,8 +44,6 @@ LEAST_OF_CLAIM: Final = 0.5
 """Part of what both cards say; virtual ones may say anything, so this is a warning only."""
 SLOW_PAIR: Final = 0.7
 """Part of the median pair's rate; below it there is something wrong with that pair."""
-ONE_WAY: Final = 0.6
-"""Part of the way back; a direction that carries less has a limit of its own."""
 MOST_LATENCY_S: Final = 5e-3
 LEAST_DISK_BYTES_PER_S: Final = 50e6
 OTHERS: Final = "the others"
@@ -114,15 +112,16 @@ def measured_link(facts: ClusterFacts) -> Link | None:
     bytes_per_s = facts.all_reduce_bytes_per_s or slowest
     if bytes_per_s is None:
         return None
-    source = "measured by doctor"
-    sent, received = _best_of_each(facts)
-    for verb, rates in (("sends", sent), ("receives", received)):
-        for name, rate in rates.items():
-            if rate < ONE_WAY * (received if verb == "sends" else sent)[name]:
-                source = f"measured by doctor, as much as {name} {verb};"
-            bytes_per_s = min(bytes_per_s, rate)
+    for ways in directions(facts).values():
+        bytes_per_s = min(bytes_per_s, ways.sends_bytes_per_s, ways.receives_bytes_per_s)
     latency_source = "measured by doctor" if facts.pairs else LATENCY_SOURCE
-    return Link(bytes_per_s, latency_s, source, latency_source)
+    return Link(bytes_per_s, latency_s, "measured by doctor", latency_source)
+
+
+def directions(facts: ClusterFacts) -> dict[str, Directions]:
+    """By host: what it sends, and what it receives, with the peer with which it is fastest."""
+    sent, received = _best_of_each(facts)
+    return {name: Directions(sent[name], received[name]) for name in sent}
 
 
 def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:

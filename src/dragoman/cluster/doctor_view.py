@@ -11,8 +11,9 @@ from rich.table import Table
 
 from dragoman.base import units
 from dragoman.base.printable import printable
-from dragoman.cluster.checks import Finding, is_fit, measured_link
+from dragoman.cluster.checks import Finding, directions, is_fit, measured_link
 from dragoman.cluster.facts import ClusterFacts, HostFacts
+from dragoman.cluster.rates import one_sided
 
 _COLORS = {"ok": "green", "unknown": "dim", "warning": "yellow", "failure": "red"}
 
@@ -81,9 +82,13 @@ def _network(facts: ClusterFacts) -> str:
         return ""
     claims = {_claim(host) for host in facts.hosts if host.interface}
     measured = units.BYTE_RATE.text(link.bytes_per_s)
+    ways = list(directions(facts).items())
+    limited = [ways[number] for number in one_sided([one for _name, one in ways])]
+    limits = [f"{name} {one.limit}" for name, one in limited]
+    because = f", because {', '.join(limits)}" if limits else ""
     return (
-        f"Network: a sum over all hosts moves {measured} through each interface, each way; "
-        f"the cards say {', '.join(sorted(claims))}."
+        f"Network: a sum over all hosts moves {measured} through each interface, each way"
+        f"{because}; the cards say {', '.join(sorted(claims))}."
     )
 
 

@@ -12,6 +12,7 @@ from dragoman.cluster.rates import Link
 from dragoman.cluster.strategies import (
     SYNC_EVERY,
     Cluster,
+    Machine,
     Prediction,
     accumulate,
     diloco,
@@ -222,7 +223,8 @@ def _rank_alone(cluster: Cluster) -> Choice:
 
 
 def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
-    """Fewer hosts than all: each that has several ranks by itself, and those that are faster."""
+    """Fewer hosts than all: each that has several ranks by itself, those that are faster, and those
+    that send as fast as they receive."""
     unlike: dict[object, int] = {}
     for number, machine in enumerate(cluster.machines):
         if machine.ranks > 1 and cluster.num_hosts > 1:
@@ -231,10 +233,26 @@ def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
     groups: list[tuple[int, ...]] = [(number,) for number in unlike.values()]
     paces = [machine.share_s(cluster.num_ranks) for machine in cluster.machines]
     for slowest in sorted(set(paces))[:-1]:
-        group = tuple(number for number, pace in enumerate(paces) if pace <= slowest)
-        groups += [group] if len(group) > 1 else []
+        groups.append(tuple(number for number, pace in enumerate(paces) if pace <= slowest))
+    if cluster.one_sided:
+        limited = cluster.one_sided
+        numbered = enumerate(cluster.machines)
+        groups.append(tuple(number for number, machine in numbered if machine not in limited))
     for hosts in groups:
+        if sum(cluster.machines[number].ranks for number in hosts) < 2:
+            continue  # a rank alone is looked at by itself
         yield replace(choose_for_all_ranks(cluster.only(hosts), workload), hosts=hosts)
+
+
+def _limit_gone(one_sided: list[Machine]) -> str:
+    if len(one_sided) > _FEW_NAMES:
+        return f"{len(one_sided)} hosts without their limits"
+    return ", ".join(
+        f"{machine.name} sends as it receives"
+        if machine.directions.sends_bytes_per_s < machine.directions.receives_bytes_per_s
+        else f"{machine.name} receives as it sends"
+        for machine in one_sided
+    )
 
 
 def _smallest_accumulation(synced: Prediction) -> int:
@@ -245,6 +263,8 @@ def _smallest_accumulation(synced: Prediction) -> int:
 def _what_ifs(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     """Other clusters than this one, the nearer ones first; more hosts are like the first."""
     yield "these hosts", cluster
+    if cluster.one_sided:
+        yield _limit_gone(cluster.one_sided), cluster.without_limits
     if cluster.num_hosts > 1:
         for bits_per_s in _WHAT_IF_PORTS:
             port = replace(Link.nominal(bits_per_s), latency_s=cluster.link.latency_s)

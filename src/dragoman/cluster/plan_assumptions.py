@@ -70,6 +70,9 @@ def _network(plan: Plan) -> Lines:
     if several:
         yield "a message inside a host", "no time of its own", "assumed"
     rate = f"{units.BYTE_RATE.text(link.bytes_per_s)} each way"
+    if cluster.one_sided:
+        ways = "; ".join(f"{one.name} {one.directions.limit}" for one in cluster.one_sided)
+        rate += f" in a sum: {ways}"
     yield "between hosts", rate, link.source
     yield "a port's rate", f"{rates.NOMINAL_SHARE:.1%} of it is payload", rates.NOMINAL_SOURCE
     yield (

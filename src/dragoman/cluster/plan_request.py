@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.checks import measured_link
+from dragoman.cluster.checks import directions, measured_link
 from dragoman.cluster.facts import HostFacts
 from dragoman.cluster.hosts import MOST_PRICE, Host, load_hosts
 from dragoman.cluster.measured import Measured, recall
@@ -19,6 +19,7 @@ from dragoman.cluster.rates import (
     LAYER_S,
     LAYER_SOURCE,
     Device,
+    Directions,
     Inside,
     Link,
     device,
@@ -133,6 +134,7 @@ class _Asked:
             shares_processor=on_cpu,
             spread=0.0 if on_cpu else GPU_SPREAD,
             price_per_hour=host.price_per_hour,
+            directions=self._directions(host),
         )
 
     def link(self) -> Link:
@@ -150,6 +152,12 @@ class _Asked:
             place="--link",
             remedy="run dragoman doctor --hosts first, or give the speed of the port (1Gbit)",
         )
+
+    def _directions(self, host: Host) -> Directions:
+        """As doctor measured them; unknown if another link is asked about."""
+        if self.request.link is not None or self.measured is None:
+            return Directions()
+        return directions(self.measured.facts).get(host.name, Directions())
 
     def diloco_weight_s(self) -> tuple[float, str]:
         """What doctor measured on the devices that are asked about, else what is assumed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -103,7 +104,13 @@ def _machine_values(machine: Machine) -> dict[str, Any]:
         "inside_bytes_per_s": machine.inside.bytes_per_s,
         "inside_source": machine.inside.source,
         "price_per_hour": machine.price_per_hour,
+        "sends_bytes_per_s": _known(machine.directions.sends_bytes_per_s),
+        "receives_bytes_per_s": _known(machine.directions.receives_bytes_per_s),
     }
+
+
+def _known(rate: float) -> float | None:
+    return None if math.isinf(rate) else rate
 
 
 def _heading(plan: Plan) -> list[str]:
@@ -125,7 +132,9 @@ def _heading(plan: Plan) -> list[str]:
         f"{units.SHORT_COUNT.text(workload.target_tokens_per_step)} target tokens a step, "
         f"{units.COUNT.text(workload.max_steps)} steps",
         f"hosts: {cluster}, {'between more' if cluster.num_hosts == 1 else 'between them'} "
-        f"{units.BYTE_RATE.text(cluster.link.bytes_per_s)} each way ({cluster.link.source})",
+        f"{units.BYTE_RATE.text(cluster.link.bytes_per_s)} each way in a sum "
+        f"({cluster.link.source})",
+        *(f"  {machine.name} {machine.directions.limit}" for machine in cluster.one_sided),
         compute,
         "",
     ]

@@ -8,7 +8,9 @@ these tables.
 from __future__ import annotations
 
 import difflib
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +42,8 @@ _FP32_SHARE: Final = 8_742 * FLOP_PER_BIG_TOKEN / 15.7e12
 """The part of its fp32 peak that a V100 reaches in NVIDIA's table, 70%."""
 _A100_SHARE: Final = 82_059 * FLOP_PER_BIG_TOKEN / 312e12
 """The part of its dense bf16 peak that an A100 reaches there, 33%."""
+ONE_WAY: Final = 0.6
+"""Part of the way back; a direction that carries less has a limit of its own."""
 _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
 """A larger value is a typing mistake: the figures of a plan would be infinite."""
 
@@ -228,6 +232,54 @@ class Link:
         if "bit" in text:
             return cls.nominal(bytes_per_s * 8)
         return cls(bytes_per_s, source="given as a measurement")
+
+
+@dataclass(frozen=True, slots=True)
+class Directions:
+    """What a host's interface carries out and in, one direction at a time; infinite if unknown."""
+
+    sends_bytes_per_s: float = math.inf
+    receives_bytes_per_s: float = math.inf
+
+    @property
+    def slower_bytes_per_s(self) -> float:
+        """No more than this gets through in a sum, in which as much goes out as comes in."""
+        return min(self.sends_bytes_per_s, self.receives_bytes_per_s)
+
+    @property
+    def faster_bytes_per_s(self) -> float:
+        """What the interface carries in the direction that has no limit of its own."""
+        return max(self.sends_bytes_per_s, self.receives_bytes_per_s)
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether one direction has a limit of its own."""
+        return self.slower_bytes_per_s < ONE_WAY * self.faster_bytes_per_s
+
+    @property
+    def limit(self) -> str:
+        """The slower direction in words: `sends 2.36 MB/s and receives 23.6 MB/s`."""
+        out = f"sends {units.BYTE_RATE.text(self.sends_bytes_per_s)}"
+        into = f"receives {units.BYTE_RATE.text(self.receives_bytes_per_s)}"
+        is_slow_out = self.sends_bytes_per_s <= self.receives_bytes_per_s
+        return f"{out} and {into}" if is_slow_out else f"{into} and {out}"
+
+
+UNKNOWN: Final = Directions()
+"""Nobody has measured them."""
+
+
+def one_sided(ways: Sequence[Directions]) -> list[int]:
+    """The numbers of the hosts of which one direction has a limit of its own.
+
+    Of two hosts alone nobody can tell whether one sends slowly or the other receives so: it is the
+    sender that is named, as doctor does.
+    """
+    return [
+        number
+        for number, one in enumerate(ways)
+        if one.is_one_sided and (len(ways) > 2 or one.sends_bytes_per_s < one.receives_bytes_per_s)
+    ]
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dragoman.cluster import step_time
-from dragoman.cluster.rates import SHARED_MEMORY, Inside, Link
+from dragoman.cluster.rates import SHARED_MEMORY, UNKNOWN, Directions, Inside, Link, one_sided
 from dragoman.cluster.workload import Workload
 
 MOST_FRAGMENTS: Final = 16
@@ -45,7 +45,8 @@ class Machine:
     is_given: a user gave it as --compute. most_shares: ranks among which a batch can be divided; a
     sentence stays whole.
     shares_processor: its ranks have one processor between them, so that all together are as fast
-    as one alone. spread: the standard deviation of steps over their mean.
+    as one alone. spread: the standard deviation of steps over their mean. directions: of its
+    interface, as doctor measured them.
     """
 
     ranks: int = 1
@@ -62,6 +63,7 @@ class Machine:
     shares_processor: bool = False
     spread: float = 0.0
     price_per_hour: float | None = None
+    directions: Directions = UNKNOWN
 
     @property
     def single_s(self) -> float:
@@ -169,10 +171,39 @@ class Cluster:
 
     def only(self, hosts: Iterable[int]) -> Cluster:
         """The hosts with these numbers, counted from 0; those that are not there yet are like the
-        first."""
+        first. Between them is what the slowest direction of theirs lets through."""
         known = self.machines
         chosen = tuple(known[n] if n < len(known) else known[0] for n in hosts)
-        return replace(self, machines=chosen)
+        slower = [machine.directions.slower_bytes_per_s for machine in chosen]
+        return replace(self, machines=chosen, link=self._link_with(min(slower)))
+
+    @property
+    def one_sided(self) -> list[Machine]:
+        """Hosts that send much more slowly than they receive, or the other way round."""
+        numbers = one_sided([machine.directions for machine in self.machines])
+        return [self.machines[number] for number in numbers]
+
+    @property
+    def without_limits(self) -> Cluster:
+        """The same hosts if each carried in both directions what it carries in the faster one."""
+        faster = min(machine.directions.faster_bytes_per_s for machine in self.machines)
+        machines = tuple(
+            replace(
+                machine,
+                directions=Directions(
+                    machine.directions.faster_bytes_per_s, machine.directions.faster_bytes_per_s
+                ),
+            )
+            for machine in self.machines
+        )
+        return replace(self, machines=machines, link=self._link_with(faster))
+
+    def _link_with(self, bytes_per_s: float) -> Link:
+        """The link if the slowest direction carried so much: a sum gets the same part of it."""
+        slowest = min(machine.directions.slower_bytes_per_s for machine in self.machines)
+        if math.isinf(slowest) or math.isinf(bytes_per_s) or bytes_per_s == slowest:
+            return self.link
+        return replace(self.link, bytes_per_s=self.link.bytes_per_s * bytes_per_s / slowest)
 
     def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
         """All-reduce over one ring through all ranks, in which those of a host are neighbours.

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dragoman.cluster.checks import CHECKS, Finding, Wanted, examine, is_fit, measured_link
+from dragoman.cluster import rates
+from dragoman.cluster.checks import (
+    CHECKS,
+    Finding,
+    Wanted,
+    directions,
+    examine,
+    is_fit,
+    measured_link,
+)
 from dragoman.cluster.doctor_view import findings_as_json, print_findings, verdict
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts, PairFacts
 from dragoman.cluster.hosts import Hosts
@@ -297,7 +306,12 @@ def test_a_host_that_is_slow_in_one_direction_is_named_with_it(
     link = measured_link(facts)
     assert link is not None
     assert link.bytes_per_s == 2e6  # less than the all-reduce, in which a bucket was still full
-    assert "beta" in link.source or "alpha" in link.source
+    known = list(directions(facts).items())
+    named = [known[number] for number in rates.one_sided([ways for _name, ways in known])]
+    ((name, limited),) = named
+    assert name == (finding.host if len(names) > 2 or sends else "alpha")
+    slow, fast = ("sends", "receives") if sends or len(names) == 2 else ("receives", "sends")
+    assert limited.limit == f"{slow} 2 MB/s and {fast} 117 MB/s"
 
 
 def test_each_direction_is_in_the_table() -> None:
@@ -308,6 +322,10 @@ def test_each_direction_is_in_the_table() -> None:
     rows = [line.split() for line in capture.get().splitlines()]
     assert ["alpha", "beta", "117", "MB/s", "2", "MB/s"] in rows
     assert ["beta", "alpha", "2", "MB/s", "2", "MB/s"] in rows
+    assert (
+        "moves 2 MB/s through each interface, each way, because beta sends 2 MB/s and receives "
+        "117 MB/s; the cards say" in capture.get()
+    )
 
 
 def test_a_link_too_fast_for_half_duplex_is_not_called_so() -> None:

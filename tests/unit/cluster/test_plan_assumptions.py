@@ -68,6 +68,8 @@ ELSEWHERE = {
     "_FEW_NAMES": "shortens a list",
     "_RANGE_BYTES_PER_S": "refuses slips",
     "_RANGE_STEP_S": "refuses slips",
+    "UNKNOWN": "no figure",
+    "ONE_WAY": "names the hosts of which one direction is slower; the rates are printed",
 }
 """Constants that are no figure of their own, and why."""
 MARKS = ("measured", "published", "calculated", "given", "assumed")

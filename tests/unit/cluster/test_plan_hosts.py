@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from dragoman.base.errors import ConfigError
+from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
+from dragoman.cluster.hosts import load_hosts
+from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import choose_for_all_ranks
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.cluster.plan_view import plan_as_json, print_plan
 from dragoman.cluster.rates import Link
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S
 from dragoman.cluster.strategies import Cluster, Machine, sync
@@ -141,3 +148,81 @@ def test_ranks_of_one_host_sum_no_faster_than_its_bus_and_not_much_slower(tmp_pa
     # Each of two ranks sends as many bytes as the gradients have; next to no compute hides them.
     bytes_per_s = made.workload.num_parameters * 4 / plain.prediction.exposed_s
     assert 31.5e9 / 10 < bytes_per_s < 31.5e9
+
+
+def measured_hosts(
+    folder: Path, names: tuple[str, ...], slow_sender: str, *, sends: float = 2e6
+) -> Path:
+    """Hosts that compute alike and of which one sends at so many bytes/s, as doctor finds them."""
+    file = folder / "hosts.toml"
+    file.write_text(
+        "".join(
+            f'[[host]]\nname = "{name}"\naddress = "10.0.0.{n}"\nslots = 1\n'
+            for n, name in enumerate(names, start=1)
+        )
+    )
+    hosts = tuple(
+        HostFacts(
+            host=name,
+            cpu_cores=2,
+            versions={},
+            digests={},
+            shared_memory_bytes=0,
+            disk_free_bytes=0,
+            flop_per_s=100e9,
+        )
+        for name in names
+    )
+    pairs = tuple(
+        PairFacts(
+            hosts=(first, second),
+            forth_bytes_per_s=sends if first == slow_sender else 100e6,
+            back_bytes_per_s=sends if second == slow_sender else 100e6,
+            both_bytes_per_s=sends if slow_sender in (first, second) else 98e6,
+            latency_s=0.2e-3,
+        )
+        for first, second in combinations(names, 2)
+    )
+    remember(
+        load_hosts(str(file)),
+        ClusterFacts(hosts=hosts, pairs=pairs, all_reduce_bytes_per_s=0.95 * sends),
+    )
+    return file
+
+
+def test_a_plan_names_the_host_that_sends_slowly_and_knows_the_others_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = measured_hosts(tmp_path, ("alpha", "beta", "gamma"), "beta")
+    made = plan_recipe(load_recipe("wmt16-ende-base"), PlanRequest(hosts=str(file)))
+    assert made.cluster.link.bytes_per_s == 1.9e6
+    assert made.cluster.only([0, 2]).link.bytes_per_s == pytest.approx(1.9e6 / 2e6 * 100e6)
+    console = Console(width=1000, force_terminal=False)
+    with console.capture() as capture:
+        print_plan(made, console)
+    assert "  beta sends 2 MB/s and receives 100 MB/s\n" in capture.get()
+    rows = {row.name: row.run_s for row in made.what_ifs}
+    assert rows["beta sends as it receives"] < rows["these hosts"]
+    hosts = json.loads(plan_as_json(made))["hosts"]
+    ways = [(one["sends_bytes_per_s"], one["receives_bytes_per_s"]) for one in hosts]
+    assert ways == [(100e6, 100e6), (2e6, 100e6), (100e6, 100e6)]
+    asked = PlanRequest(hosts=str(file), link="1Gbit", gpu="cpu")
+    assert "beta sends" not in plan_as_json(plan_recipe(load_recipe("demo"), asked))
+
+
+def test_hosts_that_send_freely_train_alone_where_one_that_does_not_holds_them_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = measured_hosts(tmp_path, ("alpha", "beta", "gamma"), "beta", sends=2e3)
+    made = plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file)))
+    assert made.choice.who == "alpha and gamma alone"
+    assert made.choice.cluster.link.bytes_per_s == pytest.approx(95e6)
+
+
+def test_of_two_hosts_the_sender_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = measured_hosts(tmp_path, ("alpha", "beta"), "beta")
+    made = plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file)))
+    assert [machine.name for machine in made.cluster.one_sided] == ["beta"]
