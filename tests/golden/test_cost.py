@@ -104,6 +104,52 @@ def test_machines_that_left_are_not_paid_for_afterwards(tmp_path: Path) -> None:
     assert cost["machines"] == 1
 
 
+def test_a_life_is_paid_by_what_its_hosts_cost_then(tmp_path: Path) -> None:
+    """Two hosts at 3 and 5 EUR an hour, then the dearer one alone: no flag, and no mean."""
+    run = Recorded(
+        resume_at=(4000, 4000), started_changes={"price_per_hour": 8.0, "currency": "EUR"}
+    ).write(tmp_path / "run")
+    (run / "events" / "rank-0001.jsonl").write_text(
+        "".join(line + "\n" for line in _lines(run, 1)[: _second_start(run, 1)])
+    )
+    events = [json.loads(line) for line in _lines(run, 0)]
+    events[_second_start(run, 0)] |= {"world_size": 1, "price_per_hour": 5.0}
+    (run / "events" / "rank-0000.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in events)
+    )
+    facts = read_facts(run)
+    first_s, then_s = (one.ended - one.started for one in facts.segments)
+    amount = (8 * first_s + 5 * then_s) / 3600
+    assert f", {amount:.2f} EUR." in _cost(facts).says
+    assert _values(_cost(facts))["price of all machines an hour"] == 5.0
+    half_hour = f"{amount + 5 / 2:.2f} EUR"
+    assert spent_text(facts, more_s=1800) == half_hour
+    # A price that is given now counts for every machine.
+    given = _cost(read_facts(run, price=PRICE))
+    assert f", {(2 * first_s + then_s) / 1000:.2f} USD." in given.says
+
+
+def test_prices_in_two_currencies_are_no_sum(tmp_path: Path) -> None:
+    run = Recorded(
+        resume_at=(4000, 4000), started_changes={"price_per_hour": 8.0, "currency": "EUR"}
+    ).write(tmp_path / "run")
+    events = [json.loads(line) for line in _lines(run, 0)]
+    events[_second_start(run, 0)] |= {"currency": "USD"}
+    (run / "events" / "rank-0000.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in events)
+    )
+    assert _cost(read_facts(run)).answer == "cannot tell"
+
+
+def _lines(run: Path, rank: int) -> list[str]:
+    return (run / "events" / f"rank-{rank:04d}.jsonl").read_text().splitlines()
+
+
+def _second_start(run: Path, rank: int) -> int:
+    told = [json.loads(line) for line in _lines(run, rank)]
+    return next(number for number, one in enumerate(told) if one.get("resumed_from_step"))
+
+
 def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
     one = read_facts(Recorded(one_host=True).write(tmp_path / "one"), price=PRICE)
     two = read_facts(Recorded(one_host=True, boots=2).write(tmp_path / "two"), price=PRICE)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.reporting.cost import spent
+from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import read_events
 from dragoman.training.durable import verify
 from lab.desk import ENDLESS, PROGRAM, RECIPE, Desk, nothing_left, wait_until, workers
@@ -34,6 +36,11 @@ def most_connections(host: LabHost) -> int:
 
 @pytest.mark.smoke
 def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
+    hosts_file = desk.folder / "hosts.toml"
+    entries = hosts_file.read_text().split("[[host]]")
+    prices = ("", "price_per_hour = 3\n", "price_per_hour = 5\n")
+    priced = (entry.rstrip() + "\n" + price for entry, price in zip(entries, prices, strict=True))
+    hosts_file.write_text("[[host]]".join(priced))
     training = desk.train(*ENDLESS)
     wait_until(desk.trains)
     assert desk.status()["state"] == "running"
@@ -54,6 +61,9 @@ def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
     (checkpoint,) = (desk.run_directory() / "checkpoints").iterdir()
     verify(checkpoint)
     stopped_at = int(checkpoint.name.removeprefix("step-"))
+    facts = read_facts(desk.run_directory())
+    (started,), (finished,) = desk.events("run_started"), desk.events("run_finished")
+    assert spent(facts) == pytest.approx(8 * (finished.time - started.time) / 3600, rel=0.01)
 
     resumed = desk.start("resume", str(desk.run_directory()))
     wait_until(lambda: len(desk.events("run_started")) == 2)

@@ -43,6 +43,8 @@ _ADDRESS: Final = _NAME
 _FOLDER_NAME: Final = r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$"
 _LOGIN: Final = r"^([A-Za-z0-9:][A-Za-z0-9:._%-]*)?$"
 _USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
+_CURRENCY: Final = r"^[A-Z]{3}$"
+DEFAULT_CURRENCY: Final = "USD"
 HOSTS_FILE: Final = "hosts.json"
 """In a run's directory: the hosts it was last trained on."""
 _SUFFIXES: Final = (".toml", ".tml", ".json", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".txt")
@@ -84,7 +86,9 @@ class HostDefaults(Section):
     """What is between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
     peer to peer), or a measured rate such as 200GB/s; what is usual for the kind if not set."""
     price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
-    """Price of the whole machine, in the file's currency."""
+    """Price of the whole machine for an hour."""
+    currency: str | None = Field(default=None, pattern=_CURRENCY)
+    """Of its price, if the file does not say it at the top; all hosts have the same."""
     python: str = Field(default=".dragoman/venv/bin/python", pattern=_PATH, max_length=1000)
     """A Python there that has torch; relative to the home of `user`. `dragoman setup` makes it."""
     folder: str = Field(default=".dragoman", pattern=_PATH, max_length=1000)
@@ -115,7 +119,7 @@ class Hosts(Section):
     """Every machine of a run, in the order of their ranks."""
 
     host: tuple[Host, ...] = Field(min_length=1)
-    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
+    currency: str = Field(default=DEFAULT_CURRENCY, pattern=_CURRENCY)
     defaults: HostDefaults = HostDefaults()
 
     @property
@@ -213,7 +217,27 @@ def _from_file(file: Path) -> Hosts:
     for host, place in zip(hosts, places, strict=True):
         _check_ranks(host, place=place)
     _check_unique(hosts, places=places)
-    return parsed.model_copy(update={"host": tuple(hosts)})
+    stated = parsed.currency if "currency" in parsed.model_fields_set else None
+    currency = _one_currency(hosts, stated, places=places)
+    return parsed.model_copy(update={"host": tuple(hosts), "currency": currency})
+
+
+def _one_currency(hosts: list[Host], stated: str | None, *, places: list[str]) -> str:
+    """The currency of all prices; ConfigError names the first that is in another."""
+    known = [(stated, "the file's")] if stated else []
+    for host, place in zip(hosts, places, strict=True):
+        own = host.currency or stated or DEFAULT_CURRENCY
+        if host.price_per_hour is None and host.currency is None:
+            continue
+        if known and own != known[0][0]:
+            currency, whose = known[0]
+            raise ConfigError(
+                f"the price of {host.name} is in {own}, {whose} in {currency}",
+                place=place,
+                remedy="give all prices in one currency: sums need one",
+            )
+        known.append((own, f"that of {host.name}"))
+    return known[0][0] if known else DEFAULT_CURRENCY
 
 
 def _explained(error: ValidationError, *, file: Path, text: str) -> ConfigError:

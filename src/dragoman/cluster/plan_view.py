@@ -48,6 +48,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     if shortest := [row.name for row in plan.what_ifs if row.cluster.least_decides]:
         why = "The shortest step of a GPU (see below), not its rate, decides for"
         _say(console, f"{why}: {', '.join(shortest)}.", style="dim")
+    if _priced(plan) and (without := _without_price(plan)):
+        _say(console, f"No cost of all hosts: no price_per_hour of {without} in hosts.toml.")
     if any(map(_is_unproven, plan.rows)):
         _say(console, _UNPROVEN, style="dim")
     _say(console, "\nIt counts on:")
@@ -210,6 +212,13 @@ def _is_unproven(row: Row) -> bool:
 
 def _priced(plan: Plan) -> bool:
     return any(row.price is not None for row in plan.rows)
+
+
+def _without_price(plan: Plan) -> str:
+    """The hosts whose price nobody has said, by name."""
+    machines = plan.cluster.machines
+    names = [machine.name for machine in machines if machine.price_per_hour is None]
+    return ", ".join(names)
 
 
 def _step(seconds: float) -> str:

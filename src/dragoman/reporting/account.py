@@ -209,13 +209,17 @@ def cost(facts: Facts) -> Verdict:
     if facts.price is not None:
         text = units.money(facts.price.amount, currency=facts.price.currency)
         rows.append(Evidence("price of a machine-hour", facts.price.amount, text))
+        if facts.segments and (last := facts.segments[-1].price) is not None:
+            text = units.money(last.amount, currency=last.currency)
+            rows.append(Evidence("price of all machines an hour", last.amount, text))
     return Verdict(
         key="cost",
         question="What did it cost?",
         answer="measured" if facts.price is not None and hours is not None else "cannot tell",
         says=says,
         evidence=tuple(rows),
-        method="Machines x wall clock x stated price; the time between two starts is not counted.",
+        method="Wall clock x the price of each machine, summed; time between two starts is not "
+        "counted.",
         remedy=remedy,
     )
 

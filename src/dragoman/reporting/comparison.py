@@ -15,7 +15,7 @@ from typing import Final
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import LEAST_FALL
-from dragoman.reporting.cost import HOUR_S, machine_hours
+from dragoman.reporting.cost import HOUR_S, machine_hours, spent
 from dragoman.reporting.facts import Facts, Segment, Validation, summed
 from dragoman.reporting.verdict import Answer
 
@@ -170,10 +170,10 @@ def _time_and_money(facts: Facts, wall_s: float) -> dict[str, float]:
     hours = machine_hours(facts)
     if hours is None or not facts.wall_s:
         return {"wall_s": wall_s}
-    hours *= wall_s / facts.wall_s
-    used = {"wall_s": wall_s, "machine_s": hours * HOUR_S}
-    if facts.price is not None:
-        used["money"] = hours * facts.price.amount
+    part = wall_s / facts.wall_s
+    used = {"wall_s": wall_s, "machine_s": part * hours * HOUR_S}
+    if (amount := spent(facts)) is not None:
+        used["money"] = part * amount
     return used
 
 

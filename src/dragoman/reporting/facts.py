@@ -37,6 +37,8 @@ class Segment:
     """Up to when its events say what it did; samples of the host come on after that."""
     world_size: int | None = None
     """Ranks that trained together then; None if its start is not in the record."""
+    price: Price | None = None
+    """Of all machines together, as it was known when this life began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +328,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one machine costs an hour."""
+    """What a machine, or several together, costs an hour."""
 
     amount: float
     currency: str
@@ -374,6 +376,7 @@ class Facts:
     imported_scores: tuple[tuple[int, float], ...] = ()
     """(step, what the other tool called its BLEU)."""
     price: Price | None = None
+    """Of one machine; the mean if they differ. A life with a price of its own is paid by that."""
     recorded_hosts: int | None = None
     """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
     problems: tuple[str, ...] = ()

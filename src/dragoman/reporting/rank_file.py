@@ -39,6 +39,14 @@ _MOST_OF_INTERVAL = 1.02
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToldPrice:
+    """What is read of a run_started event, if the price was known."""
+
+    price_per_hour: float
+    currency: str
+
+
 @dataclass(slots=True)
 class RankFile:
     """What one file of events says; `read` it once."""
@@ -138,11 +146,18 @@ class RankFile:
             self._ahead_s += jump_s
         return moment
 
-    def _begin(self, moment: float, first_step: int, world_size: int | None = None) -> None:
+    def _begin(
+        self,
+        moment: float,
+        first_step: int,
+        world_size: int | None = None,
+        price: facts.Price | None = None,
+    ) -> None:
         self._alive = True
         self.segments.append(
             facts.Segment(
                 world_size=world_size,
+                price=price,
                 started=moment,
                 ended=moment,
                 first_step=first_step,
@@ -169,7 +184,9 @@ class RankFile:
         self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         ranks = number(event.payload.get("world_size"))
-        self._begin(moment, max(last_kept, 0), None if ranks is None else int(ranks))
+        told = from_payload(_ToldPrice, event.payload)
+        price = told and facts.Price(amount=told.price_per_hour, currency=told.currency)
+        self._begin(moment, max(last_kept, 0), None if ranks is None else int(ranks), price)
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:

@@ -161,6 +161,7 @@ def combine(
         recorded_hosts=_recorded_hosts(records.hosts, known.world_size),
         price=price or _price(records.hosts, known_hosts={rank.host for rank in ranks}),
     )
+    found = _at_price(found, price)
     problems += _short_ranks(found)
     return replace(found, problems=tuple(problems))
 
@@ -335,6 +336,22 @@ def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
     except CheckpointError as error:
         problems.append(f"{error.place}: cannot be read: the prices of its hosts are not known")
         return None
+
+
+def _at_price(found: Facts, given: Price | None) -> Facts:
+    """The same with one currency: a price that is given now counts for all lives; else what each
+    recorded counts for it, and one machine's, where hosts.json has none, is that of the last."""
+    lives = found.segments
+    if given is not None or len({life.price.currency for life in lives if life.price}) > 1:
+        return replace(found, segments=tuple(replace(life, price=None) for life in lives))
+    last = next((life for life in reversed(lives) if life.price), None)
+    if last is None or last.price is None:
+        return found
+    price, machines = found.price, found.machines_of(last)
+    if price is None or price.currency != last.price.currency:
+        amount = last.price.amount / machines if machines else None
+        price = None if amount is None else replace(last.price, amount=amount)
+    return replace(found, price=price)
 
 
 def _price(hosts: Hosts | None, *, known_hosts: Set[str]) -> Price | None:

@@ -51,7 +51,7 @@ from dragoman.telemetry.events import (
     LinkMeasured,
     RunStarted,
 )
-from dragoman.telemetry.host import collective_interface
+from dragoman.telemetry.host import collective_interface, hourly_price
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.telemetry.timers import PhaseTimer
@@ -280,6 +280,7 @@ def _tell_start(
     events.write(environment)
     if world.is_main:
         write_environment(environment, run.path / "environment.json")
+    price = hourly_price()
     started = RunStarted(
         run_name=run.path.name,
         recipe_digest=state.recipe_digest,
@@ -290,6 +291,8 @@ def _tell_start(
         max_steps=recipe.train.max_steps,
         train_pairs=manifest.train.pairs,
         resumed_from_step=state.step or None,
+        price_per_hour=price.amount if price else None,
+        currency=price.currency if price else None,
     )
     events.write(started, step=state.step)
     if state.step:

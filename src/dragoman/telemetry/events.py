@@ -53,7 +53,10 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Payload):
-    """A worker began to train. On resume, resumed_from_step is the checkpoint's step."""
+    """A worker began to train. On resume, resumed_from_step is the checkpoint's step.
+
+    price_per_hour: of all machines that take part, in this currency; None if it is not known.
+    """
 
     kind: ClassVar[str] = "run_started"
     run_name: str
@@ -65,6 +68,8 @@ class RunStarted(Payload):
     max_steps: int
     train_pairs: int
     resumed_from_step: int | None
+    price_per_hour: float | None = None
+    currency: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,8 +188,17 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
             "hosts.toml:1: unknown key user; it belongs to [[host]]",
         ),
         (
-            '[[host]]\naddress = "a"\ngpus = 1\ncurrency = "EUR"\n',
-            "hosts.toml:4: unknown key host[0].currency; it belongs to the top of the file",
+            '[[host]]\naddress = "a"\ngpus = 1\nprice_per_hour = 1\n\n'
+            '[[host]]\naddress = "b"\ngpus = 1\nprice_per_hour = 1\ncurrency = "EUR"\n',
+            "hosts.toml:6: the price of b is in EUR, that of a in USD; give all prices in one",
+        ),
+        (
+            'currency = "CHF"\n[[host]]\naddress = "a"\ngpus = 1\ncurrency = "EUR"\n',
+            "hosts.toml:2: the price of a is in EUR, the file's in CHF; give",
+        ),
+        (
+            '[[host]]\naddress = "a"\ngpus = 1\ncurrency = "euro"\n',
+            "hosts.toml:4: host[0].currency = 'euro' is not usable; write a currency of three",
         ),
         (
             'host = ["10.0.0.1"]\n',
@@ -215,6 +224,18 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
     assert words in refusal(tmp_path, text)
+
+
+def test_prices_that_differ_by_host_are_summed_in_their_currency(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    entry = '[[host]]\naddress = "{}"\ngpus = 1\nprice_per_hour = {}\n{}\n'
+    file.write_text(entry.format("a", 1.25, 'currency = "EUR"'))
+    assert load_hosts(str(file)).currency == "EUR"
+    file.write_text(
+        '[defaults]\ncurrency = "EUR"\n' + entry.format("a", 1.25, "") + entry.format("b", 3, "")
+    )
+    hosts = load_hosts(str(file))
+    assert (hosts.price_per_hour, hosts.currency) == (4.25, "EUR")
 
 
 @pytest.mark.parametrize("key", ["port = 220{}", 'user = "pod{}"'])

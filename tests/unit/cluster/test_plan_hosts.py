@@ -221,6 +221,22 @@ def test_hosts_that_send_freely_train_alone_where_one_that_does_not_holds_them_u
     assert made.choice.cluster.link.bytes_per_s == pytest.approx(95e6)
 
 
+def test_a_host_without_a_price_is_named_where_others_have_one(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    entry = '[[host]]\nname = "{}"\naddress = "10.0.0.{}"\nslots = 1\n'
+    priced = entry.format("alpha", 1) + "price_per_hour = 2\n"
+    file.write_text(priced + entry.format("beta", 2))
+    made = plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file), link="1Gbit"))
+    console = Console(width=1000, force_terminal=False)
+    with console.capture() as capture:
+        print_plan(made, console)
+    assert "No cost of all hosts: no price_per_hour of beta in hosts.toml.\n" in capture.get()
+    file.write_text(priced + entry.format("beta", 2) + "price_per_hour = 5\n")
+    made = plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file), link="1Gbit"))
+    row = made.strategies[0]
+    assert row.price == pytest.approx(7 * row.run_s / 3600)
+
+
 def test_of_two_hosts_the_sender_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = measured_hosts(tmp_path, ("alpha", "beta"), "beta")
