@@ -89,6 +89,12 @@ class HostDefaults(Section):
     """Price of the whole machine for an hour."""
     currency: str | None = Field(default=None, pattern=_CURRENCY)
     """Of its price, if the file does not say it at the top; all hosts have the same."""
+    spot_price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
+    """Price if the provider may take the machine away; then it is what is paid."""
+    interruption_hours: float | None = Field(default=None, gt=0.0, le=1e6)
+    """Mean time until a machine like this is taken away; nobody takes it if it is not set."""
+    replacement_s: float = Field(default=300.0, ge=0.0, le=1e7)
+    """Until another machine is there in its place."""
     python: str = Field(default=".dragoman/venv/bin/python", pattern=_PATH, max_length=1000)
     """A Python there that has torch; relative to the home of `user`. `dragoman setup` makes it."""
     folder: str = Field(default=".dragoman", pattern=_PATH, max_length=1000)
@@ -110,6 +116,12 @@ class Host(HostDefaults):
     slots: int = Field(default=0, ge=0, le=1024)
 
     @property
+    def paid_per_hour(self) -> float | None:
+        """What it costs: its spot price if it has one."""
+        spot = self.spot_price_per_hour
+        return self.price_per_hour if spot is None else spot
+
+    @property
     def ranks(self) -> int:
         """Processes that train on it."""
         return self.gpus or self.slots
@@ -129,8 +141,8 @@ class Hosts(Section):
 
     @property
     def price_per_hour(self) -> float | None:
-        """Price of all hosts together; None if the price of one is not known."""
-        prices = [host.price_per_hour for host in self.host if host.price_per_hour is not None]
+        """What all hosts cost together; None if the price of one is not known."""
+        prices = [host.paid_per_hour for host in self.host if host.paid_per_hour is not None]
         return sum(prices) if len(prices) == len(self.host) else None
 
 
@@ -216,6 +228,7 @@ def _from_file(file: Path) -> Hosts:
     hosts = [_filled(host, parsed.defaults) for host in parsed.host]
     for host, place in zip(hosts, places, strict=True):
         _check_ranks(host, place=place)
+        _check_spot(host, place=place)
     _check_unique(hosts, places=places)
     stated = parsed.currency if "currency" in parsed.model_fields_set else None
     currency = _one_currency(hosts, stated, places=places)
@@ -227,7 +240,7 @@ def _one_currency(hosts: list[Host], stated: str | None, *, places: list[str]) -
     known = [(stated, "the file's")] if stated else []
     for host, place in zip(hosts, places, strict=True):
         own = host.currency or stated or DEFAULT_CURRENCY
-        if host.price_per_hour is None and host.currency is None:
+        if host.paid_per_hour is None and host.currency is None:
             continue
         if known and own != known[0][0]:
             currency, whose = known[0]
@@ -261,6 +274,15 @@ def _filled(host: Host, defaults: HostDefaults) -> Host:
     said = host.model_dump(exclude_unset=True)
     values = defaults.model_dump(exclude_unset=True) | {"name": host.address} | said
     return Host(**values)
+
+
+def _check_spot(host: Host, *, place: str) -> None:
+    if host.spot_price_per_hour is not None and host.interruption_hours is None:
+        raise ConfigError(
+            f"host {host.name}: it has a spot price, but no mean time to an interruption",
+            place=place,
+            remedy="write interruption_hours = 12, say, as the provider tells it or you have seen",
+        )
 
 
 def _check_ranks(host: Host, *, place: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dragoman.base import units
+from dragoman.cluster.interruptions import Interrupted, interrupted
 from dragoman.cluster.rates import Link
 from dragoman.cluster.strategies import (
     SYNC_EVERY,
@@ -92,6 +93,8 @@ class Plan:
     strategies: tuple[Row, ...]
     what_ifs: tuple[Row, ...]
     choice: Choice
+    interrupted: Interrupted | None = None
+    """What to expect of the choice, if its hosts may be taken away."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -127,7 +130,8 @@ def make_plan(workload: Workload, cluster: Cluster, *, currency: str) -> Plan:
         for name, other in _what_ifs(cluster)
     ]
     choice = choose(cluster, workload)
-    return Plan(workload, cluster, currency, strategies, tuple(what_ifs), choice)
+    expected = interrupted(choice.cluster, choice.prediction, workload)
+    return Plan(workload, cluster, currency, strategies, tuple(what_ifs), choice, expected)
 
 
 def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:

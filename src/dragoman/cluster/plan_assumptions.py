@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dragoman.base import units
-from dragoman.cluster import rates, step_time, strategies
+from dragoman.cluster import interruptions, rates, step_time, strategies
 from dragoman.cluster.plan import NEARLY_FREE, Plan
 from dragoman.cluster.strategies import Machine
 from dragoman.recipe.estimate import TYPICAL_LENGTH
@@ -26,9 +26,8 @@ class Assumption(NamedTuple):
 
 def assumptions(plan: Plan) -> list[Assumption]:
     """Everything that enters the figures of this plan, the machines first."""
-    return [
-        Assumption(*line) for part in (_compute, _network, _work, _rules) for line in part(plan)
-    ]
+    parts = (_compute, _network, _work, _spots, _rules)
+    return [Assumption(*line) for part in parts for line in part(plan)]
 
 
 Lines = Iterable[tuple[str, str, str]]
@@ -121,6 +120,30 @@ def _work(plan: Plan) -> Lines:
         "work of diloco",
         f"{weight_s * 1e9:.3g} ns a weight from one sum to the next",
         plan.cluster.diloco_source,
+    )
+
+
+def _spots(plan: Plan) -> Lines:
+    expected = plan.interrupted
+    if expected is None:
+        return
+    yield (
+        "interruptions",
+        f"at a constant rate, one every {units.DURATION.text(expected.mean_s)} among the hosts; "
+        "each costs the work since the last checkpoint and the way back; all are paid meanwhile",
+        "given; calculated: Daly 2006",
+    )
+    yield (
+        "the way back",
+        f"{units.DURATION.text(expected.restart_s)}: replacement_s, and "
+        f"{units.DURATION.text(interruptions.RESTART_S)} to start again",
+        f"given; {interruptions.RESTART_SOURCE}",
+    )
+    yield (
+        "a checkpoint",
+        f"{interruptions.SAVED_BYTES} bytes a weight, {units.DURATION.text(expected.save_s)} at "
+        f"{units.BYTE_RATE.text(plan.cluster.save_bytes_per_s)}",
+        plan.cluster.save_source,
     )
 
 

@@ -26,8 +26,14 @@ from dragoman.cluster.rates import (
     inside_of,
     parse_ranks,
 )
-from dragoman.cluster.step_time import DILOCO_SOURCES, DILOCO_WEIGHT_S, GPU_SPREAD
-from dragoman.cluster.strategies import Cluster, Machine
+from dragoman.cluster.step_time import (
+    DILOCO_SOURCES,
+    DILOCO_WEIGHT_S,
+    GPU_SPREAD,
+    SAVE_BYTES_PER_S,
+    SAVE_SOURCE,
+)
+from dragoman.cluster.strategies import Cluster, Machine, Spot
 from dragoman.cluster.workload import Workload, workload_of
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
@@ -83,8 +89,8 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     link = asked.link()
     machines = tuple(asked.machine(host) for host in hosts)
     if price is not None:
-        machines = tuple(replace(machine, price_per_hour=price) for machine in machines)
-    cluster = Cluster(machines, link, *asked.diloco_weight_s())
+        machines = tuple(_at_price(machine, price) for machine in machines)
+    cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
     return make_plan(workload, cluster, currency=currency)
 
 
@@ -133,8 +139,11 @@ class _Asked:
             most_shares=rows,
             shares_processor=on_cpu,
             spread=0.0 if on_cpu else GPU_SPREAD,
-            price_per_hour=host.price_per_hour,
+            price_per_hour=host.paid_per_hour
+            if host.price_per_hour is None
+            else host.price_per_hour,
             directions=self._directions(host),
+            spot=_spot(host),
         )
 
     def link(self) -> Link:
@@ -167,6 +176,14 @@ class _Asked:
                 return weight_s, f"measured by doctor {_when(self.measured)}"
         kind = "cpu" if self._kind(self.hosts[0]) == "cpu" else "gpu"
         return DILOCO_WEIGHT_S[kind], DILOCO_SOURCES[kind]
+
+    def save_bytes_per_s(self) -> tuple[float, str]:
+        """The slowest disk that doctor measured, else what is assumed."""
+        facts = self.measured.facts.hosts if self.measured else ()
+        rates = [one.disk_write_bytes_per_s for one in facts if one.disk_write_bytes_per_s]
+        if not rates:
+            return SAVE_BYTES_PER_S, SAVE_SOURCE
+        return min(rates), f"measured by doctor {_when(self.measured)}"
 
     def _kind(self, host: Host) -> str | None:
         """What its ranks compute on: cpu, a kind of GPU, or None for GPUs of an unknown kind."""
@@ -222,6 +239,18 @@ class _Asked:
             source = f"measured by doctor {_when(self.measured)}"
             return Inside("measured", facts.inside_bytes_per_s, source)
         return inside_of(self._kind(host) or "gpu")
+
+
+def _at_price(machine: Machine, price: float) -> Machine:
+    """The same at the price that was typed, in place of all that its file says."""
+    spot = machine.spot and replace(machine.spot, price_per_hour=price)
+    return replace(machine, price_per_hour=price, spot=spot)
+
+
+def _spot(host: Host) -> Spot | None:
+    if host.interruption_hours is None:
+        return None
+    return Spot(host.interruption_hours * 3600, host.replacement_s, host.paid_per_hour)
 
 
 def _typed(option: str, text: str, parse: Callable[[str], Value]) -> Value:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman.base import units
+from dragoman.cluster.interruptions import Interrupted
 from dragoman.cluster.plan import Choice, Plan, Row
 from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.strategies import Machine, Prediction
@@ -57,6 +58,8 @@ def print_plan(plan: Plan, console: Console) -> None:
         _say(console, f"  {one.what}: {one.value} ({one.source})", style="dim")
     _say(console, "")
     _say(console, recommendation(plan))
+    if plan.interrupted is not None:
+        _say(console, interruptions(plan.interrupted, currency=plan.currency))
     _say(console, "Training alone: preparing, validating and saving come on top.", style="dim")
 
 
@@ -71,6 +74,31 @@ def recommendation(plan: Plan) -> str:
         alone = chosen.strategy == "none"
         what += f" ({choice.cluster.machines[0].name})" if alone else f" on {choice.who}"
     return f"{what}: {units.DURATION.text(row.run_s)}{cost}, because {choice.why}."
+
+
+def interruptions(expected: Interrupted, *, currency: str) -> str:
+    """What to expect if hosts may be taken away, against the same hosts for certain."""
+    every = f"saving every {units.COUNT.text(expected.every_steps)} steps"
+    apart = f"one every {units.DURATION.text(expected.mean_s)}"
+    if math.isinf(expected.run_s):
+        says = f"If hosts are taken away, {apart}, the run is not to be expected to end, {every}"
+    else:
+        says = (
+            f"If hosts are taken away, {apart}, the run takes "
+            f"{units.DURATION.text(expected.run_s)}{_at(expected.price, currency)}, {every}: "
+            f"{expected.count:.3g} interruptions to expect"
+        )
+    best = (
+        f"every {units.COUNT.text(expected.best_every_steps)} steps it would take "
+        f"{units.DURATION.text(expected.best_run_s)}{_at(expected.best_price, currency)}, the "
+        "least (checkpoint.every_steps)"
+    )
+    steady = _at(expected.steady_price, currency)
+    return f"{says}; {best}. Undisturbed: {units.DURATION.text(expected.steady_s)}{steady}."
+
+
+def _at(price: float | None, currency: str) -> str:
+    return "" if price is None else f" and {units.money(price, currency=currency)}"
 
 
 def plan_as_json(plan: Plan) -> str:
@@ -93,6 +121,7 @@ def plan_as_json(plan: Plan) -> str:
         "strategies": [_row_values(row) for row in plan.strategies],
         "what_ifs": [_row_values(row) for row in plan.what_ifs],
         "choice": _choice_values(plan.choice),
+        "interrupted": _interrupted_values(plan.interrupted),
     }
     return json.dumps(values, indent=2, ensure_ascii=False)
 
@@ -238,6 +267,16 @@ def _row_values(row: Row) -> dict[str, Any]:
         "price": row.price,
         "speed_up_over_one_rank": row.speed_up,
         "faster_than_one_rank": row.speed_up > 1,
+    }
+
+
+def _interrupted_values(expected: Interrupted | None) -> dict[str, Any] | None:
+    if expected is None:
+        return None
+    values = asdict(expected) | {"interruptions": expected.count}
+    return {
+        name: None if isinstance(value, float) and math.isinf(value) else value
+        for name, value in values.items()
     }
 
 

@@ -64,6 +64,11 @@ POWERSGD_LEAST_GAIN: Final = 2
 """PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""
 
 
+SAVE_BYTES_PER_S: Final = 200e6
+"""A disk, if doctor has not measured those of the hosts."""
+SAVE_SOURCE: Final = "assumed: 200 MB/s"
+
+
 def largest_of_draws(count: int) -> float:
     """The expected largest of so many draws from a normal distribution (Blom 1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

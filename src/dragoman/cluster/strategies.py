@@ -36,6 +36,16 @@ MOST_ACCUMULATION: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Spot:
+    """A host that may be taken away at any moment: after mean_s on average, at this price; another
+    one takes its place after replacement_s."""
+
+    mean_s: float
+    replacement_s: float
+    price_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One host of a plan, with ranks that are all alike.
 
@@ -46,7 +56,7 @@ class Machine:
     sentence stays whole.
     shares_processor: its ranks have one processor between them, so that all together are as fast
     as one alone. spread: the standard deviation of steps over their mean. directions: of its
-    interface, as doctor measured them.
+    interface, as doctor measured them. spot: None if nobody takes it away.
     """
 
     ranks: int = 1
@@ -64,6 +74,7 @@ class Machine:
     spread: float = 0.0
     price_per_hour: float | None = None
     directions: Directions = UNKNOWN
+    spot: Spot | None = None
 
     @property
     def single_s(self) -> float:
@@ -81,12 +92,15 @@ class Cluster:
     """Hosts with ranks on them, and the network between them.
 
     diloco_weight_s: DiLoCo's own work on a weight, from one synchronisation to the next.
+    save_bytes_per_s: to the disk of the slowest host.
     """
 
     machines: tuple[Machine, ...]
     link: Link
     diloco_weight_s: float = step_time.DILOCO_WEIGHT_S["gpu"]
     diloco_source: str = step_time.DILOCO_SOURCES["gpu"]
+    save_bytes_per_s: float = step_time.SAVE_BYTES_PER_S
+    save_source: str = step_time.SAVE_SOURCE
 
     @classmethod
     def of(
@@ -160,8 +174,17 @@ class Cluster:
     @property
     def price_per_hour(self) -> float | None:
         """The price of all hosts together; None if that of one is not known."""
-        prices = [machine.price_per_hour for machine in self.machines]
-        return None if None in prices else math.fsum(price for price in prices if price is not None)
+        return _sum([machine.price_per_hour for machine in self.machines])
+
+    @property
+    def spot_price_per_hour(self) -> float | None:
+        """The same with hosts that may be taken away at their own price."""
+        return _sum(
+            [
+                machine.price_per_hour if machine.spot is None else machine.spot.price_per_hour
+                for machine in self.machines
+            ]
+        )
 
     @property
     def fastest_rank(self) -> Cluster:
@@ -379,6 +402,11 @@ def powersgd(cluster: Cluster, workload: Workload) -> Prediction:
     step_s = own_s + cluster.flat_s(size, num_collectives=2)
     label = f"powersgd r={POWERSGD_RANK}"
     return Prediction("powersgd", label, own_s, step_s, cluster.flat_bytes(size))
+
+
+def _sum(prices: list[float | None]) -> float | None:
+    known = [price for price in prices if price is not None]
+    return math.fsum(known) if len(known) == len(prices) else None
 
 
 def _prediction(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.estimate import TYPICAL_LENGTH, estimate
 from dragoman.recipe.recipe import Recipe
+from dragoman.training.config import CheckpointConfig
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -19,6 +20,7 @@ class Workload:
     shapes: of every trainable weight, in the model's order. flop_per_step: useful arithmetic of
     one update over the global batch, forward and backward. target_tokens_per_step: of that batch.
     micro_batches_per_step: gradients are on the wire during the last one's backward only.
+    save_every_steps: from one checkpoint to the next.
     num_layers: of encoder and decoder together.
     """
 
@@ -29,6 +31,7 @@ class Workload:
     max_steps: int
     micro_batches_per_step: int = 1
     num_layers: int = 0
+    save_every_steps: int = CheckpointConfig().every_steps
 
     @property
     def num_parameters(self) -> int:
@@ -60,6 +63,7 @@ def workload_of(recipe: Recipe) -> Workload:
         max_steps=recipe.train.max_steps,
         micro_batches_per_step=recipe.data.accumulate,
         num_layers=recipe.model.encoder_layers + recipe.model.decoder_layers,
+        save_every_steps=recipe.checkpoint.every_steps,
     )
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from dragoman.cluster import plan, plan_request, rates, step_time, strategies
+from dragoman.cluster import interruptions, plan, plan_request, rates, step_time, strategies
 from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
@@ -69,6 +69,9 @@ ELSEWHERE = {
     "_RANGE_BYTES_PER_S": "refuses slips",
     "_RANGE_STEP_S": "refuses slips",
     "UNKNOWN": "no figure",
+    "SAVE_BYTES_PER_S": "enters if hosts may be taken away: test_interruptions.py",
+    "RESTART_S": "the same",
+    "SAVED_BYTES": "the same",
     "ONE_WAY": "names the hosts of which one direction is slower; the rates are printed",
 }
 """Constants that are no figure of their own, and why."""
@@ -95,7 +98,7 @@ def constants(module: ModuleType) -> set[str]:
 
 
 def test_every_constant_that_enters_a_plan_is_accounted_for() -> None:
-    modules = (rates, step_time, strategies, plan, plan_request)
+    modules = (rates, step_time, strategies, plan, plan_request, interruptions)
     found = set().union(*map(constants, modules)) | {"TYPICAL_LENGTH"}
     assert estimate.TYPICAL_LENGTH == 25
     assert found == PRINTED.keys() | ELSEWHERE.keys()
