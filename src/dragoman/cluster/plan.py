@@ -84,6 +84,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class FasterLink:
+    """The same hosts with a faster network: what `auto` takes, and synchronising every step."""
+
+    name: str
+    chosen: Row
+    synced: Row
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that `dragoman plan` says."""
 
@@ -93,8 +102,20 @@ class Plan:
     strategies: tuple[Row, ...]
     what_ifs: tuple[Row, ...]
     choice: Choice
+    faster_links: tuple[FasterLink, ...] = ()
     interrupted: Interrupted | None = None
     """What to expect of the choice, if its hosts may be taken away."""
+
+    @property
+    def chosen(self) -> Row:
+        """The choice for the whole run."""
+        choice = self.choice
+        return Row("", choice.cluster, choice.prediction, 1.0, self.workload.max_steps)
+
+    @property
+    def synced(self) -> Row | None:
+        """All hosts, synchronising every step; None for one rank."""
+        return next((row for row in self.strategies if row.prediction.strategy == "sync"), None)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -129,9 +150,26 @@ def make_plan(workload: Workload, cluster: Cluster, *, currency: str) -> Plan:
         row(name, choose(other, workload), among=other.num_hosts)
         for name, other in _what_ifs(cluster)
     ]
+    faster = [
+        FasterLink(
+            name,
+            row(name, choose(other, workload), among=other.num_hosts),
+            Row(name, other, sync(other, workload), single.prediction.step_s, workload.max_steps),
+        )
+        for name, other in _what_ifs(cluster)
+        if _is_faster_link(other, cluster)
+    ]
     choice = choose(cluster, workload)
-    expected = interrupted(choice.cluster, choice.prediction, workload)
-    return Plan(workload, cluster, currency, strategies, tuple(what_ifs), choice, expected)
+    return Plan(
+        workload,
+        cluster,
+        currency,
+        strategies,
+        tuple(what_ifs),
+        choice,
+        faster_links=tuple(faster),
+        interrupted=interrupted(choice.cluster, choice.prediction, workload),
+    )
 
 
 def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
@@ -246,6 +284,12 @@ def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
         if sum(cluster.machines[number].ranks for number in hosts) < 2:
             continue  # a rank alone is looked at by itself
         yield replace(choose_for_all_ranks(cluster.only(hosts), workload), hosts=hosts)
+
+
+def _is_faster_link(other: Cluster, cluster: Cluster) -> bool:
+    return (
+        other.num_hosts == cluster.num_hosts and other.link.bytes_per_s > cluster.link.bytes_per_s
+    )
 
 
 def _limit_gone(one_sided: list[Machine]) -> str:

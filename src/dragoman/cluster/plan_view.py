@@ -33,6 +33,8 @@ _UNPROVEN: Final = (
     "it was never trained with more than four replicas, of one small model."
 )
 HOUR_S: Final = 3600
+_WORTH_TELLING: Final = 0.005
+"""Part of the price: a smaller saving is within what a plan can know."""
 _ANY: Final = 10_000
 
 
@@ -58,6 +60,8 @@ def print_plan(plan: Plan, console: Console) -> None:
         _say(console, f"  {one.what}: {one.value} ({one.source})", style="dim")
     _say(console, "")
     _say(console, recommendation(plan))
+    for line in worth_of_links(plan):
+        _say(console, line)
     if plan.interrupted is not None:
         _say(console, interruptions(plan.interrupted, currency=plan.currency))
     _say(console, "Training alone: preparing, validating and saving come on top.", style="dim")
@@ -65,15 +69,47 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 def recommendation(plan: Plan) -> str:
     """The choice in words: what, why, how long and for how much."""
-    choice = plan.choice
+    choice, row = plan.choice, plan.chosen
     chosen = choice.prediction
-    row = Row("", choice.cluster, chosen, 1.0, plan.workload.max_steps)
     cost = "" if row.price is None else f" and {units.money(row.price, currency=plan.currency)}"
     what = f"Train on {chosen.label}" if chosen.strategy == "none" else f"Use {chosen.label}"
     if len(choice.hosts) < plan.cluster.num_hosts:
         alone = chosen.strategy == "none"
         what += f" ({choice.cluster.machines[0].name})" if alone else f" on {choice.who}"
     return f"{what}: {units.DURATION.text(row.run_s)}{cost}, because {choice.why}."
+
+
+def worth_of_links(plan: Plan) -> list[str]:
+    """What a faster network would save, a line for each; nothing without prices.
+
+    It is compared with the choice for these hosts, and, if that hides the link with local steps or
+    larger batches, also at equal training: synchronising every step. A saving over the hours of the
+    faster run is the most that such a network may cost an hour.
+    """
+    says = []
+    for link in plan.faster_links:
+        saved = _saving(plan.chosen, link.chosen, currency=plan.currency)
+        if saved is None:
+            continue
+        name = link.name if link.name.endswith("ports") else f"no limit ({link.name})"
+        line = f"With {name} the run would cost {saved}"
+        if plan.synced is not None and plan.choice.prediction.strategy not in ("sync", "none"):
+            synced = _saving(plan.synced, link.synced, currency=plan.currency)
+            line += f"; if it synchronised every step, {synced}"
+        says.append(f"{line}.")
+    return says
+
+
+def _saving(now: Row, then: Row, *, currency: str) -> str | None:
+    """In words: how much less, how much sooner, and what that is worth an hour."""
+    if now.price is None or then.price is None:
+        return None
+    saved, sooner_s = now.price - then.price, now.run_s - then.run_s
+    if saved <= _WORTH_TELLING * now.price:
+        return "no less"
+    hourly = units.money(saved / then.run_s * HOUR_S, currency=currency)
+    when = f"{units.DURATION.text(abs(sooner_s))} {'sooner' if sooner_s >= 0 else 'later'}"
+    return f"{units.money(saved, currency=currency)} less and end {when}, worth {hourly} an hour"
 
 
 def interruptions(expected: Interrupted, *, currency: str) -> str:
@@ -121,6 +157,14 @@ def plan_as_json(plan: Plan) -> str:
         "strategies": [_row_values(row) for row in plan.strategies],
         "what_ifs": [_row_values(row) for row in plan.what_ifs],
         "choice": _choice_values(plan.choice),
+        "faster_links": [
+            {
+                "name": link.name,
+                "chosen": _saving_values(plan.chosen, link.chosen),
+                "sync": plan.synced and _saving_values(plan.synced, link.synced),
+            }
+            for link in plan.faster_links
+        ],
         "interrupted": _interrupted_values(plan.interrupted),
     }
     return json.dumps(values, indent=2, ensure_ascii=False)
@@ -267,6 +311,14 @@ def _row_values(row: Row) -> dict[str, Any]:
         "price": row.price,
         "speed_up_over_one_rank": row.speed_up,
         "faster_than_one_rank": row.speed_up > 1,
+    }
+
+
+def _saving_values(now: Row, then: Row) -> dict[str, float | None]:
+    priced = now.price is not None and then.price is not None
+    return {
+        "saved_s": now.run_s - then.run_s,
+        "saved": (now.price or 0.0) - (then.price or 0.0) if priced else None,
     }
 
 

@@ -23,10 +23,10 @@ from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, choose, make_plan, predict_all
 from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
-from dragoman.cluster.plan_view import plan_as_json, print_plan, recommendation
+from dragoman.cluster.plan_view import plan_as_json, print_plan, recommendation, worth_of_links
 from dragoman.cluster.rates import Link, parse_ranks
 from dragoman.cluster.step_time import DILOCO_WEIGHT_S, GPU_SPREAD, largest_of_draws
-from dragoman.cluster.strategies import Cluster, Machine
+from dragoman.cluster.strategies import Cluster, Machine, sync
 from dragoman.cluster.workload import Workload, weight_shapes
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import load_recipe
@@ -148,6 +148,48 @@ def test_hours_and_money_are_those_of_all_hosts() -> None:
     row = plan().strategies[0]
     assert row.run_s == pytest.approx(row.prediction.step_s * 300_000)
     assert row.price == pytest.approx(row.run_s / 3600 * 2 * 3.06)
+
+
+def test_a_faster_port_is_told_in_money() -> None:
+    """One that DiLoCo hides is worth nothing to it, and much to who synchronises every step."""
+    made = plan_recipe(
+        load_recipe("wmt16-ende-big"),
+        PlanRequest(ranks="4", link="100Mbit", gpu="v100", price="3 USD"),
+    )
+    assert made.choice.prediction.strategy == "diloco"
+    now = made.strategies[1]
+    faster = replace(made.cluster, link=Link.nominal(1e9))
+    then_s = sync(faster, made.workload).step_s * made.workload.max_steps
+    saved = 12 * (now.run_s - then_s) / 3600
+    sooner = units.DURATION.text(now.run_s - then_s)
+    assert worth_of_links(made)[0] == (
+        "With 1 Gbit/s ports the run would cost no less; if it synchronised every step, "
+        f"{saved:,.2f} USD less and end {sooner} sooner, worth {saved / then_s * 3600:,.2f} USD an "
+        "hour."
+    )
+    told = json.loads(plan_as_json(made))["faster_links"]
+    assert [one["name"] for one in told] == ["1 Gbit/s ports", "10 Gbit/s ports"]
+    assert told[0]["sync"]["saved"] == pytest.approx(saved)
+
+
+def test_what_sync_waits_for_is_what_a_port_saves() -> None:
+    like = Machine(alone_s=5.0, price_per_hour=2)
+    made = make_plan(WORKLOAD, Cluster.of((1, 1), Link.parse("1Gbit"), like=like), currency="EUR")
+    assert made.choice.prediction.strategy == "sync"
+    (faster,) = made.faster_links
+    saved = 4 * (made.chosen.run_s - faster.chosen.run_s) / 3600
+    assert saved > 1
+    sooner = units.DURATION.text(made.chosen.run_s - faster.chosen.run_s)
+    hourly = saved / faster.chosen.run_s * 3600
+    assert worth_of_links(made) == [
+        f"With 10 Gbit/s ports the run would cost {saved:,.2f} EUR less and end {sooner} sooner, "
+        f"worth {hourly:,.2f} EUR an hour."
+    ]
+
+
+def test_without_prices_a_faster_port_is_not_told_in_money() -> None:
+    free = plan_recipe(load_recipe("demo"), PlanRequest(ranks="2", link="9Gbit", gpu="cpu"))
+    assert worth_of_links(free) == []
 
 
 def test_one_gpu_alone_is_paid_for_alone() -> None:
