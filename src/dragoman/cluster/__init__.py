@@ -8,6 +8,8 @@ workload      what a recipe asks of them
 step_time     bytes on the wire and seconds of a step: formulas alone
 strategies    the hosts of a plan, and these formulas for every strategy on them
 plan          every strategy and what-if in hours and money; which to choose, and why
+interruptions     what a run takes and costs on hosts that may be taken away
+batch_rules       what becomes of the learning rate if a batch grows
 plan_assumptions  what enters a plan's figures, with sources
 plan_view     a plan as tables and as JSON
 plan_request  from the options of `dragoman plan` to a plan

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dragoman.base import units
+from dragoman.cluster.batch_rules import Update
 from dragoman.cluster.interruptions import Interrupted, interrupted
 from dragoman.cluster.rates import Link
 from dragoman.cluster.strategies import (
@@ -103,6 +104,8 @@ class Plan:
     what_ifs: tuple[Row, ...]
     choice: Choice
     faster_links: tuple[FasterLink, ...] = ()
+    update: Update | None = None
+    """What the recipe says of an update, for `larger_batch`."""
     interrupted: Interrupted | None = None
     """What to expect of the choice, if its hosts may be taken away."""
 
@@ -111,6 +114,14 @@ class Plan:
         """The choice for the whole run."""
         choice = self.choice
         return Row("", choice.cluster, choice.prediction, 1.0, self.workload.max_steps)
+
+    @property
+    def larger_batch(self) -> int:
+        """How many times the recipe's batch an update has with the choice, or would have if each of
+        its ranks had as much as one rank alone; 1 if nothing changes."""
+        if self.choice.prediction.strategy == "accum":
+            return self.choice.prediction.every
+        return self.choice.cluster.num_ranks
 
     @property
     def synced(self) -> Row | None:
@@ -128,7 +139,9 @@ class Plan:
         return self.cluster.machines[0].unit
 
 
-def make_plan(workload: Workload, cluster: Cluster, *, currency: str) -> Plan:
+def make_plan(
+    workload: Workload, cluster: Cluster, *, currency: str, update: Update | None = None
+) -> Plan:
     """All strategies and what-ifs."""
     single = _rank_alone(cluster)
 
@@ -168,6 +181,7 @@ def make_plan(workload: Workload, cluster: Cluster, *, currency: str) -> Plan:
         tuple(what_ifs),
         choice,
         faster_links=tuple(faster),
+        update=update,
         interrupted=interrupted(choice.cluster, choice.prediction, workload),
     )
 

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
+from dragoman.cluster.batch_rules import Update
 from dragoman.cluster.checks import directions, measured_link
 from dragoman.cluster.facts import HostFacts
 from dragoman.cluster.hosts import MOST_PRICE, Host, load_hosts
@@ -91,7 +92,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     if price is not None:
         machines = tuple(_at_price(machine, price) for machine in machines)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
-    return make_plan(workload, cluster, currency=currency)
+    return make_plan(workload, cluster, currency=currency, update=Update.of(recipe))
 
 
 @dataclass(frozen=True, slots=True)

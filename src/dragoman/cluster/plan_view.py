@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman.base import units
+from dragoman.cluster.batch_rules import batch_rules
 from dragoman.cluster.interruptions import Interrupted
 from dragoman.cluster.plan import Choice, Plan, Row
 from dragoman.cluster.plan_assumptions import assumptions
-from dragoman.cluster.strategies import Machine, Prediction
+from dragoman.cluster.strategies import MOST_TARGET_TOKENS, Machine, Prediction
 
 _NOTES = {
     "plain": "plain fp32: what DistributedDataParallel does by default, one ring of all ranks",
@@ -61,6 +62,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     _say(console, "")
     _say(console, recommendation(plan))
     for line in worth_of_links(plan):
+        _say(console, line)
+    for line in larger_batches(plan):
         _say(console, line)
     if plan.interrupted is not None:
         _say(console, interruptions(plan.interrupted, currency=plan.currency))
@@ -110,6 +113,34 @@ def _saving(now: Row, then: Row, *, currency: str) -> str | None:
     hourly = units.money(saved / then.run_s * HOUR_S, currency=currency)
     when = f"{units.DURATION.text(abs(sooner_s))} {'sooner' if sooner_s >= 0 else 'later'}"
     return f"{units.money(saved, currency=currency)} less and end {when}, worth {hourly} an hour"
+
+
+def larger_batches(plan: Plan) -> list[str]:
+    """What becomes of the learning rate if the batch grows with the ranks, as advice."""
+    factor = plan.larger_batch
+    if plan.update is None or factor < 2:
+        return []
+    tokens = plan.workload.target_tokens_per_step
+    now, then = units.SHORT_COUNT.text(tokens), units.SHORT_COUNT.text(tokens * factor)
+    if plan.choice.prediction.strategy == "accum":
+        lines = [
+            f"An update of {factor} batches has {then} target tokens, not {now}; for the same "
+        ]
+        lines[0] += "text, by one of these rules (advice: nothing is changed):"
+    else:
+        name, count = plan.update.batch
+        lines = [
+            f"The batch has {now} target tokens with any number of ranks, so that the learning "
+            f"rate stays. With as many on each of {factor} ranks, data.{name}={count * factor} "
+            f"({then}), it follows by one of these rules (advice: nothing is changed):"
+        ]
+    for rule in batch_rules(plan.update, factor=factor):
+        beyond = f"; {rule.beyond}" if rule.beyond else ""
+        lines.append(f"  {rule.name} ({rule.source}): {' '.join(rule.settings)}{beyond}")
+    if tokens * factor > MOST_TARGET_TOKENS:
+        most = units.SHORT_COUNT.text(MOST_TARGET_TOKENS)
+        lines.append(f"  No rule is known to hold beyond {most} target tokens (Ott et al. 2018).")
+    return lines
 
 
 def interruptions(expected: Interrupted, *, currency: str) -> str:
@@ -165,6 +196,7 @@ def plan_as_json(plan: Plan) -> str:
             }
             for link in plan.faster_links
         ],
+        "larger_batch": _larger_batch_values(plan),
         "interrupted": _interrupted_values(plan.interrupted),
     }
     return json.dumps(values, indent=2, ensure_ascii=False)
@@ -320,6 +352,13 @@ def _saving_values(now: Row, then: Row) -> dict[str, float | None]:
         "saved_s": now.run_s - then.run_s,
         "saved": (now.price or 0.0) - (then.price or 0.0) if priced else None,
     }
+
+
+def _larger_batch_values(plan: Plan) -> dict[str, Any] | None:
+    if plan.update is None or plan.larger_batch < 2:
+        return None
+    rules = batch_rules(plan.update, factor=plan.larger_batch)
+    return {"factor": plan.larger_batch, "rules": [asdict(rule) for rule in rules]}
 
 
 def _interrupted_values(expected: Interrupted | None) -> dict[str, Any] | None:

@@ -1,0 +1,122 @@
+"""What becomes of the learning rate if a batch grows: the published rules, as advice.
+
+The batch of a recipe is that of all ranks together, so that other ranks make the same updates and
+nothing has to follow. It grows if a strategy puts several batches into one update, or if who has
+more ranks wants as many tokens on each as before. With k times the batch there are 1/k of the steps
+for the same text, the warm-up included, and
+
+    square root   rate x sqrt(k)   Krizhevsky 2014 (arXiv 1404.5997), for SGD; for Adam Malladi et
+                                   al. 2022 (arXiv 2205.10287): the noise of an update stays the
+                                   same, with (1 - beta) x k for both betas and epsilon / sqrt(k)
+    linear        rate x k         Goyal et al. 2017 (arXiv 1706.02677), for SGD with momentum and a
+                                   warm-up; Marian does so for Adam with --mini-batch-words-ref
+
+Dragoman trains with Adam, so that the square root comes first. Neither holds for any k: batches
+beyond what `strategies.MOST_TARGET_TOKENS` says have not been seen to train as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dragoman.recipe.recipe import Recipe
+from dragoman.training.config import OptimizerConfig
+from dragoman.training.schedule import ScheduleConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What makes the updates of a recipe: the numbers that a rule may change.
+
+    batch: the recipe's measure of a batch, `batch_tokens` or `batch_sentences`, and how many.
+    """
+
+    max_steps: int
+    schedule: ScheduleConfig
+    optimizer: OptimizerConfig
+    batch: tuple[str, int]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Update:
+        """That of a recipe."""
+        name = "batch_sentences" if recipe.data.batch_tokens is None else "batch_tokens"
+        count = recipe.data.batch_tokens or recipe.data.batch_sentences
+        assert count is not None
+        return cls(recipe.train.max_steps, recipe.schedule, recipe.optimizer, (name, count))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRule:
+    """The settings of a recipe with a batch that is `factor` times as large, by one rule.
+
+    settings: as `--set` takes them. beyond: what the rule asks for and cannot have; "" if nothing.
+    """
+
+    name: str
+    source: str
+    settings: tuple[str, ...]
+    beyond: str = ""
+
+
+def batch_rules(update: Update, *, factor: float) -> tuple[BatchRule, BatchRule]:
+    """Square root, then linear, for a batch that grows (or shrinks) by a factor."""
+    return _square_root(update, factor), _linear(update, factor)
+
+
+def _square_root(update: Update, factor: float) -> BatchRule:
+    root = math.sqrt(factor)
+    optimizer = update.optimizer
+    betas = {
+        "beta1": 1 - factor * (1 - optimizer.beta1),
+        "beta2": 1 - factor * (1 - optimizer.beta2),
+    }
+    settings = _lengths(update, factor) + _rate(update, factor, times=root)
+    too_far = [name for name, beta in betas.items() if beta < 0]
+    if not too_far:
+        settings += [f"optimizer.{name}={beta:.4g}" for name, beta in betas.items()]
+    settings.append(f"optimizer.epsilon={optimizer.epsilon / root:.3g}")
+    return BatchRule(
+        "square root",
+        "Krizhevsky 2014; for Adam Malladi et al. 2022",
+        tuple(settings),
+        f"{' and '.join(too_far)} would be negative: the rule does not reach so far"
+        if too_far
+        else "",
+    )
+
+
+def _linear(update: Update, factor: float) -> BatchRule:
+    settings = _lengths(update, factor) + _rate(update, factor, times=factor)
+    source = "Goyal et al. 2017, for SGD; Marian's --mini-batch-words-ref, for Adam"
+    return BatchRule("linear", source, tuple(settings))
+
+
+def _lengths(update: Update, factor: float) -> list[str]:
+    """Steps for the same text."""
+    schedule = update.schedule
+    settings = [f"train.max_steps={_steps(update.max_steps, factor)}"]
+    if schedule.warmup_steps:
+        settings.append(f"schedule.warmup_steps={_steps(schedule.warmup_steps, factor)}")
+    if schedule.total_steps is not None:
+        settings.append(f"schedule.total_steps={_steps(schedule.total_steps, factor)}")
+    if schedule.decay_steps:
+        settings.append(f"schedule.decay_steps={_steps(schedule.decay_steps, factor)}")
+    return settings
+
+
+def _rate(update: Update, factor: float, *, times: float) -> list[str]:
+    """The rate, times so much at the same place of the text.
+
+    `noam` falls with the root of the step: with a warm-up of 1/k of the steps its curve is already
+    sqrt(k) times as high.
+    """
+    schedule = update.schedule
+    if schedule.kind == "noam":
+        scale = schedule.noam_scale * times / math.sqrt(factor)
+        return [] if scale == schedule.noam_scale else [f"schedule.noam_scale={scale:.4g}"]
+    return [f"schedule.peak_learning_rate={schedule.peak_learning_rate * times:.3g}"]
+
+
+def _steps(count: int, factor: float) -> int:
+    return max(1, round(count / factor))
