@@ -5,20 +5,31 @@
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c \
 	'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 BIN := .venv/bin
+TRAINS := .venv/.trains
 READY := .venv/.ready
+# Compiling every module of every package takes longer than installing them; Python compiles those that are
+# used at their first import.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: setup demo lab test test-system test-all mutation check format bench docs dist clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# What trains and serves; the demo needs no more.
+$(TRAINS): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "dragoman needs Python 3.11 or newer: install it, or set PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[dev,fetch,serve]'
+	$(INSTALL) torch
+	$(INSTALL) --editable '.[fetch,serve]'
 	@touch $@
 
-demo: $(READY)
+# The same with what tests and checks it.
+$(READY): $(TRAINS)
+	$(INSTALL) --editable '.[dev,fetch,serve]'
+	$(BIN)/python -c 'import dragoman.run.worker'  # compiled once, not by each process that is tested
+	@touch $@
+
+demo: $(TRAINS)
 	$(BIN)/dragoman run demo --ranks 2
 
 lab: $(READY)

@@ -185,7 +185,9 @@ class RankFile:
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         ranks = number(event.payload.get("world_size"))
         told = from_payload(_ToldPrice, event.payload)
-        price = told and facts.Price(amount=told.price_per_hour, currency=told.currency)
+        price = None
+        if told is not None:
+            price = facts.Price(amount=told.price_per_hour, currency=told.currency)
         self._begin(moment, max(last_kept, 0), None if ranks is None else int(ranks), price)
 
     def _run_finished(self, event: Event, moment: float) -> None:
