@@ -203,7 +203,7 @@ def test_a_run_that_ends_alone_did_not_always_train_alone(tmp_path: Path) -> Non
     path.write_bytes(b"".join(lines[:second]))
     found = answers(read_facts(run))
     assert found["network"].answer == found["network_fit"].answer == "cannot tell"
-    assert "an earlier part 2" in found["network"].says
+    assert "to 8,000 on host-a: One process trained alone" in found["network"].says
 
 
 def test_a_rank_that_waits_for_data_is_not_called_the_network(tmp_path: Path) -> None:

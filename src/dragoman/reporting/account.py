@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dragoman.base import units
 from dragoman.corpus.manifest import SplitFacts
 from dragoman.reporting import measures
-from dragoman.reporting.cost import HOUR_S, machine_hours, machines_now, spent_text
+from dragoman.reporting.cost import (
+    HOUR_S,
+    has_price,
+    is_priced,
+    machine_hours,
+    machines_now,
+    spent,
+    spent_text,
+)
 from dragoman.reporting.facts import Facts, summed
 from dragoman.reporting.pauses import paused_s
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
@@ -196,6 +204,17 @@ def cost(facts: Facts) -> Verdict:
         says = "How many machines took part is not known: the events of a rank, or of a start, are "
         says += f"missing. The events that are there come from {seen}."
         remedy = "Bring the events of all ranks, or hosts.json of the run."
+    elif hours is not None and facts.price is not None and not is_priced(facts):
+        priced = machine_hours(facts, priced_alone=True) or 0.0
+        paid = spent(facts, priced_alone=True) or 0.0
+        amount = units.money(paid, currency=facts.price.currency)
+        rows.append(Evidence("machine time", hours, _machine_time(hours * HOUR_S)))
+        rows.append(Evidence("of it with a price", priced, _machine_time(priced * HOUR_S)))
+        lives = [life for life in facts.segments if has_price(facts, life)]
+        on = ", ".join(sorted({host for life in lives for host in facts.hosts_of(life)}))
+        says = f"{rows[-1].text} of machine time on {on} cost {amount}. The price is of these "
+        says += f"hosts alone: {rows[-2].text} in all were on others as well."
+        remedy = "Give one price of a machine for an hour: --price '3.06 USD'."
     elif hours is not None:
         text, price = _machine_time(hours * HOUR_S), spent_text(facts)
         rows.append(Evidence("machine time", hours, text))
@@ -215,7 +234,7 @@ def cost(facts: Facts) -> Verdict:
     return Verdict(
         key="cost",
         question="What did it cost?",
-        answer="measured" if facts.price is not None and hours is not None else "cannot tell",
+        answer="measured" if is_priced(facts) and hours is not None else "cannot tell",
         says=says,
         evidence=tuple(rows),
         method="Wall clock x the price of each machine, summed; time between two starts is not "

@@ -39,6 +39,8 @@ class Segment:
     """Ranks that trained together then; None if its start is not in the record."""
     price: Price | None = None
     """Of all machines together, as it was known when this life began."""
+    host: str = "unknown"
+    """Where this process ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +84,37 @@ class Rank:
 
     rank: int
     host: str
+    """That of its last life."""
     intervals: tuple[Interval, ...]
     clock_offset_s: float
     """How far its own clock is ahead of rank 0's."""
     segments: tuple[Segment, ...] = ()
+    repeated: tuple[Interval, ...] = ()
+    """Those that were made again after a resume, because they came after the checkpoint."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where it ran, each host once, by its lives."""
+        return tuple(dict.fromkeys(life.host for life in self.segments)) or (self.host,)
+
+    @property
+    def name(self) -> str:
+        """The rank and its hosts."""
+        return f"rank {self.rank} on {', later '.join(self.hosts)}"
+
+    def life_at(self, moment: float) -> Segment | None:
+        """The last that had begun at a moment of rank 0's clock."""
+        begun = [life for life in self.segments if life.started <= moment]
+        return begun[-1] if begun else None
+
+    def life_beside(self, other: Segment) -> Segment | None:
+        """Its life at the same time as one of the run's `segments`."""
+        meanwhile = (
+            life
+            for life in self.segments
+            if life.started <= other.ended and other.started <= life.ended
+        )
+        return next(meanwhile, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,10 +383,6 @@ class Facts:
     test_scores: tuple[TestScore, ...] = ()
     checkpoints: tuple[CheckpointWrite, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
-    repeated_steps: int = 0
-    """Updates that were made again after a resume, because they came after the checkpoint."""
-    repeated_s: float = 0.0
-    """What they took the first time."""
     prepare_s: float | None = None
     environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     alerts: tuple[Alert, ...] = ()
@@ -377,15 +402,31 @@ class Facts:
     """(step, what the other tool called its BLEU)."""
     price: Price | None = None
     """Of one machine; the mean if they differ. A life with a price of its own is paid by that."""
+    priced_hosts: tuple[str, ...] | None = None
+    """Hosts that the price is of; None if it was given for any."""
     recorded_hosts: int | None = None
     """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
     problems: tuple[str, ...] = ()
     """What is wrong with the evidence itself: torn lines, missing ranks, clocks that differ."""
+    lives: tuple[Facts, ...] = ()
+    """The same of each life that has intervals, if ranks moved to other hosts between lives, or
+    links or devices were measured anew and differ. Empty if not: then the run is one."""
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
         """Those of the rank that tells most: see `fullest`."""
         return fullest(self.ranks).intervals if self.ranks else ()
+
+    @property
+    def repeated_steps(self) -> int:
+        """Updates that were made again after a resume, because they came after the checkpoint."""
+        return sum(one.steps for one in fullest(self.ranks).repeated) if self.ranks else 0
+
+    @property
+    def repeated_s(self) -> float:
+        """What they took the first time."""
+        again = fullest(self.ranks).repeated if self.ranks else ()
+        return summed(one.interval_s for one in again) or 0.0
 
     @property
     def last_step(self) -> int:
@@ -398,10 +439,15 @@ class Facts:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the machines, each once."""
+        """Names of the machines of all lives, each once."""
         if self.imported is not None:
             return tuple(self.imported.hosts.split(","))
-        return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+        return tuple(dict.fromkeys(host for rank in self.ranks for host in rank.hosts))
+
+    def hosts_of(self, segment: Segment) -> list[str]:
+        """Where each rank ran in one of `segments`, by rank, as far as its events are there."""
+        lives = (rank.life_beside(segment) for rank in self.ranks)
+        return [life.host for life in lives if life is not None]
 
     def machines_of(self, segment: Segment) -> int | None:
         """How many machines took part in one life; None if a rank of it has left no events.
@@ -410,20 +456,15 @@ class Facts:
         """
         if self.imported is not None:
             return len(self.hosts)
-        there = [
-            rank
-            for rank in self.ranks
-            if any(
-                life.started <= segment.ended and segment.started <= life.ended
-                for life in rank.segments
-            )
-        ]
-        seen = len({rank.host for rank in there})
+        there = self.hosts_of(segment)
+        seen = set(there)
         if segment.world_size is not None and len(there) >= segment.world_size:
-            return seen
-        if segment.world_size == self.world_size and (self.recorded_hosts or 0) >= max(seen, 1):
-            return self.recorded_hosts
-        return None
+            return len(seen)
+        recorded = self.recorded_hosts or 0  # those of the last life
+        same = segment.world_size == self.world_size and seen <= set(
+            self.hosts_of(self.segments[-1])
+        )
+        return recorded if same and recorded >= max(len(seen), 1) else None
 
     @property
     def is_one_host(self) -> bool:

@@ -170,7 +170,7 @@ def _starved_rank(facts: Facts) -> str:
     intervals = [one for one in measures.steady(starved[1].intervals) if one.interval_s]
     bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
     found = " and ".join(map(when, spells(intervals, bad)))
-    return found if facts.world_size == 1 else f"{_name(starved[1])}, {found}"
+    return found if facts.world_size == 1 else f"{starved[1].name}, {found}"
 
 
 def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
@@ -211,7 +211,7 @@ def _stragglers(facts: Facts) -> list[tuple[float, str]]:
             usual_s = [statistics.median(some[at] for at in slow) for some in (own_s, middles_s)]
             both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
             times = " and ".join(map(when, spells([one[place] for one in together], bad)))
-            text = f"{_name(rank)}, {times} ({both[0]}, {both[1]} the median rank)"
+            text = f"{rank.name}, {times} ({both[0]}, {both[1]} the median rank)"
             found.append((statistics.median(own_s[at] / middles_s[at] for at in slow), text))
     return sorted(found, reverse=True)
 
@@ -329,17 +329,13 @@ def _growing_rank(facts: Facts) -> str:
     least, since = min(known, key=lambda one: (one[0], -one[1]))
     most, until = max(known, key=lambda one: (one[0], -one[1]))
     return (
-        f"{_name(rank)}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
+        f"{rank.name}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
         f"to {units.SIZE.text(most)} at step {units.COUNT.text(until)}"
     )
 
 
 def _is_sampled(facts: Facts, hosts: Set[str]) -> bool:
     return not facts.lacks_ranks and hosts >= set(facts.hosts)
-
-
-def _name(rank: Rank) -> str:
-    return f"rank {rank.rank} on {rank.host}"
 
 
 def _evaluation_share(facts: Facts) -> float | None:

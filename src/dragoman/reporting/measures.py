@@ -192,6 +192,16 @@ def capacity_bytes_per_s(facts: Facts) -> float | None:
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
 
 
+def link_after(change: LinkChange, host: str) -> Link:
+    """The link as it was measured when it had changed."""
+    return Link(
+        host=host,
+        peer="the other hosts",
+        bytes_per_s=change.now_bytes_per_s,
+        method="measured when steps took another time",
+    )
+
+
 def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
     """The run cut where its network changed: each change with the facts of the time after it.
 
@@ -216,15 +226,7 @@ def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
             )
             for rank in facts.ranks
         )
-        links = facts.links
-        if change is not None:
-            link = Link(
-                host=facts.hosts[0],
-                peer="the other hosts",
-                bytes_per_s=change.now_bytes_per_s,
-                method="measured when steps took another time",
-            )
-            links = (link,)
+        links = facts.links if change is None else (link_after(change, facts.hosts[0]),)
         found.append((change, replace(facts, ranks=ranks, links=links, link_changes=())))
     return found
 

@@ -10,8 +10,9 @@ from dragoman.cluster.workload import Shapes, weight_shapes
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, LinkChange, Traffic
+from dragoman.reporting.lives import Judgement, evidence_by_life, judged_by_life
 from dragoman.reporting.spells import clock
-from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
 
 NETWORK_BOUND = 0.2
 """Part of a step in exposed communication from which the network decides the speed.
@@ -37,21 +38,13 @@ _BURSTS = "The link carried more than was measured of it: it lets bursts through
 
 def network(facts: Facts) -> Verdict:
     """Question 5."""
-    answer, says, remedy = _is_network_bound(facts)
-    if facts.link_changes:
-        for change, period in measures.periods(facts):
-            then, share, better = _is_network_bound(period)
-            says += f" {_change(change)}. {share}" if change else f" Before it changed: {share}"
-            if then == "yes" and answer != "yes":
-                answer, remedy = then, better
-    if any(one.now_bytes_per_s < one.before_bytes_per_s for one in facts.link_changes):
-        remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
+    answer, says, remedy = judged_by_life(facts, _is_network_bound_at_times)
     return Verdict(
         key="network",
         question="Was the network the bottleneck?",
         answer=answer,
         says=says,
-        evidence=tuple(_network_evidence(facts)),
+        evidence=tuple(evidence_by_life(facts, _network_evidence)),
         thresholds=(
             f"yes: at least {units.SHARE.text(NETWORK_BOUND)} of a step in exposed communication, "
             "with 95% confidence, and as much is explained by bytes over the measured capacity, or "
@@ -66,10 +59,21 @@ def network(facts: Facts) -> Verdict:
     )
 
 
-def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
-    if facts.world_size == 1 and (more := _most_ranks(facts)) > 1:
-        say = f"The last part of the run had one process, an earlier part {more}. Their waiting is "
-        return "cannot tell", f"{say}not measured separately.", ""
+def _is_network_bound_at_times(facts: Facts) -> Judgement:
+    """Over one life on the same hosts, and in the parts into which changes of its link cut it."""
+    answer, says, remedy = _is_network_bound(facts)
+    if facts.link_changes:
+        for change, period in measures.periods(facts):
+            then, share, better = _is_network_bound(period)
+            says += f" {_change(change)}. {share}" if change else f" Before it changed: {share}"
+            if then == "yes" and answer != "yes":
+                answer, remedy = then, better
+    if any(one.now_bytes_per_s < one.before_bytes_per_s for one in facts.link_changes):
+        remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
+    return answer, says, remedy
+
+
+def _is_network_bound(facts: Facts) -> Judgement:
     if facts.world_size == 1:
         return "no", "One process trained alone: nothing was sent.", ""
     found = measures.exposed_interval(facts)
@@ -114,11 +118,6 @@ def _is_network_bound(facts: Facts) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
-
-
-def _most_ranks(facts: Facts) -> int:
-    """The most ranks that any part of the run trained with."""
-    return max([facts.world_size or 1, *(one.world_size or 1 for one in facts.segments)])
 
 
 def _of_step(mean: float, low: float, high: float) -> str:
@@ -285,56 +284,38 @@ def _traffic_text(one: Traffic) -> str:
 
 def network_fit(facts: Facts) -> Verdict:
     """Question 11."""
-    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
-    question = "How does the time of a step relate to network use?"
-    if facts.world_size == 1 or facts.is_one_host:
-        alone = "one process trained alone" if facts.world_size == 1 else "all ranks share one host"
-        changed = facts.world_size == 1 and _most_ranks(facts) > 1
-        says = f"In the last part of the run not at all: {alone}. Earlier parts are not judged."
-        return Verdict(
-            key="network_fit",
-            question=question,
-            answer="cannot tell" if changed else "measured",
-            says=says if changed else f"Not at all: {alone}.",
-            evidence=(
-                in_words("hosts of the ranks", ", ".join(facts.hosts)),
-                evidence(
-                    "time in sums between ranks, of a step",
-                    units.SHARE,
-                    measures.exposed_share(facts),
-                ),
-            ),
-            method="Each rank says at its start on which host it is.",
-        )
-    exposed_s = measures.exposed_s(facts)
-    fits = []
-    for change, period in measures.periods(facts):
-        answer, text, remedy = _fit(
-            period,
-            _wire_bytes(period),
-            measures.capacity_bytes_per_s(period),
-            measures.exposed_s(period),
-        )
-        fits.append(f"{_change(change)}. {text}" if change else text)
-    says = " ".join(fits)
+    answer, says, remedy = judged_by_life(facts, _fit_at_times)
     return Verdict(
         key="network_fit",
-        question=question,
+        question="How does the time of a step relate to network use?",
         answer=answer,
         says=says,
-        evidence=tuple(_fit_evidence(facts, wire, capacity, exposed_s)),
+        evidence=tuple(evidence_by_life(facts, _fit_evidence)),
         method="Bytes over bandwidth, less what can be hidden behind 90% of the backward pass (the "
-        "last gradients leave when it ends), against the exposed communication that was timed.",
+        "last gradients leave when it ends), against the exposed communication that was timed. "
+        "Each rank says at its start on which host it is.",
         remedy=remedy,
     )
 
 
-def _fit(
-    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
-) -> tuple[Answer, str, str]:
+def _fit_at_times(facts: Facts) -> Judgement:
+    """Over one life on the same hosts; the last part counts if its link changed."""
+    if facts.world_size == 1:
+        return "measured", "Not at all: one process trained alone.", ""
+    if facts.is_one_host:
+        return "measured", "Not at all: all ranks share one host.", ""
+    fits = []
+    for change, period in measures.periods(facts):
+        answer, text, remedy = _fit(period)
+        fits.append(f"{_change(change)}. {text}" if change else text)
+    return answer, " ".join(fits), remedy
+
+
+def _fit(facts: Facts) -> Judgement:
     if facts.lacks_ranks:
         return "cannot tell", _MISSING, _BRING
-    seconds_s = measures.step_s(facts)
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    exposed_s, seconds_s = measures.exposed_s(facts), measures.step_s(facts)
     if wire is None or capacity is None or exposed_s is None or not seconds_s:
         says = _needed_rate(facts) or "The bytes of a step were not counted."
         if capacity is None:
@@ -365,9 +346,14 @@ def _fit(
     return "measured", says, f"{what}: look for other traffic, latency, and ranks that are late."
 
 
-def _fit_evidence(
-    facts: Facts, wire: float | None, capacity: float | None, exposed_s: float | None
-) -> Iterator[Evidence]:
+def _fit_evidence(facts: Facts) -> Iterator[Evidence]:
+    if facts.world_size == 1 or facts.is_one_host:
+        yield in_words("hosts of the ranks", ", ".join(facts.hosts))
+        share = measures.exposed_share(facts)
+        yield evidence("time in sums between ranks, of a step", units.SHARE, share)
+        return
+    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
+    exposed_s = measures.exposed_s(facts)
     yield evidence("sent per step and direction", units.SIZE, wire)
     yield evidence("capacity of the link", units.BYTE_RATE, capacity)
     for change in facts.link_changes:

@@ -48,6 +48,19 @@ class _ToldPrice:
 
 
 @dataclass(slots=True)
+class Home:
+    """What was measured on the host of one life, beside its segment.
+
+    boot: when the machine was started, by its own clock.
+    """
+
+    boot: float | None = None
+    links: list[facts.Link] = field(default_factory=list)
+    devices: list[facts.Device] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
+
+
+@dataclass(slots=True)
 class RankFile:
     """What one file of events says; `read` it once."""
 
@@ -58,30 +71,32 @@ class RankFile:
     imported: dict[str, Any] = field(default_factory=dict)
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     segments: list[facts.Segment] = field(default_factory=list)
+    homes: list[Home] = field(default_factory=list)
+    """One of each segment."""
     intervals: list[facts.Interval] = field(default_factory=list)
     repeated: list[facts.Interval] = field(default_factory=list)
     validations: list[facts.Validation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
-    links: list[facts.Link] = field(default_factory=list)
     link_changes: list[facts.LinkChange] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
-    devices: list[facts.Device] = field(default_factory=list)
     alerts: list[facts.Alert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     prepare_s: float | None = None
     samples: Samples = field(default_factory=Samples)
+    """Those of all lives."""
     unreadable: str = ""
     """Why the file could not be read to its end."""
     damaged: list[int] = field(default_factory=list)
-    boot: float | None = None
-    """When its machine was started, by its own clock."""
     versions: set[int] = field(default_factory=set)
     incomplete: int = 0
     overfull: int = 0
     """Intervals whose phases are longer than they are."""
     clock_jumps_s: list[float] = field(default_factory=list)
+    _next: Home = field(default_factory=Home)
+    """Of the life that is about to begin."""
     _base: tuple[float, float] | None = None
+    _boot: float | None = None
     _ahead_s: float = 0.0
     _alive: bool = False
 
@@ -138,7 +153,7 @@ class RankFile:
         fresh = event.kind == events.RunStarted.kind or not self._alive
         if self._base is None or fresh or event.mono_s < self._base[1]:
             self._base, self._ahead_s = (event.time, event.mono_s), 0.0
-            self.boot = event.time - event.mono_s
+            self._boot = event.time - event.mono_s
         moment = self._base[0] + event.mono_s - self._base[1]
         jump_s = event.time - moment - self._ahead_s
         if abs(jump_s) > _CLOCK_JUMP_S:
@@ -154,8 +169,12 @@ class RankFile:
         price: facts.Price | None = None,
     ) -> None:
         self._alive = True
+        self._next.boot = self._boot
+        self.homes.append(self._next)
+        self._next = Home()
         self.segments.append(
             facts.Segment(
+                host=self.host,
                 world_size=world_size,
                 price=price,
                 started=moment,
@@ -241,16 +260,27 @@ class RankFile:
 
     def _sample(self, event: Event, moment: float) -> None:
         self.samples.see(event, moment)
+        self._home.samples.see(event, moment)
+
+    @property
+    def _home(self) -> Home:
+        return self.homes[-1] if self._alive else self._next
+
+    def _link_measured(self, event: Event, moment: float) -> None:
+        self._keep(facts.Link, self._home.links, event, moment)
+
+    def _device_measured(self, event: Event, moment: float) -> None:
+        self._keep(facts.Device, self._home.devices, event, moment)
 
     def _strategy_chosen(self, event: Event, moment: float) -> None:
-        """What `auto` measured before it chose."""
+        """What `auto` measured before it chose, which is before its life begins."""
         rate = number(event.payload.get("link_bytes_per_s"))
         if rate is not None:
             method = "sums as training makes them, before the strategy was chosen"
             link = facts.Link(
                 host=event.host, peer="the other ranks", bytes_per_s=rate, method=method
             )
-            self.links.append(link)
+            self._next.links.append(link)
         self._keep(facts.Chosen, self.chosen, event, moment)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
@@ -292,9 +322,9 @@ _READERS: dict[str, _Reader] = {
     events.Alert.kind: _kept(facts.Alert, "alerts"),
     events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
-    events.LinkMeasured.kind: _kept(facts.Link, "links"),
+    events.LinkMeasured.kind: RankFile._link_measured,
     events.LinkChanged.kind: _kept(facts.LinkChange, "link_changes"),
-    events.DeviceMeasured.kind: _kept(facts.Device, "devices"),
+    events.DeviceMeasured.kind: RankFile._device_measured,
     events.GpuSampled.kind: RankFile._sample,
     events.NetworkSampled.kind: RankFile._sample,
     events.HostSampled.kind: RankFile._sample,

@@ -16,8 +16,9 @@ from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Exit, Facts, Price, Rank, Segment, Spell
+from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment
 from dragoman.reporting.imported import ImportedRun
+from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, without_pauses
 from dragoman.reporting.payloads import from_payload
 from dragoman.reporting.preparation import prepare_s
@@ -85,20 +86,13 @@ def combine(
     """The facts of a run whose files were read, by rank, up to the moment `now`."""
     problems = [problem for file in files for problem in file.problems()]
     problems += records.problems
-    names = _names_of_machines(files, problems)
     recipe = records.recipe
-    ranks = [
-        replace(_on_main_clock(file, files[0], problems), host=name)
-        for file, name in zip(files, names, strict=True)
-    ]
+    on_main_clock = [_on_main_clock(file, files[0], problems) for file in files]
+    ranks = name_machines(on_main_clock, files, problems)
     offsets_s = {rank.rank: rank.clock_offset_s for rank in ranks}
-    machine_of = {rank.rank: rank.host for rank in ranks}
+    by_number = {rank.rank: rank for rank in ranks}
     pauses = known_pauses(
-        replace(
-            pause,
-            began=pause.began - offsets_s[file.rank],
-            host=machine_of.get(pause.rank, pause.host),
-        )
+        _on_its_host(replace(pause, began=pause.began - offsets_s[file.rank]), by_number)
         for file in files
         for pause in file.pauses
     )
@@ -112,7 +106,7 @@ def combine(
         fullest = facts.fullest(ranks)
         lives = files[ranks.index(fullest)]
         started = lives.run or next((file.run for file in files if file.run), {})
-        known = _of_main_rank(files[0], started, lives=lives)
+        known = _of_main_rank(files[0], started)
         known = replace(
             known, segments=tuple(_from_start(life, ranks) for life in fullest.segments)
         )
@@ -126,42 +120,20 @@ def combine(
         ranks=without_pauses(ranks, pauses),
         pauses=tuple(pauses),
         alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
-        gpus=tuple(
-            replace(gpu, host=name, throttled=_moved(gpu.throttled, offsets_s[file.rank]))
-            for file, name in zip(files, names, strict=True)
-            for gpu in file.samples.gpus()
-        ),
-        traffic=tuple(
-            replace(traffic, host=name, faulty=_moved(traffic.faulty, offsets_s[file.rank]))
-            for file, name in zip(files, names, strict=True)
-            for traffic in file.samples.traffic()
-        ),
-        machines=tuple(
-            replace(
-                machine,
-                host=name,
-                last_seen=None
-                if machine.last_seen is None
-                else machine.last_seen - offsets_s[file.rank],
-            )
-            for file, name in zip(files, names, strict=True)
-            for machine in file.samples.machines()
-        ),
-        links=tuple(link for file in files for link in file.links),
         link_changes=tuple(change for file in files for change in file.link_changes),
-        devices=tuple(
-            replace(device, host=name)
-            for file, name in zip(files, names, strict=True)
-            for device in file.devices
-        ),
         exit=_exit(directory, known.segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
         recipe=recipe,
         recorded_hosts=_recorded_hosts(records.hosts, known.world_size),
-        price=price or _price(records.hosts, known_hosts={rank.host for rank in ranks}),
     )
-    found = _at_price(found, price)
+    if price is not None:
+        found = replace(found, price=price)
+    else:
+        last_hosts = set(found.hosts_of(found.segments[-1])) if found.segments else set()
+        priced = _price(records.hosts, known_hosts=last_hosts)
+        found = replace(found, price=priced, priced_hosts=tuple(sorted(last_hosts)))
+    found = with_measured(_at_price(found, price), files)
     problems += _short_ranks(found)
     return replace(found, problems=tuple(problems))
 
@@ -179,8 +151,8 @@ class _RunFields:
     train_pairs: int | None = None
 
 
-def _of_main_rank(file: RankFile, run_started: Mapping[str, Any], *, lives: RankFile) -> Facts:
-    """What rank 0 alone writes. lives: the file that tells most of starts, ends and steps."""
+def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
+    """What rank 0 alone writes."""
     run = from_payload(_RunFields, run_started) or _RunFields()
     imported = from_payload(ImportedRun, file.imported) if file.imported else None
     return Facts(
@@ -195,8 +167,6 @@ def _of_main_rank(file: RankFile, run_started: Mapping[str, Any], *, lives: Rank
         validations=tuple(file.validations),
         test_scores=tuple(file.test_scores),
         checkpoints=tuple(file.checkpoints),
-        repeated_steps=sum(interval.steps for interval in lives.repeated),
-        repeated_s=facts.summed(interval.interval_s for interval in lives.repeated) or 0.0,
         prepare_s=file.prepare_s,
         environment=file.environment,
         chosen=file.chosen[-1] if file.chosen else None,
@@ -215,7 +185,10 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
             f"the clock of {file.host} (rank {file.rank}) is {units.DURATION.text(abs(offset_s))} "
             f"{'ahead of' if offset_s > 0 else 'behind'} that of {main.host}; times are corrected"
         )
-    moved = tuple(replace(one, time=one.time - offset_s) for one in file.intervals)
+    kept, repeated = (
+        tuple(replace(one, time=one.time - offset_s) for one in some)
+        for some in (file.intervals, file.repeated)
+    )
     lives = tuple(
         replace(
             one,
@@ -228,9 +201,10 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
     return Rank(
         rank=file.rank,
         host=file.host,
-        intervals=moved,
+        intervals=kept,
         clock_offset_s=offset_s,
         segments=lives,
+        repeated=repeated,
     )
 
 
@@ -247,40 +221,11 @@ def _from_start(life: Segment, ranks: Sequence[Rank]) -> Segment:
     return replace(life, started=min(life.started, *meanwhile))
 
 
-def _moved(spell: Spell | None, offset_s: float) -> Spell | None:
-    """The same by the clock of rank 0."""
-    if spell is None:
-        return None
-    return replace(spell, since=spell.since - offset_s, until=spell.until - offset_s)
-
-
-def _names_of_machines(files: Sequence[RankFile], problems: list[str]) -> list[str]:
-    """The name of each file's machine; two machines of one name are told apart by a number.
-
-    They are two if they were started at different times, or if both have a rank that samples its
-    host: one rank of each host does. Clones that are sampled by nobody cannot be told apart.
-    """
-    names: list[str] = []
-    machines: dict[str, list[list[RankFile]]] = {}
-    for file in files:
-        known = machines.setdefault(file.host, [])
-        same = next((some for some in known if all(_may_share(file, one) for one in some)), None)
-        if same is None:
-            known.append(same := [])
-            if len(known) == 2:
-                problems.append(f"more than one machine has the name {file.host}")
-        same.append(file)
-        number = known.index(same) + 1
-        names.append(file.host if number == 1 else f"{file.host} ({number})")
-    return names
-
-
-def _may_share(one: RankFile, other: RankFile) -> bool:
-    if one.samples.has_host and other.samples.has_host:
-        return False
-    if one.boot is None or other.boot is None or one.clock_jumps_s or other.clock_jumps_s:
-        return True
-    return abs(one.boot - other.boot) < _CLOCKS_DIFFER_S
+def _on_its_host(pause: Pause, ranks: Mapping[int, Rank]) -> Pause:
+    """With the name of the machine on which the paused rank was then."""
+    rank = ranks.get(pause.rank)
+    life = None if rank is None else rank.life_at(pause.began)
+    return pause if life is None else replace(pause, host=life.host)
 
 
 def _recorded_hosts(hosts: Hosts | None, world_size: int | None) -> int | None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Gpu, Machine
+from dragoman.reporting.lives import Judgement, evidence_by_life, judged_by_life
 from dragoman.reporting.network import is_network
-from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence
+from dragoman.reporting.verdict import Evidence, Verdict, evidence
 from dragoman.telemetry.console import told
 
 BUSY_COMPUTE = 0.9
@@ -40,7 +41,7 @@ _IMPOSSIBLE = ", more than possible: the device was measured while something els
 
 def processors(facts: Facts) -> Verdict:
     """Question 4."""
-    answer, says, remedy = _are_busy(facts)
+    answer, says, remedy = judged_by_life(facts, _are_busy)
     return Verdict(
         key="processors",
         question="Were the GPUs fully used?"
@@ -48,7 +49,7 @@ def processors(facts: Facts) -> Verdict:
         else "Were the processors fully used?",
         answer=answer,
         says=says,
-        evidence=tuple(_busy_evidence(facts)),
+        evidence=tuple(evidence_by_life(facts, _busy_evidence)),
         thresholds=(
             f"yes: at least {units.SHARE.text(BUSY_COMPUTE)} of a step of every rank in compute "
             f"and, on a GPU, useful FLOPs of {units.SHARE.text(BUSY_FLOPS)} or more of what its "
@@ -67,7 +68,7 @@ def processors(facts: Facts) -> Verdict:
     )
 
 
-def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
+def _are_busy(facts: Facts) -> Judgement:
     compute = compute_share(facts)
     weakest = min(_powered(facts), key=lambda gpu: gpu.power_share or 0.0, default=None)
     power = weakest.power_share if weakest is not None else None
@@ -115,7 +116,7 @@ def _are_busy(facts: Facts) -> tuple[Answer, str, str]:
     return "yes", say, ""
 
 
-def _are_its_own(facts: Facts, say: str) -> tuple[Answer, str, str]:
+def _are_its_own(facts: Facts, say: str) -> Judgement:
     """A rank may be in the middle of its compute and not run: a processor's counters tell."""
     for one in facts.machines:
         busy, others = one.cpu_share, one.others_cpu_share

@@ -10,6 +10,7 @@ import argparse
 import math
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -83,7 +84,9 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
         model = _model(recipe, manifest, world, store)
         timer = PhaseTimer(world.device)
         checkpoint = _agreed(store, world, events)
-        chosen = _strategy(recipe, prepared, model, checkpoint, world, events)
+        machines = _machines(world)
+        has_moved = checkpoint is not None and _are_others(checkpoint.state, machines)
+        chosen = _strategy(recipe, prepared, model, checkpoint, world, events, has_moved=has_moved)
         distributed = chosen.config
         with gradient_sync(distributed, model, world) as sync:
             step = TrainStep(
@@ -97,12 +100,19 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
             )
             first = _first_state(recipe, manifest, world, distributed)
             state = first if checkpoint is None else resume(checkpoint, store, step)
-            state = state.model_copy(update={"planned_step_s": chosen.planned_step_s})
             _tell_start(run, recipe, manifest, model, state, world, events)
+            if not state.step or has_moved:
+                _tell_device(recipe, world, events, step=state.step)
             link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
-            if link_bytes_per_s is None or state.world_size != world.world_size:
-                link_bytes_per_s = _tell_link(world, events)
-            state = state.model_copy(update={"link_bytes_per_s": link_bytes_per_s})
+            if link_bytes_per_s is None or has_moved:
+                link_bytes_per_s = _tell_link(world, events, step=state.step)
+            state = state.model_copy(
+                update={
+                    "planned_step_s": chosen.planned_step_s,
+                    "link_bytes_per_s": link_bytes_per_s,
+                    "machines": machines,
+                }
+            )
             with (
                 _updates(recipe, prepared, state.step, world) as updates,
                 _sampling(run, updates, world, events),
@@ -226,6 +236,18 @@ def _model(recipe: Recipe, manifest: Manifest, world: World, store: CheckpointSt
     return model
 
 
+def _machines(world: World) -> tuple[str, ...]:
+    """Host and device of each rank."""
+    on_gpu = world.device.type == "cuda"
+    device = torch.cuda.get_device_name(world.device) if on_gpu else world.device.type
+    return tuple(world.gather_json(f"{socket.gethostname()}, {device}"))
+
+
+def _are_others(state: TrainState, machines: tuple[str, ...]) -> bool:
+    """Whether training goes on elsewhere, so that nothing that was measured there counts here."""
+    return state.world_size != len(machines) or state.machines not in ((), machines)
+
+
 def _strategy(
     recipe: Recipe,
     prepared: Path,
@@ -233,15 +255,15 @@ def _strategy(
     checkpoint: Checkpoint | None,
     world: World,
     events: EventWriter,
+    *,
+    has_moved: bool,
 ) -> Chosen:
     """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
     if recipe.distributed.strategy != "auto":
         return Chosen(recipe.distributed, None)
     if checkpoint is not None:
-        state = checkpoint.state
-        # On other ranks the choice stays, but the plan is not theirs.
-        planned = state.planned_step_s if state.world_size == world.world_size else None
-        return Chosen(state.sync, planned)
+        # Elsewhere the choice stays, but the plan is not theirs.
+        return Chosen(checkpoint.state.sync, None if has_moved else checkpoint.state.planned_step_s)
     with _updates(recipe, prepared, 0, world) as updates:
         return choose_strategy(recipe, model, updates, world=world, events=events)
 
@@ -295,22 +317,19 @@ def _tell_start(
         currency=price.currency if price else None,
     )
     events.write(started, step=state.step)
-    if state.step:
-        return
-    _tell_device(recipe, world, events)
 
 
-def _tell_device(recipe: Recipe, world: World, events: EventWriter) -> None:
+def _tell_device(recipe: Recipe, world: World, events: EventWriter, *, step: int) -> None:
     """All ranks at once, as those of one host share what is measured."""
     precision = recipe.train.precision
     measured = measure_device(world.device, precision)
-    events.write(measured, step=0)
+    events.write(measured, step=step)
     slow = slow_precision(measured, precision)
     if slow and world.is_main:
-        events.write(slow, step=0)
+        events.write(slow, step=step)
 
 
-def _tell_link(world: World, events: EventWriter) -> float | None:
+def _tell_link(world: World, events: EventWriter, *, step: int) -> float | None:
     """Measure for a second or two what the links between hosts carry: a report needs to know, and
     who is to say that they carry less later."""
     if world.world_size == 1:
@@ -327,7 +346,7 @@ def _tell_link(world: World, events: EventWriter) -> float | None:
             latency_s=rate.latency_s,
             method="sums of zeros as training makes them, each way at once",
         )
-        events.write(link, step=0)
+        events.write(link, step=step)
     return rate.bytes_per_s
 
 

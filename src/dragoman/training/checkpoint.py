@@ -61,8 +61,9 @@ class TrainState(BaseModel):
     dev_loss, bleu: measured at this very step; None if none was.
     validated_step: of the last validation.
     planned_step_s: what `auto` expects a step to take; None if nothing was planned.
-    link_bytes_per_s: what the network between hosts carried each way when the run began; None where
-        nobody measured it.
+    link_bytes_per_s: what the network between hosts carried each way when the run began, or came
+        to other machines; None where nobody measured it.
+    machines: host and device of each rank; empty in older checkpoints.
     sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
     """
 
@@ -88,6 +89,7 @@ class TrainState(BaseModel):
     validated_step: int | None = None
     planned_step_s: float | None = None
     link_bytes_per_s: float | None = None
+    machines: tuple[str, ...] = ()
     sync: DistributedConfig = DistributedConfig()
 
     @model_validator(mode="before")

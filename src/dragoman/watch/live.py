@@ -93,6 +93,11 @@ class Now:
     alerts: tuple[str, ...]
 
     @property
+    def life(self) -> Facts:
+        """The facts of the last life that has intervals, if earlier ones were on other machines."""
+        return self.facts.lives[-1] if self.facts.lives else self.facts
+
+    @property
     def phases(self) -> dict[str, float]:
         """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
@@ -104,14 +109,15 @@ class Now:
         for phase, fields in _PHASES.items():
             if known := self._shares(fields):
                 found[phase] = sum(known) / len(known)
-        if self.facts.world_size == 1:
+        life = self.life
+        if life.world_size == 1:
             return found
         if waits := self._shares(("sync_s",)):
-            together = self.facts.is_one_host or self.facts.lacks_ranks
+            together = life.is_one_host or life.lacks_ranks
             least = 0.0 if together else min(waits)
             ranks = sum(waits) / len(waits) - least
             if not together:
-                since_change = measures.periods(self.facts)[-1][1]
+                since_change = measures.periods(life)[-1][1]
                 found["network" if is_network(since_change) else "sums"] = least
             if together or ranks >= _WORTH_TELLING:
                 found["ranks"] = ranks
@@ -127,8 +133,8 @@ class Now:
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link; that of the slowest where its own was not."""
-        known = [link.bytes_per_s for link in self.facts.links if link.host == host]
-        return min(known, default=measures.capacity_bytes_per_s(self.facts))
+        known = [link.bytes_per_s for link in self.life.links if link.host == host]
+        return min(known, default=measures.capacity_bytes_per_s(self.life))
 
 
 class LiveRun:

@@ -330,7 +330,7 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     cells["GPU"] = _mean(units.SHARE, gpus, "utilisation_share")
     cells["SMs busy"] = _mean(units.SHARE, gpus, "sm_activity_share")
     cells["power"] = _sum(units.POWER, gpus, "power_w")
-    flops = measures.useful_flop_share(now.facts, host=host.name)
+    flops = measures.useful_flop_share(now.life, host=host.name)
     cells["useful FLOPs"] = _told_or(units.SHARE, flops)
     cells["CPU"] = _mean(units.SHARE, [host.machine], "cpu_share")
     cells["out"] = _told_or(units.BYTE_RATE, host.rates[-1].sent if host.rates else None)

@@ -1,0 +1,292 @@
+"""The lives of a run: on which machines each was, what was measured there, and what that answers.
+
+A run that was stopped may go on with other ranks, hosts, devices or links. What was measured in one
+life tells nothing of another on other machines.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from dragoman.base import units
+from dragoman.reporting import facts
+from dragoman.reporting.facts import Facts, Link, Rank, Segment, Spell
+from dragoman.reporting.measures import capacity_bytes_per_s, link_after
+from dragoman.reporting.rank_file import Home, RankFile
+from dragoman.reporting.sampling import Samples
+from dragoman.reporting.verdict import Answer, Evidence
+
+MOST_OF_RUN = 0.9
+"""Part of the time of steps; an answer that holds in so much of it is that of the run."""
+_BOOTS_DIFFER_S = 5.0
+_RATES_DIFFER = 1.1
+"""Times; what the same link or device reaches when it is measured again is nearer."""
+_MOST_HOSTS_NAMED = 3
+_MOST_SHOWN = 3
+
+Judgement = tuple[Answer, str, str]
+"""Answer, what it says, remedy."""
+
+
+def name_machines(
+    ranks: Sequence[Rank], files: Sequence[RankFile], problems: list[str]
+) -> list[Rank]:
+    """Ranks whose lives name their machines; machines of one name are told apart by a number.
+
+    In one life of the run they are two if they were started at different times, or if both have a
+    rank that samples its host: one rank of each host does. Clones that are sampled by nobody cannot
+    be told apart.
+    """
+    named = [list(rank.segments) for rank in ranks]
+    for life in facts.fullest(ranks).segments if ranks else ():
+        machines: dict[str, list[list[_Place]]] = {}
+        for place in _places(ranks, files, life):
+            known = machines.setdefault(place.life.host, [])
+            same = next(
+                (some for some in known if all(_may_share(place, one) for one in some)), None
+            )
+            if same is None:
+                known.append(same := [])
+            same.append(place)
+            if (number := known.index(same) + 1) > 1:
+                name = f"{place.life.host} ({number})"
+                named[place.file][place.number] = replace(place.life, host=name)
+        problems += [
+            problem
+            for host, known in machines.items()
+            if len(known) > 1
+            and (problem := f"more than one machine has the name {host}") not in problems
+        ]
+    return [
+        replace(rank, segments=tuple(lives), host=lives[-1].host if lives else rank.host)
+        for rank, lives in zip(ranks, named, strict=True)
+    ]
+
+
+def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
+    """The facts with what was measured on hosts, of the whole run and of each of its lives.
+
+    found: with ranks of named machines, one of each file.
+    """
+    whole = []
+    for rank, file in zip(found.ranks, files, strict=True):
+        names = {
+            raw.host: life.host for raw, life in zip(file.segments, rank.segments, strict=True)
+        }
+        whole.append(_Measured(rank, file.samples, file.homes, names))
+    return replace(_with(found, whole), lives=_lives(found, files))
+
+
+def judged_by_life(found: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
+    """The answer that holds in nine tenths of the time of steps; if none does, "cannot tell".
+
+    Each life on other machines is judged alone, and the longest of each answer is told.
+    """
+    if len(found.lives) < 2:
+        return judge(found.lives[0] if found.lives else found)
+    judged = [(life, judge(life)) for life in found.lives]
+    lasted_s: dict[Answer, float] = {}
+    longest: dict[Answer, tuple[Facts, Judgement]] = {}
+    for life, judgement in sorted(judged, key=lambda one: -_steps_s(one[0])):
+        lasted_s[judgement[0]] = lasted_s.get(judgement[0], 0.0) + _steps_s(life)
+        longest.setdefault(judgement[0], (life, judgement))
+    answer, most_s = max(lasted_s.items(), key=lambda one: one[1])
+    in_order = sorted(longest.values(), key=lambda one: one[0].segments[0].started)
+    says = " ".join(f"{where(life)}: {told[1]}" for life, told in in_order)
+    if most_s >= MOST_OF_RUN * sum(lasted_s.values()):
+        return answer, says, longest[answer][1][2]
+    return "cannot tell", f"The run moved, and the answer is not the same everywhere. {says}", ""
+
+
+def evidence_by_life(
+    found: Facts, evidence: Callable[[Facts], Iterator[Evidence]]
+) -> Iterator[Evidence]:
+    """The rows of the run, or of its longest lives with their steps and hosts."""
+    if len(found.lives) < 2:
+        yield from evidence(found.lives[0] if found.lives else found)
+        return
+    for life in sorted(found.lives, key=_steps_s, reverse=True)[:_MOST_SHOWN]:
+        for row in evidence(life):
+            yield replace(row, name=f"{where(life)}: {row.name}")
+
+
+def where(life: Facts) -> str:
+    """Its steps and hosts."""
+    steps = [one.step - one.steps + 1 for one in life.intervals[:1]]
+    steps += [one.step for one in life.intervals[-1:]]
+    hosts = list(life.hosts[:_MOST_HOSTS_NAMED])
+    if more := len(life.hosts) - len(hosts):
+        hosts.append(f"{more} more")
+    return f"steps {' to '.join(map(units.COUNT.text, steps))} on {', '.join(hosts)}".capitalize()
+
+
+def _steps_s(life: Facts) -> float:
+    return sum(one.interval_s or 0.0 for one in life.intervals)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One rank in one life of the run. file: the number of its file; number: of its own lives."""
+
+    file: int
+    number: int
+    life: Segment
+    home: Home
+    clock_was_set: bool
+
+
+def _places(ranks: Sequence[Rank], files: Sequence[RankFile], life: Segment) -> Iterator[_Place]:
+    for place, (rank, file) in enumerate(zip(ranks, files, strict=True)):
+        own = rank.life_beside(life)
+        if own is not None:
+            number = rank.segments.index(own)
+            yield _Place(place, number, own, file.homes[number], bool(file.clock_jumps_s))
+
+
+def _may_share(one: _Place, other: _Place) -> bool:
+    if one.home.samples.has_host and other.home.samples.has_host:
+        return False
+    boots = (one.home.boot, other.home.boot)
+    if boots[0] is None or boots[1] is None or one.clock_was_set or other.clock_was_set:
+        return True
+    return abs(boots[0] - boots[1]) < _BOOTS_DIFFER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What one file says of hosts. names: of its host, that of the machine."""
+
+    rank: Rank
+    samples: Samples
+    homes: Sequence[Home]
+    names: dict[str, str]
+
+
+def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
+    """The facts with what was measured, on the clock of rank 0."""
+    return replace(
+        found,
+        gpus=tuple(
+            replace(gpu, host=one.names[gpu.host], throttled=_moved(gpu.throttled, one.rank))
+            for one in measured
+            for gpu in one.samples.gpus()
+            if gpu.host in one.names
+        ),
+        traffic=tuple(
+            replace(traffic, host=one.names[traffic.host], faulty=_moved(traffic.faulty, one.rank))
+            for one in measured
+            for traffic in one.samples.traffic()
+            if traffic.host in one.names
+        ),
+        machines=tuple(
+            replace(
+                machine,
+                host=one.names[machine.host],
+                last_seen=None
+                if machine.last_seen is None
+                else machine.last_seen - one.rank.clock_offset_s,
+            )
+            for one in measured
+            for machine in one.samples.machines()
+            if machine.host in one.names
+        ),
+        links=tuple(link for one in measured for home in one.homes for link in home.links),
+        devices=tuple(
+            replace(device, host=one.names[device.host])
+            for one in measured
+            for home in one.homes
+            for device in home.devices
+            if device.host in one.names
+        ),
+    )
+
+
+def _moved(spell: Spell | None, rank: Rank) -> Spell | None:
+    """The same by the clock of rank 0."""
+    if spell is None:
+        return None
+    offset_s = rank.clock_offset_s
+    return replace(spell, since=spell.since - offset_s, until=spell.until - offset_s)
+
+
+def _lives(found: Facts, files: Sequence[RankFile]) -> tuple[Facts, ...]:
+    """Each life that has intervals; none if all were alike."""
+    lives: list[Facts] = []
+    for number, segment in enumerate(found.segments):
+        ends = min((later.first_step for later in found.segments[number + 1 :]), default=None)
+        life = _life(found, files, segment, ends)
+        if lives and _places_of(life) == _places_of(lives[-1]):  # measured once, if at all
+            life = replace(
+                life,
+                links=life.links or _links_at_end(lives[-1]),
+                devices=life.devices or lives[-1].devices,
+            )
+        lives.append(life)
+    if all(_are_alike(one, two) for one, two in pairwise(lives)):
+        return ()
+    return tuple(life for life in lives if life.intervals)
+
+
+def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int | None) -> Facts:
+    """The facts of one life. ends: its last step that was not made again."""
+    first = segment.first_step
+
+    def is_kept(step: int) -> bool:
+        return step > first and (ends is None or step <= ends)
+
+    measured, ranks = [], []
+    for place in _places(found.ranks, files, segment):
+        rank, raw = found.ranks[place.file], files[place.file].segments[place.number].host
+        own = place.life
+        measured.append(_Measured(rank, place.home.samples, [place.home], {raw: own.host}))
+        ranks.append(
+            replace(
+                rank,
+                host=own.host,
+                segments=(own,),
+                intervals=tuple(one for one in rank.intervals if is_kept(one.step)),
+                repeated=tuple(one for one in rank.repeated if own.started < one.time <= own.ended),
+            )
+        )
+    life = replace(
+        found,
+        world_size=segment.world_size or found.world_size,
+        segments=(segment,),
+        ranks=tuple(ranks),
+        validations=tuple(one for one in found.validations if is_kept(one.step)),
+        checkpoints=tuple(one for one in found.checkpoints if is_kept(one.step)),
+        pauses=tuple(one for one in found.pauses if segment.started <= one.began <= segment.ended),
+        link_changes=tuple(one for one in found.link_changes if is_kept(one.since_step)),
+    )
+    return _with(life, measured)
+
+
+def _places_of(life: Facts) -> dict[int, str]:
+    return {rank.rank: rank.host for rank in life.ranks}
+
+
+def _links_at_end(life: Facts) -> tuple[Link, ...]:
+    """What the links carried when a life ended."""
+    if not life.link_changes:
+        return life.links
+    return (link_after(max(life.link_changes, key=lambda one: one.since_step), life.hosts[0]),)
+
+
+def _are_alike(one: Facts, two: Facts) -> bool:
+    """Whether two lives had the same ranks, on machines that do the same as far as is known."""
+    if _places_of(one) != _places_of(two) or one.world_size != two.world_size:
+        return False
+    rates = [[capacity_bytes_per_s(life) for life in (one, two)]]
+    rates += [[_flop_per_s(life, host) for life in (one, two)] for host in one.hosts]
+    return all(
+        before is None or after is None or max(before, after) <= _RATES_DIFFER * min(before, after)
+        for before, after in rates
+    )
+
+
+def _flop_per_s(life: Facts, host: str) -> float | None:
+    rates = [one.matrix_flop_per_s for one in life.devices if one.host == host]
+    return statistics.fmean(rates) if rates else None

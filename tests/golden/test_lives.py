@@ -1,0 +1,236 @@
+"""Runs that go on elsewhere: other hosts, links, devices or ranks, each life with its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cluster.hosts import HOSTS_FILE, Hosts
+from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.health import examine
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdict import Verdict
+from dragoman.reporting.verdicts import judge
+from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, as_values
+from example_events import HOST_SAMPLED
+from recorded_runs import Recorded
+
+VOCABULARY = ("corpus.subword.vocab_size=32768",)
+Event = dict[str, Any]
+
+
+def _answers(facts: Facts) -> dict[str, Verdict]:
+    return {one.key: one for one in [*judge(facts), *examine(facts)]}
+
+
+def _link(bytes_per_s: float) -> LinkMeasured:
+    return LinkMeasured(
+        interface="eth0", peer="others", bytes_per_s=bytes_per_s, latency_s=3e-4, method="test"
+    )
+
+
+def _device(flop_per_s: float) -> DeviceMeasured:
+    return DeviceMeasured(
+        device="cuda", matrix_flop_per_s=flop_per_s, alone_tokens_per_s=None, method="test"
+    )
+
+
+def _change_lives(run: Path, rank: int, *changes: Callable[[list[Event]], Iterable[Event]]) -> None:
+    """Give the events of each life to its own change."""
+    path = run / "events" / f"rank-{rank:04d}.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    second = [place for place, one in enumerate(events) if one["kind"] == "run_started"][1]
+    lives = (events[:second], events[second:])
+    told = [one for life, change in zip(lives, changes, strict=True) for one in change(life)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in told))
+
+
+def _life(
+    *, host: str | None = None, measured: Payload | None = None, **sampled: float
+) -> Callable[[list[Event]], list[Event]]:
+    """On this host, with what was measured at its start and sampled of the host."""
+
+    def change(life: list[Event]) -> list[Event]:
+        if measured is not None:
+            event = life[0] | {"kind": measured.kind}
+            life.insert(1, {k: event[k] for k in _ENVELOPE} | as_values(measured))
+        for one in life:
+            one["host"] = host or one["host"]
+            if one["kind"] == HOST_SAMPLED.kind:
+                one |= sampled
+        return life
+
+    return change
+
+
+_ENVELOPE = ("v", "kind", "time", "mono_s", "host", "rank", "step")
+
+
+def _nothing(_life: list[Event]) -> list[Event]:
+    return []
+
+
+def test_one_host_at_the_end_is_not_one_host_always(tmp_path: Path) -> None:
+    run = Recorded(resume_at=(4000, 4000), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
+        tmp_path / "run"
+    )
+    _change_lives(run, 0, _life(measured=_link(12e6)), _life())
+    _change_lives(run, 1, _life(), _life(host="host-a"))
+    facts = read_facts(run, price=Price(amount=1.0, currency="USD"))
+    found = _answers(facts)
+    assert found["network"].answer == "cannot tell"
+    assert "Steps 1 to 4,000 on host-a, host-b: Waiting for the network" in found["network"].says
+    assert "Steps 4,001 to 8,000 on host-a: All ranks share one host" in found["network"].says
+    assert "host-b: 29.68 MB over 12 MB/s" in found["network_fit"].says
+    assert "(see question 5)" in found["processors"].says + found["processors"].remedy
+    hours = sum(
+        (life.ended - life.started) / 3600 * machines
+        for life, machines in zip(facts.segments, (2, 1), strict=True)
+    )
+    assert f"{hours:.2f} USD" in found["cost"].says
+
+
+def test_a_short_life_elsewhere_does_not_decide(tmp_path: Path) -> None:
+    """40 MB/s for 400 steps, then 10 GB/s for 7,600, with ranks that are late in turn."""
+    run = Recorded(resume_at=(400, 400), sync_s=(0.4, 0.4), recipe=VOCABULARY).write(
+        tmp_path / "run"
+    )
+    _change_lives(run, 0, _life(measured=_link(40e6)), _life(measured=_link(10e9)))
+    found = _answers(read_facts(run))
+    assert found["network"].answer == "cannot tell"
+    assert "Waiting for the network" not in found["network"].says.split("Steps 401")[1]
+    assert "over 10 GB/s" in found["network_fit"].says
+    assert found["network_fit"].remedy.startswith("Bytes do not explain it")
+
+
+def test_a_link_of_other_hosts_is_none_of_these(tmp_path: Path) -> None:
+    """As an earlier version left it: measured in the first life alone, then on other hosts."""
+    run = Recorded(resume_at=(400, 400), sync_s=(0.4, 0.4), recipe=VOCABULARY).write(
+        tmp_path / "run"
+    )
+    _change_lives(run, 0, _life(host="old-a", measured=_link(40e6)), _life(host="new-a"))
+    _change_lives(run, 1, _life(host="old-b"), _life(host="new-b"))
+    found = _answers(read_facts(run))
+    assert (found["network"].answer, found["network_fit"].answer) == ("cannot tell", "cannot tell")
+    assert "on new-a, new-b: Waiting in sums" in found["network"].says
+
+
+def test_a_link_holds_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> None:
+    run = Recorded(resume_at=(4000, 4000), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
+        tmp_path / "run"
+    )
+    _change_lives(run, 0, _life(measured=_link(12e6)), _life())
+    facts = read_facts(run)
+    assert facts.lives == ()
+    assert _answers(facts)["network"].answer == "yes"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rates", "answer"),
+    [
+        # 26% of the rate for 95% of the run, on hosts of the same name.
+        (("host", "host"), (1e11, 5e11), "no"),
+        (("host", "host"), (9e11, 2.5e11), "yes"),
+        # Measured in the first life alone: of the second's devices nothing is known.
+        (("old", "new"), (1.2e12, None), "cannot tell"),
+    ],
+)
+def test_useful_flops_are_of_the_devices_of_a_life(
+    hosts: tuple[str, str], rates: tuple[float, float | None], answer: str, tmp_path: Path
+) -> None:
+    run = Recorded(resume_at=(400, 400), device="cuda", recipe=VOCABULARY).write(tmp_path / "run")
+    for rank in (0, 1):
+        lives = [
+            _life(host=f"{host}-{rank}", measured=None if rate is None else _device(rate))
+            for host, rate in zip(hosts, rates, strict=True)
+        ]
+        _change_lives(run, rank, *lives)
+    assert _answers(read_facts(run))["processors"].answer == answer
+
+
+def test_processors_are_those_of_the_host_of_a_life(tmp_path: Path) -> None:
+    busy: list[tuple[int, Payload]] = [
+        (rank, replace(HOST_SAMPLED, cpu_share=0.97)) for rank in (0, 1)
+    ]
+    run = Recorded(resume_at=(3000, 3000), extra=busy, recipe=VOCABULARY).write(tmp_path / "run")
+    _change_lives(run, 1, _life(host="slow-b", cpu_share=0.3), _life(host="fast-b"))
+    found = _answers(read_facts(run))["processors"]
+    assert found.answer == "cannot tell"
+    assert "only 30.0% of the processors of slow-b" in found.says
+    assert "fast-b" in found.says
+
+
+def test_a_slow_rank_is_named_with_all_its_hosts(tmp_path: Path) -> None:
+    run = Recorded(
+        resume_at=(4000, 4000), compute_s=(0.4, 0.8), sync_s=(0.41, 0.01), recipe=VOCABULARY
+    ).write(tmp_path / "run")
+    _change_lives(run, 1, _life(host="first-b"), _life(host="second-b"))
+    assert "rank 1 on first-b, later second-b" in _answers(read_facts(run))["straggler"].says
+
+
+@pytest.mark.parametrize("alone_first", [True, False])
+def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) -> None:
+    run = Recorded(resume_at=(4000, 4000), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
+        tmp_path / "run"
+    )
+
+    def alone(life: list[Event]) -> list[Event]:
+        """The same times without a word of sums."""
+        for one in life:
+            if one["kind"] == "train_interval":
+                one |= {"sync_s": 0.0, "sync_bytes": 0, "forward_s": 264.0}
+            if one["kind"] == "run_started":
+                one["world_size"] = 1
+        return life
+
+    together = _life(measured=_link(12e6))
+    lives = (alone, together) if alone_first else (together, alone)
+    _change_lives(run, 0, *lives)
+    _change_lives(run, 1, *((_nothing, list) if alone_first else (list, _nothing)))
+    facts = read_facts(run, price=Price(amount=1.0, currency="USD"))
+    found = _answers(facts)
+    assert found["network"].answer == "cannot tell"
+    assert "on host-a: One process trained alone" in found["network"].says
+    assert "on host-a, host-b: Waiting for the network took 84.8%" in found["network"].says
+    machines = (1, 2) if alone_first else (2, 1)
+    hours = sum(
+        (life.ended - life.started) / 3600 * count
+        for life, count in zip(facts.segments, machines, strict=True)
+    )
+    assert f"{hours:.2f} USD" in found["cost"].says
+
+
+def test_a_life_that_was_lost_elsewhere_changes_no_answer(tmp_path: Path) -> None:
+    """It died before its first checkpoint; the run began anew on two hosts of other names."""
+    run = Recorded(resume_at=(700, 0), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
+        tmp_path / "run"
+    )
+    for rank in (0, 1):
+        _change_lives(run, rank, _life(host="lost"), _life(measured=_link(12e6)))
+    facts = read_facts(run)
+    assert len(facts.lives) == 1
+    found = _answers(facts)
+    assert found["network"].answer == "yes"
+    assert found["network"].says.startswith("Waiting for the network took 84.8%")
+
+
+def test_a_price_is_that_of_the_hosts_it_was_written_for(tmp_path: Path) -> None:
+    run = Recorded(resume_at=(4000, 4000), recipe=VOCABULARY).write(tmp_path / "run")
+    cheap = [{"address": f"10.0.0.{n}", "slots": 1, "price_per_hour": 1.0} for n in (1, 2)]
+    (run / HOSTS_FILE).write_text(Hosts.model_validate({"host": cheap}).model_dump_json())
+    for rank, letter in enumerate("ab"):
+        lives = _life(host=f"dear-{letter}"), _life(host=f"cheap-{letter}")
+        _change_lives(run, rank, *lives)
+    facts = read_facts(run)
+    cost = _answers(facts)["cost"]
+    assert cost.answer == "cannot tell"
+    last = facts.segments[-1]
+    hours = 2 * (last.ended - last.started) / 3600
+    assert f"of machine time on cheap-a, cheap-b cost {hours:.2f} USD" in cost.says
+    given = _answers(read_facts(run, price=Price(amount=1.0, currency="USD")))["cost"]
+    assert given.answer == "measured"
