@@ -234,3 +234,56 @@ def test_a_price_is_that_of_the_hosts_it_was_written_for(tmp_path: Path) -> None
     assert f"of machine time on cheap-a, cheap-b cost {hours:.2f} USD" in cost.says
     given = _answers(read_facts(run, price=Price(amount=1.0, currency="USD")))["cost"]
     assert given.answer == "measured"
+
+
+@pytest.mark.parametrize("paused", [4300, 4700, 3300])
+def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path) -> None:
+    """300 s before step `paused`, killed at 4,800, on from 4,000: nothing of it is in life two."""
+    run = Recorded(resume_at=(4800, 4000), recipe=VOCABULARY).write(tmp_path / "run")
+    whole = read_facts(run)
+    for rank in (0, 1):
+        _change_lives(run, rank, lambda life, rank=rank: _paused(life, rank, paused), list)
+    facts = read_facts(run)
+    assert [one.interval_s for one in facts.intervals] == pytest.approx(
+        [one.interval_s for one in whole.intervals]
+    )
+    assert facts.repeated_s == pytest.approx(whole.repeated_s)
+    rows = {row.name: row.value for row in _answers(facts)["duration"].evidence}
+    assert rows["stand still"] == pytest.approx(300.0)
+    names = ("train", "evaluate", "save checkpoints", "stand still", "idle")
+    told = [rows[name] for name in names]
+    assert sum(float(one or 0.0) for one in told) == pytest.approx(rows["wall clock"])
+
+
+def test_a_pause_in_steps_that_no_event_tells_of_is_in_no_other_life(tmp_path: Path) -> None:
+    run = Recorded(resume_at=(4300, 4000), recipe=VOCABULARY).write(tmp_path / "run")
+    whole = read_facts(run)
+    _change_lives(run, 0, lambda life: _paused(life, 0, 4300)[:-1], list)
+    facts = read_facts(run)
+    assert facts.pauses
+    assert [one.interval_s for one in facts.intervals] == [
+        one.interval_s for one in whole.intervals
+    ]
+
+
+def _paused(life: list[Event], rank: int, step: int) -> list[Event]:
+    """The life with 300 s in which rank 0 stood still on its way to a step."""
+    place = next(n for n, one in enumerate(life) if _is_interval(one, step))
+    for one in life[place:]:
+        one["time"] += 300.0
+        one["mono_s"] += 300.0
+    interval = life[place]
+    interval["interval_s"] += 300.0
+    interval["forward_s" if rank == 0 else "sync_s"] += 300.0
+    if rank == 0:
+        pause = {key: interval[key] for key in _ENVELOPE} | {
+            **{"kind": "rank_paused", "step": step - 50, "paused_rank": 0},
+            **{"paused_host": "host-a", "seconds_s": 300.0, "during": "forward", "own": True},
+            **{"time": interval["time"] - 10, "mono_s": interval["mono_s"] - 10},
+        }
+        life.insert(place, pause)
+    return life
+
+
+def _is_interval(event: Event, step: int) -> bool:
+    return event["kind"] == "train_interval" and event["step"] == step

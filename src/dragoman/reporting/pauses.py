@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -34,23 +35,43 @@ def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank
     A pause is no part of what a step takes: the paused rank loses it from the phase that it was in,
     the others from their wait in sums.
     """
-    changed = {rank.rank: list(rank.intervals) for rank in ranks}
+    changed = {rank.rank: [*rank.repeated, *rank.intervals] for rank in ranks}
     for together in _groups([one for one in pauses if one.during not in OUTSIDE_STEPS]):
         whole_s = max(one.ended for one in together) - together[0].began
         own = {one.rank: one for one in together}
-        for rank, intervals in changed.items():
-            pause = own.get(rank)
-            at = next(
-                (n for n, one in enumerate(intervals) if one.step > together[0].step),
-                None,
-            )
+        for rank in ranks:
+            pause, intervals = own.get(rank.rank), changed[rank.rank]
+            at = _interval_of(together[0], rank, intervals)
             if at is None:
                 continue
             if pause is not None:
                 intervals[at] = _less(intervals[at], pause.during, pause.seconds_s)
             waited_s = whole_s - (pause.seconds_s if pause else 0.0)
             intervals[at] = _less(intervals[at], "sync", waited_s)
-    return tuple(replace(rank, intervals=tuple(changed[rank.rank])) for rank in ranks)
+    return tuple(
+        replace(
+            rank,
+            repeated=tuple(changed[rank.rank][: len(rank.repeated)]),
+            intervals=tuple(changed[rank.rank][len(rank.repeated) :]),
+        )
+        for rank in ranks
+    )
+
+
+def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int | None:
+    """The place of the interval that holds a pause: a life that was lost has made its steps, too.
+
+    None if that life ended before its events told of the interval.
+    """
+    next_life_s = min(
+        (life.started for life in rank.segments if life.started > pause.began), default=math.inf
+    )
+    places = [
+        place
+        for place, one in enumerate(intervals)
+        if one.step > pause.step and pause.began < one.time <= next_life_s
+    ]
+    return min(places, key=lambda place: intervals[place].time, default=None)
 
 
 def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
