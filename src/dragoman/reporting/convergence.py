@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 from dragoman.base import units
 from dragoman.reporting.cost import cost_text
@@ -31,11 +32,13 @@ FEWEST = 4
 A line through three leaves one degree of freedom, whose interval is 12.7 standard errors wide.
 """
 OVERFIT_RISE = 0.01
-"""A dev loss this share above its best, twice in a row and rising, has turned.
+"""A dev loss this share above its best, twice in a row and not by chance, has turned.
 
-1,000 sentences give the loss of one model on one dev set exactly; a rise within 1% (2% of the
-perplexity at a loss of 2) is what validations of a healthy run differ by.
+A rise within 1% (2% of the perplexity at a loss of 2) is what validations of a healthy run differ
+by on 1,000 sentences; on few they differ by more, which `rises_by_chance` takes into account.
 """
+_BY_CHANCE_AT_MOST = 0.05
+_MOST_EXACT = 10
 NOT_LEARNT = 0.9
 """A lowest dev loss of at least this share of a uniform prediction's: next to nothing is learnt.
 
@@ -85,6 +88,7 @@ _RISE_LEFT = 1.1
 """Times that the learning rate will still rise by, from which a flat dev loss proves nothing."""
 _MOST_SKIPPED = 0.5
 _STRETCH_WORDS = "10% more steps "
+T = TypeVar("T")
 
 
 def losses(facts: Facts) -> list[tuple[Validation, float]]:
@@ -332,21 +336,56 @@ def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | 
 
 
 def has_turned(facts: Facts) -> bool:
-    """Whether the dev loss rises: the last two clearly above the best, and not by chance.
+    """Whether the dev loss rises: the last two clearly above the best, and not by chance."""
+    values = [loss for _, loss in losses(facts)]
+    if len(values) < FEWEST or not _ends_above_best(values):
+        return False
+    return rises_by_chance(values[values.index(min(values)) + 1 :]) <= _BY_CHANCE_AT_MOST
 
-    Not by chance: each of the last three is above the one before, or the line through all since
-    the best rises with 95% confidence.
+
+def may_have_turned(facts: Facts) -> bool:
+    """Whether the dev loss may have risen: the last two are clearly above the best.
+
+    Unless that is chance, as the trend excludes that 10% more steps raise it by 0.3%, and the later
+    half has come as low.
     """
-    points = [(one.step, loss) for one, loss in losses(facts)]
-    if len(points) < FEWEST:
+    found, values = loss_trend(facts), [loss for _, loss in losses(facts)]
+    if found is None or not _ends_above_best(values):
         return False
-    values = [loss for _, loss in points]
-    best = values.index(min(values))
-    if min(values[-2:]) < values[best] * (1 + OVERFIT_RISE):
-        return False
-    since = trend([step for step, _ in points[best:]], values[best:], stretch=STRETCH)
-    rises = all(two > one for one, two in pairwise(values[-4:]))
-    return rises or (since is not None and since.low > 0)
+    return found.high >= LEAST_FALL or stays_above_best(facts)
+
+
+def stays_above_best(facts: Facts) -> bool:
+    """Whether all of the later half, which the trend is told from, is clearly above the best."""
+    values = [loss for _, loss in losses(facts)]
+    return min(_later(values)) >= min(values) * (1 + OVERFIT_RISE)
+
+
+def _ends_above_best(values: Sequence[float]) -> bool:
+    return min(values[-2:]) >= min(values) * (1 + OVERFIT_RISE)
+
+
+def rises_by_chance(since_best: Sequence[float]) -> float:
+    """The chance that losses after the lowest rise like this, or more, if nothing changes any more.
+
+    Losses that only differ by chance come after their lowest in any order, each as likely as any
+    other, however much they differ. So it is the share of orders in which no more pairs of them
+    fall (Mann 1945): exact up to ten losses, then by the normal distribution. That the lowest was
+    chosen does no harm: it is not one of them. If the loss still falls, the chance is less.
+    """
+    seen: list[float] = []
+    falls, count = 0, len(since_best)
+    for loss in since_best:
+        falls += len(seen) - bisect_left(seen, loss)
+        insort(seen, loss)
+    if count > _MOST_EXACT:
+        mean, variance = count * (count - 1) / 4, count * (count - 1) * (2 * count + 5) / 72
+        return statistics.NormalDist(mean, math.sqrt(variance)).cdf(falls + 0.5)
+    orders = [1]  # of so many losses, those with 0, 1, 2 ... pairs that fall
+    for size in range(2, count + 1):
+        pairs = size * (size - 1) // 2
+        orders = [sum(orders[max(n + 1 - size, 0) : n + 1]) for n in range(pairs + 1)]
+    return sum(orders[: falls + 1]) / math.factorial(count)
 
 
 def trained(facts: Facts) -> Verdict:
@@ -394,11 +433,14 @@ def overfitting(facts: Facts) -> Verdict:
         evidence=tuple(_gap_evidence(facts)),
         thresholds=(
             f"yes: the last two dev losses are over {units.SHARE.text(OVERFIT_RISE)} above the "
-            "best and rising, while the loss on the training slice went on falling",
+            "best, those after it rise with 95% confidence, and the loss on the training slice "
+            "went on falling",
             f"yes: the loss on the training slice is below {units.SHARE.text(BY_HEART)} of the dev "
             "loss, and the training text was seen more than once",
             f"no: the dev loss has not turned, and the loss on the training slice is at least "
             f"{units.SHARE.text(CLOSE)} of it; or both rise",
+            "cannot tell: the dev loss may have turned, and differs by too much from one "
+            "validation to the next",
         ),
         method="The same loss, without dropout and label smoothing, on a fixed slice of the "
         "training set and on the dev set.",
@@ -439,7 +481,7 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
         return "no", f"The dev loss still falls: {fall}.", _go_on(facts)
     if -found.low >= LEAST_FALL or found.high >= LEAST_FALL:
         say = f"The trend is not clear enough: {fall}."
-        return "cannot tell", say, "More validations make it clearer."
+        return "cannot tell", say, _LARGER_DEV
     return _is_trained_if_flat(facts, f"The dev loss is flat ({fall})")
 
 
@@ -469,6 +511,10 @@ def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
     if len(values) == 1:
         say += ", to the last digit: the weights do not seem to change."
         return "cannot tell", say, "Look at the learning rate, and at skipped steps."
+    if stays_above_best(facts):
+        best = min(losses(facts), key=lambda pair: pair[1])[0].step
+        at = f"step {units.COUNT.text(best)}"
+        return "cannot tell", f"{say}, but was lower at {at}.", f"Use the checkpoint of {at}."
     if (skipped := _skipped_share(facts)) > _MOST_SKIPPED:
         say += f", but {units.SHARE.text(skipped)} of the later steps were skipped, as their "
         say += "gradients were not finite."
@@ -569,6 +615,9 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
     if share < CLOSE:
         say = f"The dev loss has not turned, but {of}: the dev text may be of another kind, too."
         return "cannot tell", say, "Take dev text from the same source as the training text."
+    if may_have_turned(facts):
+        say = f"The last dev losses are above that of {at}, perhaps by chance, and {of}."
+        return "cannot tell", say, _LARGER_DEV
     return "no", f"The dev loss has not turned, and {of}.", ""
 
 
@@ -639,8 +688,14 @@ def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
     best, lowest = min(seen, key=lambda pair: pair[1])
     yield evidence("dev loss above its best", units.SHARE, loss / lowest - 1 if lowest else None)
     yield in_words("step of the best", units.COUNT.text(best.step))
+    since_best = [one for seen, one in losses(facts) if seen.step > best.step]
+    if since_best:
+        yield evidence("chance of such a rise since then", units.SHARE, rises_by_chance(since_best))
+    if last.dev_pairs is not None:
+        yield evidence("pairs of the dev set", units.COUNT, last.dev_pairs)
 
 
+_LARGER_DEV = "A larger dev set, or more validations, make it clearer."
 _BEST_BLEU = "Read the samples; until then, use the checkpoint of the best BLEU."
 _VALIDATE = "Bring the events of rank 0, or lower train.validate_every_steps."
 
@@ -658,11 +713,15 @@ def _validations(facts: Facts) -> str:
     return f"{counted} after the start {'is' if count == 1 else 'are'}"
 
 
+def _later(points: Sequence[T]) -> Sequence[T]:
+    return points[-max(FEWEST, len(points) // 2) :]
+
+
 def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:
     """Told from the later half of the points, at least four."""
     if len(points) < FEWEST:
         return None
-    last = points[-max(FEWEST, len(points) // 2) :]
+    last = _later(points)
     return trend([step for step, _ in last], [value for _, value in last], stretch=STRETCH)
 
 

@@ -132,6 +132,7 @@ class Validation:
     chrf: float | None = None
     loss_s: float | None = None
     decode_s: float | None = None
+    dev_pairs: int | None = None
 
     @property
     def seconds_s(self) -> float | None:

@@ -1,0 +1,118 @@
+"""Dev losses that differ by chance: of a tiny dev set, of a model that wanders. Fixed seeds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dragoman.reporting.convergence import overfitting, rises_by_chance, trained
+from dragoman.reporting.facts import Facts, Validation
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdict import Verdict
+from recorded_runs import Recorded
+
+TRIALS = 250
+STEPS = 8000
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    run = Recorded(recipe=("corpus.subword.vocab_size=32768",), log_every=1000)
+    return read_facts(run.write(tmp_path_factory.mktemp("runs") / "run"))
+
+
+def _judged(
+    facts: Facts, count: int, dev_loss: Callable[[float], float]
+) -> tuple[Verdict, Verdict]:
+    """Questions 2 and 3 of so many dev losses, by the share of the run that is done."""
+    shares = [place / count for place in range(1, count + 1)]
+    seen = tuple(
+        Validation(
+            step=round(STEPS * share),
+            time=share,
+            dev_loss=dev_loss(share),
+            train_slice_loss=1.95 - 0.1 * share,
+            bleu=25.0,
+        )
+        for share in shares
+    )
+    run = replace(facts, validations=seen)
+    return trained(run), overfitting(run)
+
+
+@pytest.mark.parametrize("count", [8, 16, 40])
+@pytest.mark.parametrize("noise", [0.005, 0.02, 0.04])
+def test_a_flat_loss_is_said_to_turn_in_one_of_twenty_runs_at_most(
+    noise: float, count: int, facts: Facts
+) -> None:
+    chance = random.Random(count)
+    turned: Counter[str] = Counter()
+    for _ in range(TRIALS):
+        two, three = _judged(facts, count, lambda _: 2.0 * (1 + chance.gauss(0, noise)))
+        turned["overfitting"] += three.answer == "yes"
+        turned["best checkpoint"] += two.answer == "yes" and "lowest" in two.says
+    # A share of 5% differs by 1.4% in 250 trials.
+    assert all(times <= TRIALS * (0.05 + 2 * 0.014) for times in turned.values()), turned
+
+
+def test_a_falling_loss_is_said_to_turn_even_less(facts: Facts) -> None:
+    chance = random.Random(1)
+    answers = [
+        _judged(facts, 16, lambda s: 2.0 * (1 - 0.05 * math.log(s)) * (1 + chance.gauss(0, 0.02)))
+        for _ in range(TRIALS)
+    ]
+    assert sum(three.answer == "yes" for _, three in answers) <= 0.05 * TRIALS
+
+
+def test_a_loss_that_turns_is_found_in_the_noise(facts: Facts) -> None:
+    """It rises by 9% from 40% of the run on; one loss differs from the next by 1%."""
+    chance = random.Random(2)
+    answers = [
+        _judged(facts, 20, lambda s: 2.0 * (1 + 0.15 * abs(s - 0.4)) * (1 + chance.gauss(0, 0.01)))
+        for _ in range(TRIALS)
+    ]
+    assert sum(three.answer == "yes" for _, three in answers) >= 0.9 * TRIALS
+    assert not any(three.answer == "no" for _, three in answers)
+
+
+def test_a_rise_of_ten_pairs_by_chance_is_neither_told_nor_denied(facts: Facts) -> None:
+    seen = iter([2.0, 2.05, 1.95, 2.06, 1.93, 1.97, 2.0, 2.04])
+    _, three = _judged(facts, 8, lambda _: next(seen))
+    assert three.answer == "cannot tell"
+    assert "above that of step 5,000, perhaps by chance" in three.says
+
+
+def test_a_loss_that_jumped_is_not_trained_where_it_lies(facts: Facts) -> None:
+    chance = random.Random(3)
+    two, three = _judged(
+        facts, 16, lambda s: (2.0 if s < 0.3 else 2.5) * (1 + chance.gauss(0, 1e-3))
+    )
+    assert two.answer == three.answer == "cannot tell"
+    assert "but was lower at step" in two.says
+
+
+def test_the_chance_of_a_rise_is_that_of_all_orders() -> None:
+    for count in range(1, 7):
+        orders = list(itertools.permutations(range(count)))
+        falls = [
+            sum(two < one for one, two in itertools.combinations(order, 2)) for order in orders
+        ]
+        share = {most: sum(own <= most for own in falls) / len(orders) for most in set(falls)}
+        for order, own in zip(orders, falls, strict=True):
+            assert rises_by_chance(order) == pytest.approx(share[own])
+    assert rises_by_chance([]) == 1.0
+    eleven = list(range(11))
+    assert rises_by_chance(eleven) < 1e-4 < 0.99 < rises_by_chance(eleven[::-1])
+
+
+def test_the_size_of_the_dev_set_is_told(tmp_path: Path) -> None:
+    found = read_facts(Recorded().write(tmp_path / "run"))
+    rows = {row.name: row.value for row in overfitting(found).evidence}
+    assert rows["pairs of the dev set"] == 1014
