@@ -442,7 +442,7 @@ class Facts:
     def hosts(self) -> tuple[str, ...]:
         """Names of the machines of all lives, each once."""
         if self.imported is not None:
-            return tuple(self.imported.hosts.split(","))
+            return tuple(filter(None, self.imported.hosts.split(",")))
         return tuple(dict.fromkeys(host for rank in self.ranks for host in rank.hosts))
 
     def hosts_of(self, segment: Segment) -> list[str]:
@@ -456,7 +456,7 @@ class Facts:
         segment: one of `segments`. A restart may go on with fewer machines, or with others.
         """
         if self.imported is not None:
-            return len(self.hosts)
+            return len(self.hosts) or None
         there = self.hosts_of(segment)
         seen = set(there)
         if segment.world_size is not None and len(there) >= segment.world_size:

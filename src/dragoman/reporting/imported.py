@@ -18,7 +18,7 @@ class ImportedRun(Payload):
     gpu_name: str | None
     interface: str | None
     hosts: str
-    """Names of the machines with a comma between them."""
+    """Names of the machines with a comma between them; "" if those of some ranks are not known."""
     pairs_per_rank: int | None
     max_length: int | None
     printed_pairs: int

@@ -12,6 +12,7 @@ before it (teacher forcing), and the score is of subword pieces.
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import statistics
 from collections.abc import Iterator
@@ -34,9 +35,10 @@ from dragoman.telemetry.events import (
 )
 
 _SCORE_METHOD = "teacher-forced argmax on subword pieces, no translation"
-_STEP = re.compile(r"\*\*\* Global step (\d+):.*Train loss: (\d+\.\d+)")
+_LOSS_TEXT = r"(\d+\.\d+|-?inf|nan)"
+_STEP = re.compile(rf"\*\*\* Global step (\d+):.*Train loss: {_LOSS_TEXT}")
 _TIME = re.compile(r"time per step = (\d+):(\d+):(\d+(?:\.\d+)?)")
-_LOSS = re.compile(r"\*\*\*\s+Validation loss: (\d+\.\d+)")
+_LOSS = re.compile(rf"\*\*\*\s+Validation loss: {_LOSS_TEXT}")
 _SCORE = re.compile(r"\*\*\*\s+Eval (?:BLUE|BLEU) score: (\d+\.\d+)")
 _SIDE = re.compile(r"\*\*\*\s+Train (Source|Target)\[0\]:\s+(.*)")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+): ")
@@ -103,9 +105,9 @@ class _Step:
     """A line of training; step_s is the mean over the steps since the line before."""
 
     step: int
-    loss: float
+    loss: float | None
     step_s: float | None = None
-    losses: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
     """Losses of the validations between the line before and this one."""
     scores: list[float] = field(default_factory=list)
 
@@ -120,20 +122,21 @@ class _Log:
     world_size: int | None = None
     started: float = 0.0
     steps: list[_Step] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     lengths: dict[str, list[int]] = field(default_factory=lambda: {"Source": [], "Target": []})
 
     def read(self, line: str) -> None:
         """Take in one line; of settings the first word counts: training comes before evaluation."""
         if found := _STEP.search(line):
-            self.steps.append(_Step(int(found[1]), float(found[2]), None, self.losses, self.scores))
+            loss = _finite(found[2])
+            self.steps.append(_Step(int(found[1]), loss, None, self.losses, self.scores))
             self.losses, self.scores = [], []
         elif (found := _TIME.search(line)) and self.steps:
             hours, minutes, seconds = map(float, found.groups())
             self.steps[-1].step_s = hours * 3600 + minutes * 60 + seconds
         elif found := _LOSS.search(line):
-            self.losses.append(float(found[1]))
+            self.losses.append(_finite(found[1]))
         elif found := _SCORE.search(line):
             self.scores.append(float(found[1]))
         elif found := _SIDE.search(line):
@@ -163,6 +166,12 @@ class _Log:
         usual_s = self._usual_step_s()
         elapsed_s, before = 0.0, 0
         for line in self.steps:
+            if (
+                line.step < before
+            ):  # started again: how far from is not told, so it counts from here
+                before = line.step
+                values = self._run() | {"resumed_from_step": before}
+                yield self._event(RunStarted.kind, elapsed_s, before, values)
             steps = line.step - before
             interval_s = None if line.step_s is None else line.step_s * steps
             validation_s = None
@@ -240,7 +249,7 @@ class _Log:
             log_name=log_name,
             gpu_name=self.words.get("gpu_name"),
             interface=self.words.get("interface"),
-            hosts=",".join(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts))),
+            hosts=self._hosts(),
             pairs_per_rank=_whole(known("pairs_per_rank")),
             max_length=_whole(max_length),
             printed_pairs=min(map(len, self.lengths.values())),
@@ -255,10 +264,22 @@ class _Log:
             score_method=_SCORE_METHOD,
         )
 
+    def _hosts(self) -> str:
+        """All of them, or none if the log does not place every rank."""
+        if len(self.hosts) != self.world_size:
+            return ""
+        return ",".join(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
+
     def _event(self, kind: str, elapsed_s: float, step: int, values: dict[str, Any]) -> Event:
         host = self.hosts.get(0, "unknown")
         moment = round(self.started + elapsed_s, 3)
         return Event(SCHEMA_VERSION, kind, moment, round(elapsed_s, 4), host, 0, step, values)
+
+
+def _finite(text: str) -> float | None:
+    """A loss, or None if it is no number: JSON has none for it."""
+    loss = float(text)
+    return loss if math.isfinite(loss) else None
 
 
 def _whole(value: float | None) -> int | None:

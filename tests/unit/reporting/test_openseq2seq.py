@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import ConfigError
+from dragoman.reporting.facts import Price
+from dragoman.reporting.health import examine
 from dragoman.reporting.openseq2seq import import_log, read_log
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
@@ -201,3 +203,40 @@ def test_the_real_log(shared_data: Path, tmp_path: Path) -> None:
     facts = read_facts(tmp_path / "run")
     assert facts.num_parameters == 60_880_896
     assert facts.hosts == ("v100x", "v100y")
+
+
+def _import(text: str, tmp_path: Path) -> Path:
+    log = tmp_path / "nohup.log"
+    log.write_text(text)
+    return import_log(log, tmp_path / "run")
+
+
+@pytest.mark.parametrize("lost", ["NCCL INFO rank", "rank 1 nranks"])
+def test_hosts_that_the_log_does_not_name_are_not_counted(lost: str, tmp_path: Path) -> None:
+    text = "".join(line for line in _log().splitlines(keepends=True) if lost not in line)
+    price = Price(amount=2.0, currency="USD")
+    facts = read_facts(_import(text, tmp_path), price=price)
+    cost = {one.key: one for one in judge(facts)}["cost"]
+    assert (facts.hosts, cost.answer) == ((), "cannot tell")
+    assert _row(cost, "machines") == "not measured"
+
+
+def test_a_log_that_was_started_again_goes_on_from_its_first_line(tmp_path: Path) -> None:
+    text = _log() + HEAD
+    for step in range(800, 1301, 100):
+        text += _line(step, 5 - step / 500, "1.000", (10, 6))
+    facts = read_facts(_import(text, tmp_path))
+    assert [one.step for one in facts.intervals] == list(range(100, 1301, 100))
+    assert all(one.steps == 100 and (one.interval_s or 0) > 0 for one in facts.intervals)
+    assert (facts.repeated_steps, len(facts.segments)) == (200, 2)
+    assert facts.train_s == pytest.approx(1500)
+
+
+def test_losses_that_are_no_numbers_are_there_and_not_known(tmp_path: Path) -> None:
+    text = _log() + "".join(_line(step, float("nan"), "1.000", (10, 6)) for step in (1100, 1200))
+    facts = read_facts(_import(f"{text}***     Validation loss: nan\n", tmp_path))
+    assert facts.last_step == 1200
+    assert [one.train_loss for one in facts.intervals[-2:]] == [None, None]
+    assert facts.validations[-1].dev_loss is None
+    diverged = {one.key: one for one in examine(facts)}["diverged"]
+    assert diverged.answer == "cannot tell"
