@@ -421,6 +421,35 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
         {"trained": "no", "overfitting": "cannot tell"},
         "No training text was seen twice yet",
     ),
+    "corpora in order, of which every other is harder, while the dev loss falls": (
+        Recorded(
+            dev_loss=lambda step: 1.4 + 30 * max(step, 1) ** -0.5 if step else 9.4,
+            train_loss=lambda step: (2.0, 3.2)[step // 1000 % 2] + 0.02 * math.sin(step),
+            recipe=VOCABULARY,
+        ),
+        {"rate_too_high": "cannot tell", "trained": "no"},
+        "The dev loss still falls",
+    ),
+    "one interval in twenty is 1.35 times as hard": (
+        Recorded(
+            train_loss=lambda step: 2.0 + 0.02 * math.sin(step) + 0.7 * (step % 2000 == 0),
+            recipe=VOCABULARY,
+        ),
+        {"rate_too_high": "cannot tell", "trained": "yes"},
+        "The dev loss is flat",
+    ),
+    "other text after the last validation": (
+        Recorded(
+            steps=8900,
+            max_steps=9000,
+            reason="signal",
+            dev_loss=_healthy,
+            train_loss=lambda step: (2.0 if step <= 8000 else 3.0) + 0.02 * math.sin(step),
+            recipe=CONSTANT,
+        ),
+        {"trained": "cannot tell", "diverged": "cannot tell"},
+        "the model has become worse, or the text harder",
+    ),
     "nothing learnt after an explosion at the start, its recipe lost": (
         Recorded(
             dev_loss=lambda step: 10.4 + 1e-4 * math.sin(step) if step else 20.0,

@@ -231,8 +231,15 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         {"overfitting": "cannot tell", "trained": "yes"},
     ),
     "loss spikes": (
-        Recorded(train_loss=lambda step: 3.0 if step % 1000 == 0 else 2.0),
+        Recorded(
+            train_loss=lambda step: 12.0 if step % 1000 == 0 else 2.0,
+            recipe=("corpus.subword.vocab_size=32768",),
+        ),
         {"rate_too_high": "yes", "diverged": "no"},
+    ),
+    "loss spikes that may be of the text": (
+        Recorded(train_loss=lambda step: 3.0 if step % 1000 == 0 else 2.0),
+        {"rate_too_high": "cannot tell", "diverged": "no"},
     ),
     "noisy training loss": (
         Recorded(train_loss=lambda step: 2.0 + 0.35 * math.sin(step**2)),

@@ -188,6 +188,12 @@ def uniform_loss(facts: Facts) -> float | None:
     return math.log(facts.recipe.corpus.subword.vocab_size)
 
 
+def is_beyond_uniform(facts: Facts, loss: float) -> bool:
+    """Whether a loss is above that of a uniform prediction: no text makes a sound model so bad."""
+    uniform = uniform_loss(facts)
+    return uniform is not None and loss > uniform
+
+
 def left_of_uniform(facts: Facts) -> float | None:
     """The lowest dev loss after the start, as a share of a uniform prediction's."""
     uniform, seen = uniform_loss(facts), [loss for _, loss in losses(facts)]
@@ -338,7 +344,7 @@ def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | 
 def has_turned(facts: Facts) -> bool:
     """Whether the dev loss rises: the last two clearly above the best, and not by chance."""
     values = [loss for _, loss in losses(facts)]
-    if len(values) < FEWEST or not _ends_above_best(values):
+    if len(values) < FEWEST or not ends_above_best(facts):
         return False
     return rises_by_chance(values[values.index(min(values)) + 1 :]) <= _BY_CHANCE_AT_MOST
 
@@ -349,8 +355,8 @@ def may_have_turned(facts: Facts) -> bool:
     Unless that is chance, as the trend excludes that 10% more steps raise it by 0.3%, and the later
     half has come as low.
     """
-    found, values = loss_trend(facts), [loss for _, loss in losses(facts)]
-    if found is None or not _ends_above_best(values):
+    found = loss_trend(facts)
+    if found is None or not ends_above_best(facts):
         return False
     return found.high >= LEAST_FALL or stays_above_best(facts)
 
@@ -361,8 +367,10 @@ def stays_above_best(facts: Facts) -> bool:
     return min(_later(values)) >= min(values) * (1 + OVERFIT_RISE)
 
 
-def _ends_above_best(values: Sequence[float]) -> bool:
-    return min(values[-2:]) >= min(values) * (1 + OVERFIT_RISE)
+def ends_above_best(facts: Facts) -> bool:
+    """Whether the last two dev losses are clearly above the best, if only by chance."""
+    values = [loss for _, loss in losses(facts)]
+    return bool(values) and min(values[-2:]) >= min(values) * (1 + OVERFIT_RISE)
 
 
 def rises_by_chance(since_best: Sequence[float]) -> float:
@@ -404,7 +412,7 @@ def trained(facts: Facts) -> Verdict:
             f"yes: the dev loss rises by over {units.SHARE.text(OVERFIT_RISE)} from its best while "
             "the loss on training text falls",
             "no: more steps lower it by more, with 95% confidence",
-            "no: the training loss has risen far since the last validation",
+            "no: since the last validation the training loss is above that of a uniform prediction",
             f"no: the run began with a trained model, whose dev loss was over "
             f"{units.SHARE.text(OVERFIT_RISE)} lower, or its BLEU surely higher",
             f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of a "
@@ -459,6 +467,9 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
         was, now = (units.LOSS.text(loss) for loss in exploded)
         at = f"step {units.COUNT.text(last)}"
         say = f"After the last validation, at {at}, the training loss has risen from {was} to {now}"
+        if not is_beyond_uniform(facts, exploded[1]):
+            say += ": the model has become worse, or the text harder, which no dev loss tells."
+            return "cannot tell", say, _VALIDATE
         return "no", f"{say}.", f"Go on from the checkpoint of {at}, with a lower learning rate."
     if steps_without_dev_loss(facts):
         return "cannot tell", _no_dev_loss(facts), _VALIDATE

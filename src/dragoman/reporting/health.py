@@ -19,10 +19,12 @@ from dragoman.reporting.convergence import (
     bleu_lost,
     by_chance,
     decay_left,
+    ends_above_best,
     far_above,
     has_diverged,
     has_learnt,
     has_turned,
+    is_beyond_uniform,
     is_warming_up,
     left_of_uniform,
     loss_trend,
@@ -51,6 +53,7 @@ STARVES = 0.1
 """Part of a step in which a rank waits for data."""
 STRAGGLES = 1.25
 """Times the median rank's compute."""
+MOST_SPIKES = 3
 _EARLY = 5
 """A fifth of the schedule is enough to have learnt something."""
 
@@ -127,7 +130,12 @@ def _flat_share_left(facts: Facts) -> float | None:
 
 
 def _spikes(facts: Facts) -> float | None:
-    """Training losses `far_above` the lowest median of nine before them, after the warmup."""
+    """Training losses `far_above` the lowest median of nine before them, after the warmup.
+
+    None if they are many, but may be of the text: a batch or a corpus that is harder. They are of
+    the model if the run diverged, if they are worse than a uniform prediction, or if the dev loss
+    is not at its best any more.
+    """
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
     losses = [
         one.train_loss
@@ -136,11 +144,17 @@ def _spikes(facts: Facts) -> float | None:
     ]
     if len(losses) <= SMOOTHED:
         return None
-    chance, lowest, count = by_chance(losses), float("inf"), 0
+    chance, lowest, high = by_chance(losses), float("inf"), []
     for number in range(SMOOTHED, len(losses)):
         lowest = min(lowest, statistics.median(losses[number - SMOOTHED : number]))
-        count += losses[number] > far_above(lowest, chance)
-    return float(count)
+        if losses[number] > far_above(lowest, chance):
+            high.append(losses[number])
+    is_of_model = (
+        has_diverged(facts)
+        or sum(is_beyond_uniform(facts, loss) for loss in high) >= MOST_SPIKES
+        or ends_above_best(facts)
+    )
+    return float(len(high)) if len(high) < MOST_SPIKES or is_of_model else None
 
 
 def _not_learnt(facts: Facts) -> float | None:
@@ -369,7 +383,7 @@ AILMENTS: tuple[Ailment, ...] = (
         what="training losses over 1.2 x the lowest median before them, beyond chance",
         measure=_spikes,
         quantity=units.COUNT,
-        limit=3,
+        limit=MOST_SPIKES,
         remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
     ),
     Ailment(
