@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, TrainInterval
 from example_events import HOST_SAMPLED
+from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
 
 VOCABULARY = ("corpus.subword.vocab_size=32768",)
@@ -530,3 +532,52 @@ def test_ranks_that_are_slow_in_turn_by_interval_are_neither_one_rank_nor_the_ne
     assert "waiting for ranks that compute for longer" in found["processors"].remedy
     cut(run, 1, lines=30)
     assert "or for another rank" in answers(read_facts(run))["processors"].remedy
+
+
+def _gpus(power_w: float, *, ranks: tuple[int, ...] = (0, 1)) -> list[tuple[int, Payload]]:
+    return [(rank, gpu_sampled(power_w)) for rank in ranks]
+
+
+FAST = [_device(0, 3e11), _device(1, 3e11)]
+USED: dict[str, tuple[Recorded, str, str]] = {
+    "it computes all the time at little power": (
+        Recorded(extra=[*_gpus(112.0), *FAST]),
+        "cannot tell",
+        "drew 44.8% of its power",
+    ),
+    "most of the run is evaluation": (
+        Recorded(validation_s=5000.0, extra=FAST),
+        "cannot tell",
+        "of the run was outside steps",
+    ),
+    "two GPUs of one host, and none of the other": (
+        Recorded(extra=[*_gpus(240.0, ranks=(0,)), (0, replace(gpu_sampled(240.0), gpu=1))]),
+        "cannot tell",
+        "power of every GPU",
+    ),
+    "full all the time": (Recorded(extra=_gpus(240.0)), "yes", "96.0% of the power"),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_gpu_is_full_only_if_all_of_it_and_of_the_run_was(name: str, tmp_path: Path) -> None:
+    run, answer, said = USED[name]
+    found = replace(run, device="cuda", recipe=VOCABULARY).write(tmp_path / "run")
+    verdict = answers(read_facts(found))["processors"]
+    assert (verdict.answer, said in verdict.says) == (answer, True), verdict.says
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_samples_of_the_first_intervals_are_not_of_the_run(device: str, tmp_path: Path) -> None:
+    busy = replace(HOST_SAMPLED, cpu_share=0.97)
+    extra = _gpus(240.0) if device == "cuda" else [(0, busy), (1, busy)]
+    run = Recorded(device=device, recipe=VOCABULARY, extra=extra).write(tmp_path / "run")
+    assert answers(read_facts(run))["processors"].answer == "yes"
+    kind = extra[0][1].kind
+
+    def forget(event: dict[str, Any]) -> None:
+        event["kind"] = kind if event["step"] <= 500 else "of_another_version"
+
+    for rank in (0, 1):
+        edit(run, rank, kind, forget)
+    assert answers(read_facts(run))["processors"].answer == "cannot tell"

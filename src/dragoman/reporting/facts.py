@@ -207,6 +207,9 @@ class Gpu:
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
     throttled: Spell | None = None
+    first_seen: float | None = None
+    last_seen: float | None = None
+    """When the first sample began and the last one ended."""
 
     @property
     def power_share(self) -> float | None:
@@ -252,6 +255,7 @@ class Machine:
     memory_share: float | None
     disk_free_bytes: float | None
     """At the last sample, which is of `last_seen`."""
+    first_seen: float | None = None
     last_seen: float | None = None
     disk_read_bytes: float
     disk_written_bytes: float

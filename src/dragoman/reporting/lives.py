@@ -170,7 +170,13 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
     return replace(
         found,
         gpus=tuple(
-            replace(gpu, host=one.names[gpu.host], throttled=_moved(gpu.throttled, one.rank))
+            replace(
+                gpu,
+                host=one.names[gpu.host],
+                throttled=_moved(gpu.throttled, one.rank),
+                first_seen=_at(gpu.first_seen, one.rank),
+                last_seen=_at(gpu.last_seen, one.rank),
+            )
             for one in measured
             for gpu in one.samples.gpus()
             if gpu.host in one.names
@@ -185,9 +191,8 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
             replace(
                 machine,
                 host=one.names[machine.host],
-                last_seen=None
-                if machine.last_seen is None
-                else machine.last_seen - one.rank.clock_offset_s,
+                first_seen=_at(machine.first_seen, one.rank),
+                last_seen=_at(machine.last_seen, one.rank),
             )
             for one in measured
             for machine in one.samples.machines()
@@ -202,6 +207,10 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
             if device.host in one.names
         ),
     )
+
+
+def _at(moment: float | None, rank: Rank) -> float | None:
+    return None if moment is None else moment - rank.clock_offset_s
 
 
 def _moved(spell: Spell | None, rank: Rank) -> Spell | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from dragoman.base import units
@@ -57,10 +58,10 @@ def processors(facts: Facts) -> Verdict:
             f"without one, at least {units.SHARE.text(FULL_HOST)} of the processors of every host "
             f"busy, at most {units.SHARE.text(MOST_OTHERS)} of them with other work",
             f"no: less compute, processors or useful FLOPs, a GPU below "
-            f"{units.SHARE.text(LOW_POWER)} of its power, or with a lowered clock in "
-            f"{units.SHARE.text(THROTTLED)} of the samples",
-            "cannot tell: any of these was not measured for every rank, GPU and host, or events of "
-            "a rank are missing",
+            f"{units.SHARE.text(LOW_POWER)} of its power unless its useful FLOPs are that many, or "
+            f"with a lowered clock in {units.SHARE.text(THROTTLED)} of the samples",
+            "cannot tell: any of these was not measured for every rank, GPU and host and for nine "
+            "tenths of the run, or events of a rank are missing",
         ),
         method="Phases of a step on the device's own clock. The utilisation counter alone decides "
         "nothing: a kernel that only waits for the network keeps it at 100%.",
@@ -72,7 +73,8 @@ def _are_busy(facts: Facts) -> Judgement:
     compute = compute_share(facts)
     weakest = min(_powered(facts), key=lambda gpu: gpu.power_share or 0.0, default=None)
     power = weakest.power_share if weakest is not None else None
-    if weakest is not None and power is not None and power < LOW_POWER:
+    low = weakest is not None and power is not None and power < LOW_POWER
+    if weakest is not None and low and (compute is None or compute < BUSY_COMPUTE):
         counter = weakest.utilisation_share or 0.0
         say = f"GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its power"
         if counter > BUSY_COMPUTE:
@@ -104,10 +106,22 @@ def _are_busy(facts: Facts) -> Judgement:
         say += f", at {units.SHARE.text(flops)} of the matrix rate, which is more than possible."
         return "cannot tell", say, "The rate was measured while something else used the device."
     if flops is not None:
-        say += f", at {units.SHARE.text(flops)} of the matrix rate."
-        remedy = "Larger batches, train.compile, bf16; see padding."
-        return ("yes", say, "") if flops >= BUSY_FLOPS else ("no", say, remedy)
-    if power is None or len(_powered(facts)) < (facts.world_size or 1):
+        say += f", at {units.SHARE.text(flops)} of the matrix rate"
+        if flops < BUSY_FLOPS:
+            return "no", f"{say}.", "Larger batches, train.compile, bf16; see padding."
+    outside = _outside_steps(facts)
+    if weakest is not None and low:
+        say += f", yet GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its "
+        say += f"power over the run, {units.SHARE.text(outside)} of which was outside steps."
+        if flops is None and outside <= 1 - BUSY_COMPUTE:  # nothing else tells of its steps
+            return "no", say, _what_waits(facts)
+        return "cannot tell", say, "Look at its power in steps alone."
+    if flops is not None and outside > 1 - BUSY_COMPUTE:
+        say += f"; but {units.SHARE.text(outside)} of the run was outside steps (evaluation, "
+        return "cannot tell", f"{say}saving, idle), of which that does not tell.", ""
+    if flops is not None:
+        return "yes", f"{say}.", ""
+    if power is None or not _all_powered(facts):
         say += "; how well, neither useful FLOPs nor the power of every GPU tells."
         return "cannot tell", say, "Measure the device, or sample its power."
     say += f", at {units.SHARE.text(power)} of the power or more."
@@ -118,6 +132,9 @@ def _are_busy(facts: Facts) -> Judgement:
 
 def _are_its_own(facts: Facts, say: str) -> Judgement:
     """A rank may be in the middle of its compute and not run: a processor's counters tell."""
+    if facts.machines and not all(_is_of_all(facts, one) for one in facts.machines):
+        say += "; how many processors the run kept busy was sampled in a part of it alone."
+        return "cannot tell", say, ""
     for one in facts.machines:
         busy, others = one.cpu_share, one.others_cpu_share
         if others is not None and others > MOST_OTHERS:
@@ -312,8 +329,29 @@ def compute_share(facts: Facts) -> float | None:
 
 
 def _powered(facts: Facts) -> list[Gpu]:
-    """GPUs whose power and power limit were sampled."""
-    return [gpu for gpu in facts.gpus if gpu.power_share is not None]
+    """GPUs whose power and power limit were sampled in all of the run."""
+    return [gpu for gpu in facts.gpus if gpu.power_share is not None and _is_of_all(facts, gpu)]
+
+
+def _all_powered(facts: Facts) -> bool:
+    """Whether every host has such a GPU for each of its ranks."""
+    gpus = Counter(gpu.host for gpu in _powered(facts))
+    return all(gpus[host] >= ranks for host, ranks in Counter(r.host for r in facts.ranks).items())
+
+
+def _is_of_all(facts: Facts, sampled: Gpu | Machine) -> bool:
+    """Whether samples began and ended with the run, but for a tenth of it."""
+    if not facts.segments or sampled.first_seen is None or sampled.last_seen is None:
+        return False
+    began, ended = facts.segments[0].started, facts.segments[-1].accounted
+    least_s = (1 - BUSY_COMPUTE) * (ended - began)
+    return sampled.first_seen - began <= least_s and ended - sampled.last_seen <= least_s
+
+
+def _outside_steps(facts: Facts) -> float:
+    """The part of the wall clock that was not training."""
+    wall_s, train_s = facts.wall_s, facts.train_s
+    return max(1 - train_s / wall_s, 0.0) if wall_s and train_s is not None else 0.0
 
 
 def _is_gpu(facts: Facts) -> bool:
