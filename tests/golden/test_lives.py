@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,7 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     run = Recorded(resume_at=(4800, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)
     for rank in (0, 1):
-        _change_lives(run, rank, lambda life, rank=rank: _paused(life, rank, paused), list)
+        _change_lives(run, rank, partial(_paused, rank=rank, step=paused), list)
     facts = read_facts(run)
     assert [one.interval_s for one in facts.intervals] == pytest.approx(
         [one.interval_s for one in whole.intervals]
@@ -258,7 +259,7 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
 def test_a_pause_in_steps_that_no_event_tells_of_is_in_no_other_life(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4300, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)
-    _change_lives(run, 0, lambda life: _paused(life, 0, 4300)[:-1], list)
+    _change_lives(run, 0, lambda life: _paused(life, rank=0, step=4300)[:-1], list)
     facts = read_facts(run)
     assert facts.pauses
     assert [one.interval_s for one in facts.intervals] == [
@@ -266,7 +267,7 @@ def test_a_pause_in_steps_that_no_event_tells_of_is_in_no_other_life(tmp_path: P
     ]
 
 
-def _paused(life: list[Event], rank: int, step: int) -> list[Event]:
+def _paused(life: list[Event], *, rank: int, step: int) -> list[Event]:
     """The life with 300 s in which rank 0 stood still on its way to a step."""
     place = next(n for n, one in enumerate(life) if _is_interval(one, step))
     for one in life[place:]:
@@ -286,4 +287,4 @@ def _paused(life: list[Event], rank: int, step: int) -> list[Event]:
 
 
 def _is_interval(event: Event, step: int) -> bool:
-    return event["kind"] == "train_interval" and event["step"] == step
+    return bool(event["kind"] == "train_interval" and event["step"] == step)

@@ -570,7 +570,8 @@ def test_a_gpu_is_full_only_if_all_of_it_and_of_the_run_was(name: str, tmp_path:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_samples_of_the_first_intervals_are_not_of_the_run(device: str, tmp_path: Path) -> None:
     busy = replace(HOST_SAMPLED, cpu_share=0.97)
-    extra = _gpus(240.0) if device == "cuda" else [(0, busy), (1, busy)]
+    sampled: list[tuple[int, Payload]] = [(0, busy), (1, busy)]
+    extra = _gpus(240.0) if device == "cuda" else sampled
     run = Recorded(device=device, recipe=VOCABULARY, extra=extra).write(tmp_path / "run")
     assert answers(read_facts(run))["processors"].answer == "yes"
     kind = extra[0][1].kind

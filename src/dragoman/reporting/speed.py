@@ -73,8 +73,8 @@ def _are_busy(facts: Facts) -> Judgement:
     compute = compute_share(facts)
     weakest = min(_powered(facts), key=lambda gpu: gpu.power_share or 0.0, default=None)
     power = weakest.power_share if weakest is not None else None
-    low = weakest is not None and power is not None and power < LOW_POWER
-    if weakest is not None and low and (compute is None or compute < BUSY_COMPUTE):
+    low = power is not None and power < LOW_POWER
+    if weakest and power is not None and low and (compute is None or compute < BUSY_COMPUTE):
         counter = weakest.utilisation_share or 0.0
         say = f"GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its power"
         if counter > BUSY_COMPUTE:
@@ -110,7 +110,7 @@ def _are_busy(facts: Facts) -> Judgement:
         if flops < BUSY_FLOPS:
             return "no", f"{say}.", "Larger batches, train.compile, bf16; see padding."
     outside = _outside_steps(facts)
-    if weakest is not None and low:
+    if weakest and power is not None and low:
         say += f", yet GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its "
         say += f"power over the run, {units.SHARE.text(outside)} of which was outside steps."
         if flops is None and outside <= 1 - BUSY_COMPUTE:  # nothing else tells of its steps
