@@ -18,7 +18,7 @@ from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.paired import PairedComparison, compare_translations, word_counts
 from dragoman.evaluation.validate import read_lines
-from dragoman.formats.bundle import is_bundle
+from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import open_translator
 
@@ -87,7 +87,7 @@ def compare(
             place="--test",
             remedy="name one test set, or models in place of the file",
         )
-    lowercase = any(run is not None and run.recipe().evaluate.lowercase for run in runs)
+    lowercase = any(map(_is_scored_in_lower_case, paths, runs))
     counts: Counter[str] | None = None
     counted_pairs = 0
     for run in runs:
@@ -115,6 +115,14 @@ def compare(
         )
         for number, test in enumerate(sets)
     ]
+
+
+def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:
+    """Whether the recipe says so, or the model writes no capitals in any case."""
+    if run is None and not is_bundle(path):
+        return False
+    recipe = Bundle.open(path).recipe if run is None else run.recipe()
+    return recipe.evaluate.lowercase or recipe.corpus.lowercase
 
 
 def _run_of(path: Path) -> RunDirectory | None:

@@ -51,7 +51,7 @@ def run(options: Namespace) -> int:
         progress=True,
     )
     went_on = f", went on after line {done.resumed_after}" if done.resumed_after else ""
-    print(f"{printable_line(str(done.output))}: {units.COUNT.text(done.pairs)} pairs{went_on}")
+    print(f"{printable_line(str(done.output))}: pairs {units.COUNT.text(done.pairs)}{went_on}")
     if done.unscored:
         print(f"without a score, one side empty or too long: {units.COUNT.text(done.unscored)}")
     return 0

@@ -80,7 +80,7 @@ def run(options: Namespace) -> int:
     )
     went_on = f", went on after line {made.resumed_after}" if made.resumed_after else ""
     lines, pairs = units.COUNT.text(made.lines), units.COUNT.text(made.pairs)
-    print(f"{printable_line(str(made.output))}: {pairs} pairs of {lines} lines{went_on}")
+    print(f"{printable_line(str(made.output))}: lines {lines}, pairs {pairs}{went_on}")
     for reason, count in made.dropped.items():
         print(f"dropped, {reason}: {units.COUNT.text(count)}")
     return 0

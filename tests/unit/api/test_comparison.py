@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -75,3 +76,26 @@ def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
         dragoman.compare(run, run, tests=[(texts[0], short)])
     with pytest.raises(dragoman.ConfigError, match="neither model has a test set"):
         dragoman.compare(run, run)
+
+
+def test_an_export_that_writes_no_capitals_is_scored_in_lower_case(
+    texts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    exported = dragoman.export(small_run(), to="bundle", output=tmp_path / "bundle").path
+    lines = texts[1].read_text("utf-8")
+    given = tmp_path / "given"
+    given.write_text(lines.lower(), "utf-8")
+    (cased,) = dragoman.compare(exported, given, tests=[texts])
+    assert cased.result.scores["bleu"].second < 99
+    recipe = (exported / "recipe.toml").read_text("utf-8")
+    assert "\nlowercase = false\n" in recipe
+    lowered = recipe.replace("\nlowercase = false\n", "\nlowercase = true\n")
+    (exported / "recipe.toml").write_text(lowered, "utf-8")
+    digests = exported / "digests.json"
+    known = json.loads(digests.read_text())
+    digest = hashlib.sha256(lowered.encode()).hexdigest()
+    known["recipe.toml"] = {"sha256": digest, "bytes": len(lowered.encode())}
+    digests.write_text(json.dumps(known))
+    (found,) = dragoman.compare(exported, given, tests=[texts])
+    assert found.result.scores["bleu"].second == pytest.approx(100)
+    assert "case:lc" in found.result.scores["bleu"].signature
