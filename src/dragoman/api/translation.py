@@ -188,15 +188,16 @@ def export(
     to: Kind,
     checkpoint: str = "best",
     output: str | Path | None = None,
-    quantization: Quantization = "float32",
+    quantization: Quantization | None = None,
     licence: str = "Not stated.",
     sentences: str | Path | None = None,
 ) -> Exported:
     """Write a checkpoint in a format that others run, and check what was written.
 
-    to: "bundle", "ctranslate2", "huggingface" or "onnx".
+    to: "bundle", "ctranslate2", "huggingface", "onnx" or "argos".
     output: a folder that is not there yet; None: `RUN/export/FORMAT`.
-    quantization: of the weights, for CTranslate2. licence: of the model, for its card.
+    quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8").
+    licence: of the model, for its card.
     sentences: a file of source text to check it on; None: the run's dev set.
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """

@@ -14,13 +14,13 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("export", help="a model in a format that others run, checked")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument(
-        "--to", choices=["bundle", "ctranslate2", "huggingface", "onnx"], required=True
+        "--to", choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos"], required=True
     )
     parser.add_argument("--checkpoint", default="best", help="as for translate")
     parser.add_argument("--output", type=Path, help="default: RUN/export/FORMAT")
     parser.add_argument(
-        "--quantization", choices=["float32", "float16", "int8"], default="float32",
-        help="of the weights, for ctranslate2",
+        "--quantization", choices=["float32", "float16", "int8"],
+        help="of the weights, for ctranslate2 (default: float32) and argos (default: int8)",
     )  # fmt: skip
     parser.add_argument("--licence", default="Not stated.", help="of the model, for its card")
     parser.add_argument(
@@ -49,7 +49,7 @@ def run(options: Namespace) -> int:
         f"checked: {verified.identical} of {verified.sentences} translations equal our own, "
         f"chrF between them {verified.chrf:.1f}"
     )
-    warning = warning_of(verified, fewer_bits=options.quantization != "float32")
+    warning = warning_of(verified, fewer_bits=exported.fewer_bits)
     if warning:
         print(warning, file=sys.stderr)
     print(f"{exported.path}: {units.SIZE.text(exported.size_bytes)}")

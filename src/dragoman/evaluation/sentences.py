@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Final
 
 from dragoman.corpus.vocabulary import Vocabulary
 
@@ -15,14 +16,20 @@ _END = re.compile(
     """,
     re.VERBOSE,
 )
+ABBREVIATIONS: Final = (
+    "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Jr", "Sr", "vs", "etc", "cf", "Fig", "No", "Vol", "pp",
+    "approx", "dept", "est",
+    "bzw", "ca", "Nr", "Abb", "Hr", "Fr", "Str", "Bd", "Mio", "Mrd", "usw", "vgl", "evtl", "ggf",
+    "inkl", "sog", "Tel",
+    "env", "av", "chap", "éd", "fig", "Mme", "Mlle",
+)  # fmt: skip
+"""Words that end in a full stop within a sentence."""
 _ABBREVIATION = re.compile(
-    r"""(?:^|[\s(\["'„“«])(?:
+    rf"""(?:^|[\s(\["'„“«])(?:
         [^\W\d_]                                        # an initial: J. S. Bach
       | (?:[^\W\d_]\.\s?)+[^\W\d_]                        # z. B., e.g., U.S.
-      | \d{1,3}                                         # an ordinal: am 3. Mai
-      | Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|cf|Fig|No|Vol|pp|approx|dept|est
-      | bzw|ca|Nr|Abb|Hr|Fr|Str|Bd|Mio|Mrd|usw|vgl|evtl|ggf|inkl|sog|Tel
-      | env|av|chap|éd|fig|Mme|Mlle|M
+      | \d{{1,3}}                                       # an ordinal: am 3. Mai
+      | {"|".join(ABBREVIATIONS)}
     )\.$""",
     re.VERBOSE,
 )

@@ -7,6 +7,9 @@ ctranslate2         the same model for CTranslate2: its file written, and checke
 ctranslate2_engine  translates with it; needs no torch
 huggingface         the same model for transformers, with its tokenizer
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
+argos               a package for Argos Translate and LibreTranslate
+normalizing_pieces  a SentencePiece model with our normal form of text in it, for such packages
+sentence_ends       where sentences end as an ONNX graph, for such packages
 export              writes an export and compares its translations with our own
 load                a bundle or a run as our model, to translate with or to train on from
 """

@@ -6,6 +6,7 @@ source.model target.model   SentencePiece
 recipe.toml manifest.json   how it was trained, and on what
 model.safetensors config.json tokenizer*.json   for transformers              (huggingface)
 encoder.onnx decoder.onnx   for ONNX runtimes                                        (onnx)
+EN_DE.argosmodel            for Argos Translate and LibreTranslate                  (argos)
 bundle.json README.md       what it is, for programs and for people
 digests.json                size and SHA-256 of all the others
 """
@@ -35,18 +36,21 @@ from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
 
 INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
-Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx"]
+Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos"]
 _WEIGHTS: Final[dict[Kind, str]] = {
     "bundle": "model.safetensors",
     "ctranslate2": "model.bin",
     "huggingface": "model.safetensors",
     "onnx": "encoder.onnx",
+    "argos": "{source}_{target}.argosmodel",
 }
+"""The file with the weights; source, target: codes of the languages."""
 _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "bundle": (),
     "ctranslate2": ("config.json",),
     "huggingface": ("config.json", "tokenizer.json", "tokenizer_config.json"),
     "onnx": ("decoder.onnx",),
+    "argos": (),
 }
 _MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
 """The same of an imported MarianMT model in Hugging Face form."""
@@ -100,6 +104,11 @@ class BundleInfo(Section):
     scores: tuple[BundleScore, ...]
     verified: Verified
 
+    @property
+    def weights_name(self) -> str:
+        """The name of the file with the weights."""
+        return _WEIGHTS[self.kind].format(source=self.source_language, target=self.target_language)
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -122,7 +131,7 @@ class Bundle:
             info = BundleInfo.model_validate_json(
                 read_regular(path / INFO_FILE, limit=_LONGEST_DESCRIPTION)
             )
-            _check_listed(path, *_COMMON, _WEIGHTS[info.kind])
+            _check_listed(path, *_COMMON, info.weights_name)
             recipe, manifest = load_recipe(path / "recipe.toml"), Manifest.load(path)
             imported = recipe.corpus.subword.kind == "imported"
             own = _MARIAN if imported and info.kind == "huggingface" else _OWN[info.kind]
@@ -142,7 +151,7 @@ class Bundle:
     @property
     def weights_file(self) -> Path:
         """The weights, in the format of the bundle's kind."""
-        return self.path / _WEIGHTS[self.info.kind]
+        return self.path / self.info.weights_name
 
     def card(self) -> str:
         """Its page for people; raises CheckpointError."""

@@ -23,6 +23,8 @@ _USES = {
     "bundle": "dragoman translate THIS_FOLDER < in.txt > out.txt",
     "ctranslate2": "dragoman serve THIS_FOLDER",
     "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
+    "argos": "from argostranslate import package\n"
+    "package.install_from_path('THIS_PACKAGE.argosmodel')  # LibreTranslate has it then, too",
     "onnx": "encoder.onnx: source_ids -> memory_keys, memory_values\n"
     "decoder.onnx: ids, source_ids, memory_keys, memory_values, past_keys, past_values\n"
     "              -> logits, present_keys, present_values",
@@ -58,8 +60,8 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         f"The folder {_code(info.imported)}. `digests.json` has size and SHA-256 of every file."
         if info.imported
         else f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
-        f"{_code(manifest.digest)}. "
-        "`digests.json` has size and SHA-256 of every file.",
+        f"{_code(manifest.digest)}."
+        + ("" if info.kind == "argos" else " `digests.json` has size and SHA-256 of every file."),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -84,6 +86,23 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
             "translation begins with ids of <s> and a past of no tokens; each step is given the "
             "token that was chosen, and the present as its past. The check below was greedy."
         )
+    if kind == "argos":
+        notes.append(
+            "Argos Translate searches by its own rules: with a beam of 4, by the log-probability "
+            "divided by length^0.2, and for up to 256 pieces. Scores were measured with this "
+            f"recipe's search: a beam of {recipe.search.beam_size} and the length penalty "
+            f"{recipe.search.length_penalty} of {recipe.search.length_penalty_alpha:g}. So some "
+            "translations differ. Underscores in a translation become spaces there."
+        )
+        notes.append(
+            "`minisbd/` splits a paragraph into sentences by rules for full stops, other marks and "
+            "common abbreviations of English, German and French."
+        )
+        if recipe.corpus.subword.kind != "imported":
+            notes.append(
+                "`sentencepiece.model` brings a text into the form of the training text: Unicode "
+                "NFC and plain spaces."
+            )
     if kind == "huggingface" and recipe.search.length_penalty == "gnmt":
         length = manifest.train.mean_target_tokens
         exponent = power_search(recipe.search, length).length_penalty_alpha

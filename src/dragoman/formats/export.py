@@ -23,6 +23,13 @@ from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary, voca
 from dragoman.distributed.world import World
 from dragoman.evaluation.metrics import chrf
 from dragoman.evaluation.validate import read_lines
+from dragoman.formats.argos import (
+    MODEL_FOLDER,
+    check_for_argos,
+    pack,
+    translate_as_argos,
+    write_argos,
+)
 from dragoman.formats.bundle import (
     CARD_FILE,
     INFO_FILE,
@@ -52,6 +59,8 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import publish
 
 NUM_SENTENCES: Final = 100
+_UNPACKED: Final = "package"
+"""The folder in a draft that a package for Argos Translate is made of."""
 _LEAST_IDENTICAL: Final = 0.9
 _TRAINED_IDENTICAL: Final = 0.99
 _LEAST_CHRF: Final = 98.0
@@ -62,6 +71,7 @@ _MOST_NATS: Final = 0.2
 class Request:
     """What is to be exported.
 
+    quantization: of the weights; None: int8 for Argos Translate, else float32.
     licence: of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set where it is None.
     """
@@ -69,18 +79,27 @@ class Request:
     to: Kind
     checkpoint: str = "best"
     output: Path | None = None
-    quantization: Quantization = "float32"
+    quantization: Quantization | None = None
     licence: str = "Not stated."
     sentences: Path | None = None
+
+    @property
+    def bits(self) -> Quantization:
+        """The quantization that was asked for, or what the format has without."""
+        return self.quantization or ("int8" if self.to == "argos" else "float32")
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Where the export lies, and what its check found."""
+    """Where the export lies, and what its check found.
+
+    fewer_bits: whether the weights have fewer bits than those of the checkpoint.
+    """
 
     path: Path
     size_bytes: int
     verified: Verified
+    fewer_bits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +147,25 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     recipe = public_recipe(run.recipe())
     if request.to == "huggingface":
         check_expressible(recipe)
-    if request.quantization != "float32" and request.to != "ctranslate2":
+    if request.bits != "float32" and request.to not in ("ctranslate2", "argos"):
         raise ConfigError(
-            f"only CTranslate2 exports are written in {request.quantization}",
+            f"only CTranslate2 and Argos exports are written in {request.bits}",
             place="--quantization",
             remedy="export --to ctranslate2, or leave it out",
         )
-    name = default_name(request.to, request.quantization)
+    name = default_name(request.to, request.bits)
     output = request.output or run.path / "export" / name
     check_place(output)
     checkpoint = checkpoint_path(run, request.checkpoint, recipe)
     model = TranslationModel.load(run, [str(checkpoint)], world)
+    if request.to == "argos":
+        check_for_argos(model.subwords)
     manifest = public_manifest(Manifest.load(run.path))
     job = _Job(run, checkpoint, recipe, manifest, model, request)
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
-    return Exported(output, size_bytes, found[0])
+    return Exported(output, size_bytes, found[0], fewer_bits=request.bits != "float32")
 
 
 def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
@@ -158,7 +179,8 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     if job.request.to == "onnx":  # the user of the graphs has a search of his own
         search = search.model_copy(update={"beam_size": 1})
     verified = compare(job.ours(texts, search), theirs)
-    if job.request.quantization == "float32":
+    # Of what others search by their own rules, the weights alone are compared.
+    if job.request.bits == "float32" and job.request.to != "argos":
         fair = verified
         if job.request.to == "huggingface" and job.power_search() != search:
             fair = compare(job.ours(texts, job.power_search()), theirs)
@@ -177,7 +199,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         checkpoint=job.checkpoint.name,
         step=step,
         num_parameters=sum(weight.numel() for weight in job.model.models[0].parameters()),
-        quantization=request.quantization,
+        quantization=request.bits,
         vocabularies=vocabulary_digests(job.run.path),
         scores=scores,
         verified=verified,
@@ -185,6 +207,9 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
     card = model_card(info, recipe, job.manifest)
     (draft / CARD_FILE).write_text(card, encoding="utf-8")
+    if request.to == "argos":
+        (draft / _UNPACKED / CARD_FILE).write_text(card, encoding="utf-8")
+        pack(draft / _UNPACKED, draft / info.weights_name)
     return verified
 
 
@@ -218,13 +243,24 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if job.request.to == "onnx":
         write_onnx(model, draft, metadata=digests)
         return job.decoded(translate_with_onnx(draft, ids, search))
-    write_ctranslate2(model, job.model.subwords, draft, quantization=job.request.quantization)
-    cells = fitting_cells(job.recipe.model)
-    engine = CTranslate2Engine(draft, job.model.subwords, batch_cells=cells)
-    if job.request.quantization != "float32":
+    subwords, bits = job.model.subwords, job.request.bits
+    for_argos = job.request.to == "argos"
+    folder = draft
+    if for_argos:
+        vocabulary = read_vocabulary(job.run.path / VOCABULARIES[0])
+        folder = draft / _UNPACKED / MODEL_FOLDER
+        write_argos(model, subwords, vocabulary, job.recipe, draft / _UNPACKED, quantization=bits)
+        # CTranslate2 adds the prefix of a text itself there.
+        ids = subwords[0].encode_plain([job.normalized(text) for text in texts])
+    else:
+        write_ctranslate2(model, subwords, folder, quantization=bits)
+    engine = CTranslate2Engine(folder, subwords, batch_cells=fitting_cells(job.recipe.model))
+    if bits != "float32" or for_argos:
         hypotheses = job.hypotheses(texts, search)
         scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])
         check_near(hypotheses, scored, place=job.checkpoint)
+    if for_argos:
+        return translate_as_argos(draft / _UNPACKED, texts)
     return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
 
 

@@ -48,14 +48,16 @@ def write_onnx(model: Transformer, directory: Path, *, metadata: dict[str, str])
 
     metadata: written into both files. Raises MachineError if onnx is not installed.
     """
+    save_graph(_ModelGraph(model).encoder(), directory / ENCODER_FILE, metadata=metadata)
+    save_graph(_ModelGraph(model).decoder(), directory / DECODER_FILE, metadata=metadata)
+
+
+def save_graph(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
+    """Write a graph after onnx has checked it."""
     onnx = _onnx_module()
-    for name, graph in (
-        (ENCODER_FILE, _ModelGraph(model).encoder()),
-        (DECODER_FILE, _ModelGraph(model).decoder()),
-    ):
-        made = graph.proto(metadata)
-        onnx.checker.check_model(made)
-        onnx.save(made, str(directory / name))
+    made = graph.proto(metadata)
+    onnx.checker.check_model(made)
+    onnx.save(made, str(path))
 
 
 def translate_with_onnx(
@@ -106,8 +108,11 @@ def _onnx_module() -> Any:
     return onnx
 
 
-class _Graph:
-    """Values are known by their names, which every method returns."""
+class Graph:
+    """An ONNX graph in the making. Values are known by their names, which every method returns.
+
+    Raises MachineError if onnx is not installed.
+    """
 
     def __init__(self) -> None:
         self._onnx = _onnx_module()
@@ -181,7 +186,7 @@ class _Graph:
         return names
 
 
-class _ModelGraph(_Graph):
+class _ModelGraph(Graph):
     """The parts of one model as operators."""
 
     def __init__(self, model: Transformer) -> None:

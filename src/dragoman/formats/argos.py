@@ -1,0 +1,147 @@
+"""A package of our model for Argos Translate and LibreTranslate: one zip archive, EN_DE.argosmodel.
+
+translate-EN_DE/metadata.json         languages and versions
+translate-EN_DE/model/                the model, for CTranslate2
+translate-EN_DE/sentencepiece.model   cuts a text into pieces, and joins those of a translation
+translate-EN_DE/minisbd/              where sentences end, as a graph for MiniSBD
+translate-EN_DE/README.md             the model card
+
+What Argos Translate does with a text is fixed (`translate.apply_packaged_translation` of version
+1.11): it splits a paragraph into sentences, cuts them with SentencePiece, searches with a beam of
+at least 4 and the length penalty length^0.2, and joins the pieces of all sentences. A package can
+say how sentences are split and text is normalised; the search it cannot.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dragoman.base.errors import ConfigError, MachineError
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.corpus.vocabulary import Vocabulary
+from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
+from dragoman.formats.normalizing_pieces import with_normalization
+from dragoman.formats.sentence_ends import write_sentence_ends
+from dragoman.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
+
+MODEL_FOLDER: Final = "model"
+_PIECES_FILE: Final = "sentencepiece.model"
+_BEAM_SIZE: Final = 4
+_LENGTH_PENALTY: Final = 0.2
+_OLDEST_ARGOS: Final = "1.10"
+"""The first Argos Translate that knows MiniSBD."""
+_ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
+"""The same archive each time; zip has no time before."""
+
+
+def check_for_argos(subwords: tuple[Vocabulary, Vocabulary]) -> None:
+    """Raises ConfigError if Argos Translate could not give the model its language tokens."""
+    source, target = subwords
+    problem = remedy = ""
+    if target.prefix("")[0]:
+        problem = "its translations begin with a token for the language, which stays in the text"
+        remedy = "export --to ctranslate2 or --to bundle, and serve it with dragoman serve"
+    elif isinstance(source, ImportedVocabulary) and source.file.codes and not source.file.prefix:
+        problem = "a text begins with the code of its target language, which nobody adds"
+        remedy = "import the model again for one language: --target-language"
+    if problem:
+        raise ConfigError(f"{problem} in Argos Translate", place="--to argos", remedy=remedy)
+
+
+def write_argos(
+    model: Transformer,
+    subwords: tuple[Vocabulary, Vocabulary],
+    source_vocabulary: bytes,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    quantization: Quantization,
+) -> None:
+    """Write the files of a package but its README into a new folder.
+
+    source_vocabulary: the content of the run's source.model.
+    Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
+    """
+    source, _ = subwords
+    (folder / MODEL_FOLDER).mkdir(parents=True)
+    write_ctranslate2(model, subwords, folder / MODEL_FOLDER, quantization=quantization)
+    if isinstance(source, ImportedVocabulary):
+        pieces = base64.b64decode(source.file.encoding)
+        _add_prefix(folder / MODEL_FOLDER / "config.json", source)
+    else:
+        pieces = with_normalization(source_vocabulary, lowercase=recipe.corpus.lowercase)
+    (folder / _PIECES_FILE).write_bytes(pieces)
+    (folder / "minisbd").mkdir()
+    write_sentence_ends(folder / "minisbd" / "sentence_ends.onnx")
+    languages = (recipe.corpus.source_language, recipe.corpus.target_language)
+    metadata = {"type": "translate", "package_version": "1.0", "argos_version": _OLDEST_ARGOS}
+    for side, code in zip(("from", "to"), languages, strict=True):
+        metadata |= {f"{side}_code": code, f"{side}_name": _name(code)}
+    _write_json(folder / "metadata.json", metadata)
+
+
+def pack(folder: Path, package: Path) -> None:
+    """Make the package of a folder with all its files, which is removed."""
+    with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            name = f"translate-{package.stem}/{path.relative_to(folder).as_posix()}"
+            if path.is_file():
+                entry = zipfile.ZipInfo(name, _ZIP_TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, path.read_bytes())
+    shutil.rmtree(folder)
+
+
+def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:
+    """Translations by what lies in a package's folder, as Argos Translate makes them."""
+    import ctranslate2
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / _PIECES_FILE))
+    translator = ctranslate2.Translator(str(folder / MODEL_FOLDER))
+    found = translator.translate_batch(
+        [processor.encode(sentence, out_type=str) for sentence in sentences],
+        replace_unknowns=True,
+        max_batch_size=32,
+        batch_type="tokens",
+        beam_size=_BEAM_SIZE,
+        length_penalty=_LENGTH_PENALTY,
+    )
+    texts = [processor.decode_pieces(one.hypotheses[0]) for one in found]
+    return [text.replace("▁", " ").replace("_", " ").removeprefix(" ") for text in texts]
+
+
+def _add_prefix(config: Path, source: ImportedVocabulary) -> None:
+    """Have CTranslate2 begin every text with the code of the language chosen at import."""
+    if not source.file.prefix:
+        return
+    (code,) = source.pieces([*source.file.prefix])
+    values: dict[str, Any] = json.loads(config.read_bytes())
+    _write_json(config, values | {"bos_token": code, "add_source_bos": True})
+
+
+def _name(code: str) -> str:
+    """The language in English, such as German for de."""
+    try:
+        import langcodes
+
+        return langcodes.Language.get(code).display_name()
+    except ImportError as error:
+        raise MachineError(
+            "langcodes is not installed", remedy="install it: pip install 'dragoman[argos]'"
+        ) from error
+    except ValueError:  # no code of a language
+        return code
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

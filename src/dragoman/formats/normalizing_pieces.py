@@ -1,0 +1,84 @@
+"""A SentencePiece model that brings text into our normal form itself.
+
+Ours is trained on text that `corpus.normalize` has been over, and leaves text as it is. Programs
+that give it a text as a user typed it need a model with the rules of `corpus.normalize` in it.
+
+SentencePiece replaces the longest sequence of characters that it has a rule for, from left to
+right. So all of NFC is in the rules but for one thing: several combining marks after one letter
+that are not in the order of Unicode, and that no single character has. Spaces in a row and at both
+ends it takes away on its own.
+"""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from dragoman.corpus.normalize import normalize
+
+_NUM_CODES: Final = 0x30000
+"""Three planes: after them nothing is normalised and no letter has a case."""
+_SURROGATES: Final = range(0xD800, 0xE000)
+_LINE_END: Final = "\n"
+ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]
+
+
+def with_normalization(model: bytes, *, lowercase: bool) -> bytes:
+    """The file of a SentencePiece model, with the rules of `normalize` added to it."""
+    proto = ModelProto.FromString(model)
+    proto.normalizer_spec.name = "dragoman"
+    proto.normalizer_spec.precompiled_charsmap = _compiled(lowercase=lowercase)
+    written: bytes = proto.SerializeToString(deterministic=True)
+    return written
+
+
+@cache
+def _compiled(*, lowercase: bool) -> bytes:
+    """The rules in SentencePiece's own form, which its trainer makes of a list."""
+    lines = [
+        f"{_codes(given)}\t{_codes(written)}\n"
+        for given, written in sorted(_rules(lowercase=lowercase).items())
+    ]
+    trained = io.BytesIO()
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "rules.tsv")
+        file.write_text("".join(lines), encoding="ascii")
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["any text"]),
+            model_writer=trained,
+            model_type="char",
+            vocab_size=16,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=str(file),
+            minloglevel=2,
+        )
+    compiled: bytes = ModelProto.FromString(trained.getvalue()).normalizer_spec.precompiled_charsmap
+    return compiled
+
+
+def _rules(*, lowercase: bool) -> dict[str, str]:
+    """What becomes of each character that changes, and of its decomposed forms."""
+    codes = (code for code in range(_NUM_CODES) if code not in _SURROGATES)
+    characters = [character for character in map(chr, codes) if character != _LINE_END]
+    # With signs around it: at an end of a line a space would go.
+    text = normalize(_LINE_END.join(f"|{one}|" for one in characters), lowercase=lowercase)
+    rules: dict[str, str] = {}
+    for character, line in zip(characters, text.split(_LINE_END), strict=True):
+        written = line[1:-1]
+        forms = {character, unicodedata.normalize("NFD", character)}
+        halves = unicodedata.decomposition(character)
+        if halves and not halves.startswith("<"):  # its first part may be composed already
+            forms.add("".join(chr(int(one, 16)) for one in halves.split()))
+        rules |= {form: written for form in forms if form != written}
+    return rules
+
+
+def _codes(text: str) -> str:
+    return " ".join(f"{ord(character):X}" for character in text)

@@ -1,0 +1,214 @@
+"""Packages for Argos Translate: what is in them. Itself it runs in benchmarks/argos.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import zipfile
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
+
+import ctranslate2
+import numpy as np
+import onnxruntime
+import pytest
+import sentencepiece
+
+from dragoman import Translator
+from dragoman.base.errors import ConfigError
+from dragoman.cli import main
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.corpus.normalize import UNICODE_SPACES, normalize
+from dragoman.corpus.subword import Subword
+from dragoman.distributed.world import join_world
+from dragoman.evaluation.sentences import split_sentences
+from dragoman.formats.argos import check_for_argos, translate_as_argos, write_argos
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.ctranslate2 import write_ctranslate2
+from dragoman.formats.export import Request, export
+from dragoman.formats.normalizing_pieces import with_normalization
+from dragoman.importing.folder import read_folder, vocabulary_files
+from dragoman.importing.tokenizer import Languages
+from foreign_models import m2m100_folder, marian_folder
+from real_text import real_lines
+from small_run import small_run
+
+UNTIDY = [
+    "  Cafe\u0301\u00a0 a\tb \r", "\ufeffHello\u2009 \u3000World", "A\u0308 e\u0323\u0302",
+    "e\u0302\u0323 \u1100\u1161\u11a8 \uac01", "x\u2581y a\u200bb", "\ufb01 \u00bd \u212b",
+    "\u00c9COLE I\u0307 \u0130", f"a{UNICODE_SPACES}b", "", " ", "A B",
+]  # fmt: skip
+
+
+@cache
+def unpacked() -> tuple[Path, Path]:
+    """The folder of an export, and that of its package's content."""
+    folder = Path(mkdtemp(prefix="dragoman-argos-"))
+    with join_world() as world:
+        path = export(small_run(), Request(to="argos", output=folder / "export"), world).path
+    zipfile.ZipFile(path / "en_de.argosmodel").extractall(folder)
+    return path, folder / "translate-en_de"
+
+
+def test_a_package_has_the_files_that_argos_translate_looks_for() -> None:
+    export_folder, package = unpacked()
+    names = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
+    assert names == {
+        "README.md", "metadata.json", "minisbd/sentence_ends.onnx", "model/config.json",
+        "model/model.bin", "model/shared_vocabulary.json", "sentencepiece.model",
+    }  # fmt: skip
+    metadata = json.loads((package / "metadata.json").read_bytes())
+    assert (metadata["from_code"], metadata["from_name"]) == ("en", "English")
+    assert (metadata["to_code"], metadata["to_name"]) == ("de", "German")
+    card = (package / "README.md").read_text()
+    assert card == (export_folder / "README.md").read_text()
+    assert "length^0.2" in card
+    assert "weights in int8" in card
+
+
+def test_it_translates_as_the_run_does_but_for_the_search() -> None:
+    _, package = unpacked()
+    lines = (small_run().prepared() / "valid" / "source.txt").read_text().splitlines()[:40]
+    search = (
+        "search.length_penalty=power", "search.length_penalty_alpha=0.2",
+        "search.max_length_ratio=0", "search.max_length_extra=256",
+    )  # fmt: skip
+    with Translator(small_run(), quantization="int8", overrides=search) as translator:
+        ours = translator.translate(lines)
+    theirs = translate_as_argos(package, lines)
+    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 38
+
+
+def test_two_exports_are_the_same_bytes(tmp_path: Path) -> None:
+    first, _ = unpacked()
+    with join_world() as world:
+        export(small_run(), Request(to="argos", output=tmp_path / "again"), world)
+    digests = {
+        hashlib.sha256((folder / "en_de.argosmodel").read_bytes()).hexdigest()
+        for folder in (first, tmp_path / "again")
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_its_pieces_are_ours_of_normalised_text(lowercase: bool) -> None:
+    model = small_run().path / "source.model"
+    own = Subword.load(model)
+    theirs = sentencepiece.SentencePieceProcessor(
+        model_proto=with_normalization(model.read_bytes(), lowercase=lowercase)
+    )
+    for text in [*UNTIDY, *real_lines("train", "en")[:500], *real_lines("train", "de")[:500]]:
+        (expected,) = own.encode([normalize(text, lowercase=lowercase)])
+        assert theirs.encode(text) == expected, text
+
+
+def split_as_minisbd(text: str) -> list[str]:
+    """Sentences by the graph, given what MiniSBD gives it for one paragraph."""
+    session = onnxruntime.InferenceSession(
+        unpacked()[1] / "minisbd" / "sentence_ends.onnx", providers=["CPUExecutionProvider"]
+    )
+    known = session.get_modelmeta().custom_metadata_map
+    assert json.loads(known["config"])["feat_funcs"] == ["capitalized", "numeric"]
+    numbers = json.loads(known["vocab"])["_unit2id"]
+    units = [numbers.get(one, numbers["<UNK>"]) for one in text]
+    features = [[float(one.isupper()), float(one.isdecimal())] for one in text]
+    given = {
+        "units": np.array([[*units, numbers["<PAD>"]]], dtype=np.int64),
+        "features": np.array([[*features, [0.0, 0.0]]], dtype=np.float32),
+    }
+    (scores,) = session.run(None, given)
+    ends: list[int] = (np.flatnonzero(scores[0, :-1].argmax(axis=1) == 2) + 1).tolist()
+    bounds = sorted({0, *ends, len(text)})
+    return [text[start:end].strip() for start, end in pairwise(bounds)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A man. A dog runs!", "He said “Stop.” Then he left.", "Dr. Who met J. S. Bach.",
+        "Am 3. Mai, z. B. hier. Und dort.", "It costs 3.50 euros. Cheap!", "一。二！」三",
+        "Really?! Yes… No", "version 1. and more", "No end", "The U.S. is (see Fig. 3) large. Yes.",
+        "Mr. X (Dr. Y.) left. \"He did.\" 'Oh.' Éric.",
+    ],
+)  # fmt: skip
+def test_sentences_end_there_as_they_do_here(text: str) -> None:
+    assert split_as_minisbd(text) == [sentence for sentence, _ in split_sentences(text)]
+
+
+def test_so_they_do_in_real_paragraphs() -> None:
+    lines = [normalize(line) for line in real_lines("train", "de")[:400]]
+    for start in range(0, len(lines), 8):
+        paragraph = " ".join(lines[start : start + 8])
+        assert split_as_minisbd(paragraph) == [one for one, _ in split_sentences(paragraph)]
+
+
+def test_a_package_is_no_model_to_translate_with_here(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, _ = unpacked()
+    assert Bundle.open(path).weights_file.name == "en_de.argosmodel"
+    (tmp_path / "in").write_text("A man.\n")
+    assert main(["translate", str(path), "--input", str(tmp_path / "in")]) == 1
+    assert "holds weights for argos alone" in capfd.readouterr().err
+
+
+def test_tokens_for_languages_that_nobody_adds_there_are_refused(tmp_path: Path) -> None:
+    m2m100, _ = m2m100_folder(tmp_path / "m2m100")
+    codes = (">>deu<<", ">>fra<<")
+    opus = marian_folder(tmp_path / "opus", codes=codes)
+    for folder, language, problem in (
+        (m2m100, "", "translations begin with a token"),
+        (opus, "", "begins with the code"),
+        (opus, "fra", ""),
+    ):
+        files = vocabulary_files(read_folder(folder, Languages(target=language)))
+        source, target = (ImportedVocabulary.parse(file, place=folder) for file in files)
+        if problem:
+            with pytest.raises(ConfigError, match=problem):
+                check_for_argos((source, target))
+        else:
+            check_for_argos((source, target))
+
+
+def test_the_language_chosen_at_import_is_added_there(tmp_path: Path) -> None:
+    folder = marian_folder(tmp_path / "opus", codes=(">>deu<<", ">>fra<<"), loud=True)
+    lines = real_lines("valid", "en")[:20]
+    found: dict[str, list[list[list[str]]]] = {}
+    for language in ("deu", "fra"):
+        imported = read_folder(folder, Languages(target=language))
+        files = vocabulary_files(imported)
+        source, target = (ImportedVocabulary.parse(file, place=folder) for file in files)
+        package = tmp_path / language
+        write_argos(
+            imported.model, (source, target), files[0], imported.recipe, package,
+            quantization="float32",
+        )  # fmt: skip
+        plain = tmp_path / f"{language}-plain"
+        plain.mkdir()
+        write_ctranslate2(imported.model, (source, target), plain, quantization="float32")
+        cut = [source.pieces(row) for row in source.encode_plain(lines)]
+        for_argos, by_hand = (
+            [one.hypotheses for one in ctranslate2.Translator(str(path)).translate_batch(rows)]
+            for path, rows in (
+                (package / "model", cut),
+                (plain, [[f">>{language}<<", *row] for row in cut]),
+            )
+        )
+        assert for_argos == by_hand
+        found[language] = for_argos
+    assert found["deu"] != found["fra"]
+
+
+def test_without_its_library_it_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "langcodes", None)
+    output = tmp_path / "argos"
+    assert main(["export", str(small_run().path), "--to", "argos", "--output", str(output)]) != 0
+    assert capfd.readouterr().err == (
+        "dragoman: langcodes is not installed; install it: pip install 'dragoman[argos]'\n"
+    )
+    assert not output.exists()
