@@ -6,6 +6,8 @@ public              the keys of a run's records that leave with an export
 ctranslate2         the same model for CTranslate2: its file written, and checked before it is read
 ctranslate2_engine  translates with it; needs no torch
 huggingface         the same model for transformers, with its tokenizer
+marian              an imported MarianMT model, back in its own form for transformers
+m2m100              the same of M2M100 and NLLB
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
 argos               a package for Argos Translate and LibreTranslate
 normalizing_pieces  a SentencePiece model with our normal form of text in it, for such packages

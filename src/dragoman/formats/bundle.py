@@ -54,6 +54,8 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
 }
 _MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
 """The same of an imported MarianMT model in Hugging Face form."""
+_M2M100: Final = ("config.json", "tokenizer_config.json", "sentencepiece.bpe.model")
+"""The same of M2M100 or NLLB."""
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""
@@ -133,8 +135,9 @@ class Bundle:
             )
             _check_listed(path, *_COMMON, info.weights_name)
             recipe, manifest = load_recipe(path / "recipe.toml"), Manifest.load(path)
-            imported = recipe.corpus.subword.kind == "imported"
-            own = _MARIAN if imported and info.kind == "huggingface" else _OWN[info.kind]
+            own = _OWN[info.kind]
+            if recipe.corpus.subword.kind == "imported" and info.kind == "huggingface":
+                own = _M2M100 if recipe.model.norm == "pre" else _MARIAN
             _check_listed(path, *own)
         except (OSError, ValidationError) as error:
             raise CheckpointError(

@@ -48,6 +48,7 @@ from dragoman.formats.huggingface import (
     write_huggingface,
 )
 from dragoman.formats.load import fill_from
+from dragoman.formats.m2m100 import write_m2m100
 from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.public import public_manifest, public_recipe
@@ -231,6 +232,9 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         subword, target = job.model.subwords
         if isinstance(subword, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
             both = (subword, target)
+            if job.recipe.model.norm == "pre":
+                write_m2m100(model, job.recipe, job.power_search(), both, draft)
+                return translate_with_huggingface(draft, texts, search)
             write_marian(model, job.recipe, job.power_search(), both, draft)
             # The language that was chosen at import is a word of each text there.
             code = "".join(subword.pieces([*subword.file.prefix]))

@@ -18,6 +18,7 @@ from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import UNICODE_SPACES
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
+from dragoman.formats.m2m100 import check_is_m2m100
 from dragoman.formats.marian import check_is_marian, shape_keys
 from dragoman.importing.weights import layer_weights
 from dragoman.inference.translation import new_model
@@ -168,7 +169,7 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
 def check_expressible(recipe: Recipe) -> None:
     """Raises ConfigError that names the setting which transformers has no architecture for."""
     if recipe.corpus.subword.kind == "imported":
-        check_is_marian(recipe)
+        (check_is_m2m100 if recipe.model.norm == "pre" else check_is_marian)(recipe)
         return
     model = recipe.model
     reasons = {

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.base.errors import ConfigError
-from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary, VocabularyFile
 from dragoman.corpus.shards import EOS, PAD, UNK
 from dragoman.importing.tokenizer import NOT_LISTED
 from dragoman.importing.weights import layer_weights
@@ -34,23 +34,24 @@ _LEAST_POSITIONS: Final = 512
 def check_is_marian(recipe: Recipe) -> None:
     """Raises ConfigError that names the setting which MarianMT has not."""
     model = recipe.model
-    if model.norm == "pre":
-        raise ConfigError(
-            "an M2M100 or NLLB model that was imported is not written in Hugging Face form",
-            place="--to huggingface",
-            remedy="export --to ctranslate2 or --to bundle",
-        )
-    reasons = {
-        "model.activation": model.activation == "swiglu",
-        "model.attention_bias": not model.attention_bias,
-        "model.positions": model.positions != "marian",
-        "model.first_position": model.first_position != 0,
-        "model.start_ids": model.start_ids not in ((PAD,), (EOS,)),
-    }
+    refuse(
+        "MarianMT",
+        {
+            "model.activation": model.activation == "swiglu",
+            "model.attention_bias": not model.attention_bias,
+            "model.positions": model.positions != "marian",
+            "model.first_position": model.first_position != 0,
+            "model.start_ids": model.start_ids not in ((PAD,), (EOS,)),
+        },
+    )
+
+
+def refuse(architecture: str, reasons: dict[str, bool]) -> None:
+    """Raises ConfigError that names the first setting which an architecture has not."""
     for place, inexpressible in reasons.items():
         if inexpressible:
             raise ConfigError(
-                "MarianMT has nothing for this setting of the recipe",
+                f"{architecture} has nothing for this setting of the recipe",
                 place=place,
                 remedy="export --to ctranslate2 or --to bundle, which take every recipe",
             )
@@ -77,25 +78,11 @@ def write_marian(
         "decoder_start_token_id": target.their_ids[recipe.model.start_ids[0]],
         "forced_eos_token_id": target.their_ids[EOS] if search.end_at_limit else None,
     }
-    _write_json(directory / "config.json", _config(model, recipe, search) | special)
-    generation: dict[str, Any] = {
-        "num_beams": search.beam_size,
-        "length_penalty": search.length_penalty_alpha,
-        "early_stopping": search.beam_size > 1,
-        "max_length": length_limit(longest, search) + 1,
-    }
-    if search.never_padding:
-        generation["bad_words_ids"] = [[special["pad_token_id"]]]
-    _write_json(directory / "generation_config.json", generation | special)
+    write_json(directory / "config.json", _config(model, recipe, search) | special)
+    write_json(directory / "generation_config.json", generation_keys(recipe, search, special))
     separate = source.pieces != target.pieces
     for file, name in ((source, "vocab"), (target, "target_vocab"))[: 2 if separate else 1]:
-        listed = {
-            piece: number
-            for piece, number in zip(file.pieces, file.their_ids, strict=True)
-            if not piece.startswith(NOT_LISTED)
-        }
-        ordered = dict(sorted(listed.items(), key=lambda entry: entry[1]))
-        _write_json(directory / f"{name}.json", ordered)
+        write_json(directory / f"{name}.json", listed_pieces(file))
     for file in (source, target):
         (directory / f"{file.side}.spm").write_bytes(base64.b64decode(file.encoding))
     tokenizer = {
@@ -109,9 +96,34 @@ def write_marian(
         "eos_token": source.pieces[EOS],
         "clean_up_tokenization_spaces": target.cleaned,
     }
-    _write_json(directory / "tokenizer_config.json", tokenizer)
+    write_json(directory / "tokenizer_config.json", tokenizer)
     orders = (list(source.their_ids), list(target.their_ids))
     save_file(_weights(model, orders), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def listed_pieces(file: VocabularyFile) -> dict[str, int]:
+    """Their id of each piece that has a name there, in the order of the ids."""
+    listed = {
+        piece: number
+        for piece, number in zip(file.pieces, file.their_ids, strict=True)
+        if not piece.startswith(NOT_LISTED)
+    }
+    return dict(sorted(listed.items(), key=lambda entry: entry[1]))
+
+
+def generation_keys(
+    recipe: Recipe, search: SearchConfig, special: dict[str, int | None]
+) -> dict[str, Any]:
+    """The content of generation_config.json; special: ids of tokens by their keys."""
+    keys: dict[str, Any] = {
+        "num_beams": search.beam_size,
+        "length_penalty": search.length_penalty_alpha,
+        "early_stopping": search.beam_size > 1,
+        "max_length": length_limit(recipe.corpus.max_pieces + 1, search) + 1,
+    }
+    if search.never_padding:
+        keys["bad_words_ids"] = [[special["pad_token_id"]]]
+    return keys | special
 
 
 def shape_keys(config: ModelConfig) -> dict[str, Any]:
@@ -157,11 +169,6 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
 def _weights(model: Transformer, orders: tuple[list[int], list[int]]) -> dict[str, Tensor]:
     """All weights under their names; rows in the order of their ids."""
 
-    def reordered(rows: Tensor, order: list[int]) -> Tensor:
-        there = torch.empty_like(rows)
-        there[torch.tensor(order)] = rows
-        return there
-
     embeddings = model.embeddings
     source, target = orders
     bias = torch.zeros(len(embeddings.target_matrix))
@@ -171,7 +178,7 @@ def _weights(model: Transformer, orders: tuple[list[int], list[int]]) -> dict[st
     weights["final_logits_bias"] = reordered(bias, target)[None]
     tied = model.config.tied_embeddings
     if tied == "all":
-        weights["model.shared.weight"] = reordered(embeddings.source_matrix.detach().cpu(), source)
+        weights["model.shared.weight"] = reordered(embeddings.source_matrix, source)
     else:
         matrices = {
             "model.encoder.embed_tokens.weight": (embeddings.source_matrix, source),
@@ -180,10 +187,23 @@ def _weights(model: Transformer, orders: tuple[list[int], list[int]]) -> dict[st
         if tied == "none":
             matrices["lm_head.weight"] = (embeddings.output_matrix, target)
         for name, (matrix, order) in matrices.items():
-            weights[name] = reordered(matrix.detach().cpu(), order)
-    # Slices of one matrix of ours are tensors of their own there.
+            weights[name] = reordered(matrix, order)
+    return own_tensors(weights)
+
+
+def reordered(rows: Tensor, order: list[int]) -> Tensor:
+    """Rows in the order of their ids; order: their id of each of our ids."""
+    rows = rows.detach().cpu()
+    there = torch.empty_like(rows)
+    there[torch.tensor(order)] = rows
+    return there
+
+
+def own_tensors(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in fp32: slices of one matrix of ours are tensors of their own there."""
     return {name: weight.detach().float().cpu().clone() for name, weight in weights.items()}
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write an object into a file as JSON."""
     path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

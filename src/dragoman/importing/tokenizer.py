@@ -22,7 +22,7 @@ _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
 _BEGIN: Final = 2
 """The one id below EOS that is no special piece of every model; see `shards`."""
-_LANGUAGE: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
+LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
 _MARIAN_FILES: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {
     "m2m100": [
@@ -39,7 +39,7 @@ M2M100_LANGUAGES: Final = {
     ],
 }  # fmt: skip
 """Languages of M2M100 in the order of their ids, which follow those of the listed pieces."""
-_M2M100_MODEL: Final = "sentencepiece.bpe.model"
+M2M100_MODEL: Final = "sentencepiece.bpe.model"
 _COPY: Final = "copy all files of the model into this folder"
 
 
@@ -88,7 +88,7 @@ def _read_m2m100(
     folder: Path, config: ImportedConfig, languages: Languages, settings: Mapping[str, Any]
 ) -> Tokenizer:
     """M2M100, or NLLB, whose list of pieces follows from its SentencePiece model."""
-    model = folder / _M2M100_MODEL
+    model = folder / M2M100_MODEL
     if not model.exists():
         raise CheckpointError(
             "missing",
@@ -187,7 +187,7 @@ def _nllb_list(
         if isinstance(found := values.get(key), list)
         for one in found
     ]
-    languages = [one for one in dict.fromkeys([*listed, *numbers]) if _LANGUAGE.match(one)]
+    languages = [one for one in dict.fromkeys([*listed, *numbers]) if LANGUAGE_OF_NLLB.match(one)]
     if not languages:
         raise CheckpointError(
             "names no languages in additional_special_tokens",

@@ -13,6 +13,7 @@ import torch
 from dragoman.cli import main
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.formats.load import Origin
+from dragoman.formats.m2m100 import write_m2m100
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.search import translate_batch
@@ -36,6 +37,20 @@ VARIANTS: dict[str, tuple[bool, dict[str, Any]]] = {
     "output alone": (True, {"tie_word_embeddings": False}),
     "swish": (True, {"activation_function": "swish", "decoder_layers": 3}),
 }
+
+
+NO_TRAINING = """
+schedule.peak_learning_rate = 1e-12
+train.validate_at_start = false
+train.max_steps = 1
+evaluate.bleu_pairs = 0
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid = [{source = "valid.en", target = "valid.de"}]
+[search]
+length_penalty = "power"
+length_penalty_alpha = 1.0
+"""
 
 
 @pytest.mark.parametrize(
@@ -131,7 +146,7 @@ def test_the_command_translates_with_both_engines(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_bundle_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses of transformers on the same text; back to their form it is refused by name."""
+    """Losses of transformers on the same text; then it goes back to their form."""
     monkeypatch.chdir(tmp_path)
     folder, tokenizer = m2m100_folder(tmp_path / "model", nllb=True)
     assert main(["import", str(folder), "--to", "bundle", *LATIN]) == 0
@@ -175,8 +190,92 @@ filters.drop_duplicates = false
         optimizer.step()
         expected.append(loss.item())
     assert losses == pytest.approx(expected, abs=1e-4)
-    assert main(["export", str(run), "--to", "huggingface", "--output", "back"]) == 2
-    assert not Path("back").exists()
+    assert main(["export", str(run), "--to", "huggingface", "--output", "back"]) == 0
+    loaded = transformers.M2M100ForConditionalGeneration.from_pretrained("back").eval()
+    with torch.no_grad():
+        logits, expected_logits = (model(**asked).logits for model in (loaded, theirs))
+    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=5e-3)
+    check_the_same(Path("back"), run)
+
+
+def check_the_same(back: Path, run: Path) -> None:
+    """What was exported is imported as what the run has."""
+    again, origin = Origin.open(back), Origin.open(run)
+    weights = dict(again.model.named_parameters())
+    assert all(torch.equal(weights[key], one) for key, one in origin.model.named_parameters())
+    for side in (0, 1):
+        files = [json.loads(one.vocabulary[side]) for one in (again, origin)]
+        assert files[0] == files[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_what_came_in_goes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Hardly trained on, it has the logits, tokens and translations of the first folder."""
+    monkeypatch.chdir(tmp_path)
+    nllb, options = VARIANTS[name]
+    folder, tokenizer = m2m100_folder(tmp_path / "model", nllb=nllb, options=options)
+    languages = LANGUAGES[nllb]
+    chosen = ["--source-language", languages.source, "--target-language", languages.target]
+    assert main(["import", str(folder), "--to", "bundle", *chosen]) == 0
+    write_real_text(tmp_path, "train", 40)
+    write_real_text(tmp_path, "valid", 30)
+    Path("new.toml").write_text(NO_TRAINING)
+    assert main(["train", "new.toml", "--from", "bundle", "--workers", "1"]) == 0
+    (run,) = Path("runs").iterdir()
+    assert main(["export", str(run), "--to", "huggingface", "--output", "back"]) == 0
+    check_the_same(Path("back"), run)
+    models = [
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(path).eval() for path in (folder, "back")
+    ]
+    texts, references = real_lines("test", "en")[:12], real_lines("test", "de")[:12]
+    asked = tokenizer(texts, text_target=references, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        before, after = (model(**asked).logits for model in models)
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
+    loaded = transformers.AutoTokenizer.from_pretrained("back")
+    assert type(loaded) is type(tokenizer)
+    for language in ("en", "de"):
+        texts = real_lines("test", "en" if language == "en" else "de")
+        for given in ({"text": texts}, {"text_target": texts}):
+            assert loaded(**given)["input_ids"] == tokenizer(**given)["input_ids"]
+    found = []
+    texts = real_lines("test", "en")[:100]
+    for beam_size in (1, 4):
+        for model in models:  # the first folder does not say which language is the target
+            model.generation_config.num_beams = beam_size
+            model.generation_config.early_stopping = beam_size > 1
+            model.generation_config.max_length = 40
+            found.append(_beams(model, tokenizer, texts))
+        assert sum(map(list.__eq__, found[-2], found[-1])) == 100
+    assert models[1].generation_config.forced_bos_token_id == loaded.convert_tokens_to_ids(
+        languages.target if nllb else f"__{languages.target}__"
+    )
+
+
+def test_languages_before_the_mask_keep_their_ids(tmp_path: Path) -> None:
+    """As published; transformers gives the mask an id first where nobody says which."""
+    folder, _ = m2m100_folder(tmp_path / "model", nllb=True)
+    file = folder / "tokenizer.json"
+    fast = json.loads(file.read_bytes())
+    numbers = {"deu_Latn": 801, "eng_Latn": 802, "fra_Latn": 803, "<mask>": 804}
+    for token in fast["added_tokens"]:
+        token["id"] = numbers.get(token["content"], token["id"])
+    fast["added_tokens"].sort(key=lambda token: token["id"])
+    fast["post_processor"] = None
+    file.write_text(json.dumps(fast))
+    imported = read_folder(folder, LANGUAGES[True])
+    source, target = (
+        ImportedVocabulary.parse(content, place=folder) for content in vocabulary_files(imported)
+    )
+    back = tmp_path / "back"
+    back.mkdir()
+    write_m2m100(imported.model, imported.recipe, imported.recipe.search, (source, target), back)
+    tokenizers = [transformers.AutoTokenizer.from_pretrained(path) for path in (folder, back)]
+    texts = real_lines("test", "en")[:100]
+    first, second = (one(texts)["input_ids"] for one in tokenizers)
+    assert first == second
+    assert {name: tokenizers[1].convert_tokens_to_ids(name) for name in numbers} == numbers
 
 
 def test_what_cannot_be_imported_is_named(
