@@ -69,9 +69,10 @@ docs: $(READY)
 	$(BIN)/python tools/write_reference.py
 	$(BIN)/pytest tests/docs
 
-# A wheel and a source archive, bit for bit the same from the same commit.
+# A wheel, a source archive and what they depend on (SBOM), bit for bit the same from the same commit.
 dist: $(READY)
-	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python -m hatchling build -c -d dist
+	$(BIN)/python tools/write_sbom.py dist
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache
