@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dragoman.api.records import plan, read_events, report
     from dragoman.api.synthetic import Scored, Synthesized, score, synthesize
     from dragoman.api.training import Evaluation, evaluate, load_recipe, prepare, train
-    from dragoman.api.translation import Translator, export, import_model, translate
+    from dragoman.api.translation import Translator, export, import_model, push, translate
     from dragoman.base.errors import (
         CheckpointError,
         ConfigError,
@@ -87,6 +87,7 @@ __all__ = [
     "load_recipe",
     "plan",
     "prepare",
+    "push",
     "read_events",
     "report",
     "score",
@@ -101,7 +102,7 @@ _MODULES = {
     "api.records": ("plan", "read_events", "report"),
     "api.synthetic": ("Scored", "Synthesized", "score", "synthesize"),
     "api.training": ("Evaluation", "evaluate", "load_recipe", "prepare", "train"),
-    "api.translation": ("Translator", "export", "import_model", "translate"),
+    "api.translation": ("Translator", "export", "import_model", "push", "translate"),
     "base.errors": tuple(
         name for name in __all__ if name.endswith("Error") and name != "InterruptedRunError"
     ),

@@ -1,7 +1,7 @@
 """The functions that scripts and notebooks import from `dragoman`; the commands call them too.
 
 training     prepare, train, evaluate
-translation  Translator, translate, export, import_model
+translation  Translator, translate, export, import_model, push
 comparison   compare
 synthetic    synthesize, score
 distillation distill

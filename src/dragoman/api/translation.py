@@ -22,6 +22,7 @@ from dragoman.serve.translator import EngineName, Translation, open_translator
 
 if TYPE_CHECKING:
     from dragoman.formats.export import Exported
+    from dragoman.formats.hub import Pushed
     from dragoman.formats.import_bundle import Imported
 
 
@@ -215,6 +216,33 @@ def export(
     )
     with join_world() as world:
         return write(opened_run(run), request, world)
+
+
+@checked
+def push(
+    run: RunLike,
+    hub_id: str,
+    *,
+    checkpoint: str = "best",
+    licence: str = "Not stated.",
+    sentences: str | Path | None = None,
+    private: bool = False,
+) -> Pushed:
+    """Export a checkpoint in Hugging Face form, and send it to the Hugging Face Hub with its card.
+
+    hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
+    licence, sentences: as in `export`. private: nobody else sees it, if it is not there yet.
+    Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached;
+    then it has none of the files, and the same call goes on.
+    """
+    from dragoman.formats.hub import check_can_push
+    from dragoman.formats.hub import push as send
+
+    api = check_can_push(hub_id)
+    done = export(
+        run, to="huggingface", checkpoint=checkpoint, licence=licence, sentences=sentences
+    )
+    return send(api, done.path, hub_id, private=private)
 
 
 @checked

@@ -26,6 +26,7 @@ from dragoman.cli import (
     join,
     plan,
     prepare,
+    push,
     recipes,
     resume,
     score,
@@ -44,7 +45,7 @@ from dragoman.cli.options import Parser
 
 _COMMANDS: Final = (
     *(run_command, prepare, train, recipes, plan),
-    *(evaluate, compare, translate, export, import_model, serve, average),
+    *(evaluate, compare, translate, export, push, import_model, serve, average),
     *(synthesize, score, distill),
     *(report_command, watch, inspect),
     *(doctor, setup, resume, stop, status),

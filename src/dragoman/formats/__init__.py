@@ -8,6 +8,7 @@ ctranslate2_engine  translates with it; needs no torch
 huggingface         the same model for transformers, with its tokenizer
 marian              an imported MarianMT model, back in its own form for transformers
 m2m100              the same of M2M100 and NLLB
+hub                 that form on the Hugging Face Hub, and the head of its card
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
 argos               a package for Argos Translate and LibreTranslate
 normalizing_pieces  a SentencePiece model with our normal form of text in it, for such packages

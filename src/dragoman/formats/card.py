@@ -12,6 +12,7 @@ from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
 from dragoman.corpus.manifest import Manifest
 from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
+from dragoman.formats.hub import card_header
 from dragoman.model.config import power_search
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -34,10 +35,14 @@ _USES = {
 def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
     """The card as Markdown, with the header that model hubs read."""
     model = recipe.model
-    parts = [
+    if info.kind == "huggingface":
+        header = card_header(info, base_form=_architecture(recipe))
+    else:
         # Without quotes, the language no would be false.
-        f"---\nlanguage: {json.dumps([info.source_language, info.target_language])}\n"
-        "pipeline_tag: translation\n---",
+        languages = json.dumps([info.source_language, info.target_language])
+        header = f"---\nlanguage: {languages}\npipeline_tag: translation\n---"
+    parts = [
+        header,
         f"# {info.name}: {info.source_language} to {info.target_language}",
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
@@ -64,6 +69,13 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         + ("" if info.kind == "argos" else " `digests.json` has size and SHA-256 of every file."),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _architecture(recipe: Recipe) -> str:
+    """The name that transformers has for it, see huggingface.py."""
+    if recipe.model.norm == "pre":
+        return "m2m_100"
+    return "marian" if recipe.corpus.subword.kind == "imported" else "fsmt"
 
 
 def _text(words: str) -> str:

@@ -1,0 +1,191 @@
+"""A run's model on the Hugging Face Hub: the export in Hugging Face form, in one commit.
+
+huggingface_hub does the talking. The token is the one it finds itself, in HF_TOKEN or where
+`hf auth login` has put it; nothing here reads, shows or stores it.
+
+Large files go first, and the commit that names them last. What was broken off has left the Hub as
+it was, and what had arrived already is not sent again.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dragoman.base.errors import ConfigError, DragomanError, MachineError
+from dragoman.base.version import VERSION
+from dragoman.formats.bundle import BundleInfo
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+_LICENCES: Final = frozenset({
+    "afl-3.0", "agpl-3.0", "apache-2.0", "artistic-2.0", "bsd-2-clause", "bsd-3-clause", "bsl-1.0",
+    "cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0",
+    "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0",
+    "cc-by-nd-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc0-1.0", "ecl-2.0", "epl-2.0", "etalab-2.0",
+    "eupl-1.2", "gfdl", "gpl-2.0", "gpl-3.0", "isc", "lgpl-2.1", "lgpl-3.0", "mit", "mpl-2.0",
+    "odbl", "odc-by", "unlicense", "wtfpl", "zlib",
+})  # fmt: skip
+"""Names that the Hub has for licences which a translation model may have."""
+_LONGEST_LICENCE_NAME: Final = 60
+_UNKNOWN_LANGUAGE: Final = "und"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Where a model lies on the Hub; commit: the address of this state of it."""
+
+    url: str
+    commit: str
+
+
+def card_header(info: BundleInfo, *, base_form: str) -> str:
+    """The header of a model card as the Hub reads it: languages, licence, tags and scores.
+
+    base_form: the architecture's name there.
+    """
+    from huggingface_hub import EvalResult, ModelCardData
+
+    results = []
+    for score in info.scores:
+        metric, text = score.signature.partition("|")[0], score.text
+        results.append(
+            EvalResult(
+                task_type="translation",
+                task_name=f"Translation {info.source_language}-{info.target_language}",
+                dataset_type=_slug(f"{info.name} {text.partition(',')[0]}"),
+                dataset_name=text,
+                metric_type="bleu" if metric == "BLEU" else "chrf",
+                metric_name=metric,
+                metric_value=score.value,
+                metric_args={"signature": score.signature},
+            )
+        )
+    licence, licence_name = _licence(info.licence)
+    languages = dict.fromkeys(map(_language, (info.source_language, info.target_language)))
+    data = ModelCardData(
+        language=[one for one in languages if one] or None,
+        license=licence,
+        license_name=licence_name,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["translation", base_form, "dragoman"],
+        model_name=info.name,
+        eval_results=results or None,
+    )
+    return f"---\n{data.to_yaml()}\n---"
+
+
+def check_can_push(hub_id: str) -> HfApi:
+    """The Hub's interface.
+
+    Raises MachineError if huggingface_hub is not installed, ConfigError if there is no token or
+    this is no name of a model there.
+    """
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            disable_progress_bars,
+            validate_repo_id,
+        )
+    except ImportError as error:
+        raise MachineError(
+            "huggingface_hub is not installed",
+            remedy="install it: pip install 'dragoman[huggingface]'",
+        ) from error
+    try:
+        if hub_id.count("/") != 1:
+            raise HFValidationError("it has no owner")
+        validate_repo_id(hub_id)
+    except HFValidationError as error:
+        raise ConfigError(
+            f"{hub_id!r} is no name of a model on the Hub",
+            place="--to",
+            remedy="give OWNER/NAME, such as my-name/demo-en-de",
+        ) from error
+    if huggingface_hub.get_token() is None:
+        raise ConfigError(
+            "there is no token for the Hub",
+            place="HF_TOKEN",
+            remedy="make one that may write, and run hf auth login or set the variable",
+        )
+    disable_progress_bars()
+    return huggingface_hub.HfApi(library_name="dragoman", library_version=VERSION)
+
+
+def push(api: HfApi, folder: Path, hub_id: str, *, private: bool) -> Pushed:
+    """Send every file of an export; makes the model's place if it is not there.
+
+    Raises MachineError if the Hub cannot be reached, ConfigError if it refuses. It has all files
+    or none then.
+    """
+    from huggingface_hub import CommitOperationAdd
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        HfHubHTTPError,
+        HTTPError,  # of the library for HTTP, which is another one in some versions
+    )
+
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    added = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            url = api.create_repo(hub_id, private=private or None, exist_ok=True)
+            done = api.create_commit(
+                hub_id, added, commit_message=f"Model by dragoman {VERSION}", num_threads=2
+            )
+    except HfHubHTTPError as error:
+        raise _refused(error, hub_id) from error
+    except ValueError as error:  # the Hub's check of the card
+        raise ConfigError(
+            f"the Hub does not take the card: {error}", place=hub_id, remedy="report this"
+        ) from error
+    except (HTTPError, OSError) as error:
+        raise MachineError(
+            f"the Hub at {api.endpoint} cannot be reached: {error}",
+            place=hub_id,
+            remedy="look at the network, and run the same command again: it goes on",
+        ) from error
+    return Pushed(str(url), done.commit_url)
+
+
+def _refused(error: HfHubHTTPError, hub_id: str) -> DragomanError:
+    status = error.response.status_code
+    if status in (401, 403):
+        return ConfigError(
+            f"the Hub refuses the token for this model ({status})",
+            place=hub_id,
+            remedy="take a token that may write there: hf auth login, or HF_TOKEN",
+        )
+    said = error.server_message or f"status {status}"
+    return MachineError(
+        f"the Hub answers: {said}",
+        place=hub_id,
+        remedy="run the same command again later: it goes on",
+    )
+
+
+def _language(code: str) -> str:
+    """The language alone in two or three letters, as the Hub wants it: eng of eng_Latn."""
+    first = re.split(r"[-_.@]", code.lower())[0]
+    return first if re.fullmatch("[a-z]{2,3}", first) and first != _UNKNOWN_LANGUAGE else ""
+
+
+def _licence(words: str) -> tuple[str | None, str | None]:
+    """The Hub's name of a licence, and another if the Hub has none; nothing if none is told."""
+    if words == "Not stated.":
+        return None, None
+    name = _slug(words)
+    if name in _LICENCES:
+        return name, None
+    return "other", name[:_LONGEST_LICENCE_NAME].strip("-.")
+
+
+def _slug(words: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-.")
