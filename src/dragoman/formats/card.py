@@ -115,6 +115,11 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
                 "`sentencepiece.model` brings a text into the form of the training text: Unicode "
                 "NFC and plain spaces."
             )
+    if kind in ("argos", "huggingface", "onnx") and recipe.search.no_repeat_ngram_size:
+        notes.append(
+            "Scores were measured with a guard against repetition, search.no_repeat_ngram_size = "
+            f"{recipe.search.no_repeat_ngram_size}, which is not in effect here."
+        )
     if kind == "huggingface" and recipe.search.length_penalty == "gnmt":
         length = manifest.train.mean_target_tokens
         exponent = power_search(recipe.search, length).length_penalty_alpha

@@ -317,6 +317,7 @@ class CTranslate2Engine:
             max_input_length=0,
             min_decoding_length=0,  # a translation may be empty, as in our search
             max_decoding_length=limit,
+            no_repeat_ngram_size=search.no_repeat_ngram_size,
             return_scores=scored,
             **drawn,
         )

@@ -128,7 +128,8 @@ class _Job:
 
     def power_search(self) -> SearchConfig:
         """The recipe's search as transformers can do it."""
-        return power_search(self.recipe.search, self.manifest.train.mean_target_tokens)
+        length = self.manifest.train.mean_target_tokens
+        return power_search(self.recipe.search.without_guard(), length)
 
     def decoded(self, ids: list[list[int]]) -> list[str]:
         """The text of translations."""
@@ -178,7 +179,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     theirs = _write_weights(job, texts, draft)
     search = job.recipe.search
     if job.request.to == "onnx":  # the user of the graphs has a search of his own
-        search = search.model_copy(update={"beam_size": 1})
+        search = search.without_guard().model_copy(update={"beam_size": 1})
     verified = compare(job.ours(texts, search), theirs)
     # Of what others search by their own rules, the weights alone are compared.
     if job.request.bits == "float32" and job.request.to != "argos":
@@ -260,7 +261,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         write_ctranslate2(model, subwords, folder, quantization=bits)
     engine = CTranslate2Engine(folder, subwords, batch_cells=fitting_cells(job.recipe.model))
     if bits != "float32" or for_argos:
-        hypotheses = job.hypotheses(texts, search)
+        hypotheses = job.hypotheses(texts, search.without_guard())
         scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])
         check_near(hypotheses, scored, place=job.checkpoint)
     if for_argos:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.settings import Section
@@ -153,6 +153,21 @@ class SearchConfig(Section):
     """Padding is never chosen, whatever its probability, as transformers has it for MarianMT."""
     end_at_limit: bool = False
     """The last token that the length limit allows is the end of sentence, at no cost."""
+    no_repeat_ngram_size: int = Field(default=0, ge=0, le=100)
+    """So many pieces in a row occur once at most in a translation, which ends loops of a model that
+    repeats itself; 0: as often as the model says."""
+
+    @model_serializer(mode="wrap")
+    def _without_no_guard(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of recipes that were written before there was this key stay as they are.
+        values: dict[str, Any] = serialize(self)
+        if not values.get("no_repeat_ngram_size"):
+            values.pop("no_repeat_ngram_size", None)
+        return values
+
+    def without_guard(self) -> SearchConfig:
+        """The same search of those who have no guard against repetition."""
+        return self.model_copy(update={"no_repeat_ngram_size": 0})
 
 
 def check_beam_holds(num_hypotheses: int, config: SearchConfig) -> None:

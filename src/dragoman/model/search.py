@@ -148,6 +148,8 @@ class _Search:
         num_candidates = min(2 * beam_size, width * vocab_size)
         open_scores_BW = torch.from_numpy(self.open_scores_BW).to(self.device)
         length = self.open_ids_BWT.shape[2]
+        if self.config.no_repeat_ngram_size:
+            self._forbid_repetition(logits_BWV)
         constrained = self.config.never_padding or self.config.end_at_limit
         if constrained:
             logits_BWV = self._constrained(logits_BWV, at_limit_B=self.limits_B == length)
@@ -164,6 +166,23 @@ class _Search:
         self._go_on(
             *(np.take_along_axis(x_BC, order_BW, 1) for x_BC in (scores_BC, parents_BC, tokens_BC))
         )
+
+    def _forbid_repetition(self, logits_BWV: Tensor) -> None:
+        """Take out pieces that would end an n-gram which a hypothesis has already.
+
+        The probabilities of the others are normalised again, as in CTranslate2 and fairseq.
+        """
+        size = self.config.no_repeat_ngram_size
+        ids_BWT = self.open_ids_BWT[:, :, self.num_start_ids :]
+        if ids_BWT.shape[2] < size:
+            return
+        grams_BWNG = np.lib.stride_tricks.sliding_window_view(ids_BWT, size, axis=2)
+        last_BWG = ids_BWT[:, :, ids_BWT.shape[2] - size + 1 :]
+        again_BWN = (grams_BWNG[..., :-1] == last_BWG[:, :, None]).all(axis=3)
+        rows, hypotheses, places = again_BWN.nonzero()
+        pieces = grams_BWNG[rows, hypotheses, places, -1]
+        cells = (torch.from_numpy(x).to(self.device) for x in (rows, hypotheses, pieces))
+        logits_BWV[tuple(cells)] = _NEVER
 
     def _constrained(self, logits_BWV: Tensor, *, at_limit_B: NDArray[np.bool_]) -> Tensor:
         """Log-probabilities, in which pieces that may not be chosen have the lowest numbers.

@@ -179,3 +179,47 @@ def test_more_hypotheses_than_the_beam_holds_are_refused() -> None:
 
 def test_nothing_in_nothing_out() -> None:
     assert translate_batch([make_model()], [], SearchConfig()) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_n_gram_comes_twice_and_nothing_better_was_left_out(size: int) -> None:
+    """With a beam as wide as all hypotheses, against enumeration of what is left over."""
+    model, source, limit = make_model().eval(), [3, 4, 5], 4
+    config = SearchConfig(
+        beam_size=VOCAB_SIZE**3, max_length_ratio=0, max_length_extra=limit,
+        no_repeat_ngram_size=size,
+    )  # fmt: skip
+    (found,) = translate_batch([model], [source], config, num_hypotheses=5)
+    expected = []
+    ordinary = [piece for piece in range(VOCAB_SIZE) if piece != EOS]
+    for length in range(limit):
+        for ids in itertools.product(ordinary, repeat=length):
+            likelihood = log_probability_without_repeats(model, source, [*ids, EOS], size)
+            expected.append((likelihood / length_penalty(length + 1, config), list(ids)))
+    for ids in itertools.product(ordinary, repeat=limit):
+        likelihood = log_probability_without_repeats(model, source, [*ids], size)
+        expected.append((likelihood / length_penalty(limit, config), list(ids)))
+    expected.sort(key=lambda entry: -entry[0])
+    assert [one.ids for one in found] == [ids for _, ids in expected[:5]]
+    for one, (score, _) in zip(found, expected, strict=False):
+        assert one.score == pytest.approx(score, abs=1e-4)
+
+
+def log_probability_without_repeats(
+    model: Transformer, source: list[int], ids: list[int], size: int
+) -> float:
+    decoder_input = np.array(ids[:-1], dtype=np.int64)
+    batch = make_batch(
+        np.array(source), np.array([len(source)]), decoder_input, np.array([len(decoder_input)])
+    )
+    with torch.no_grad():
+        logits_TV = model.logits(batch)[0].double()
+    total = 0.0
+    for place, piece in enumerate(ids):
+        grams = {tuple(ids[start : start + size]) for start in range(place - size + 1)}
+        last = tuple(ids[place - size + 1 : place]) if place >= size - 1 else None
+        for other in range(VOCAB_SIZE):
+            if last is not None and (*last, other) in grams:
+                logits_TV[place, other] = -math.inf
+        total += float(logits_TV[place].log_softmax(0)[piece])
+    return total

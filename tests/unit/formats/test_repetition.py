@@ -1,0 +1,69 @@
+"""The guard against repetition: the same in both engines, and what exports do with it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dragoman import RunDirectory, Translator
+from dragoman.distributed.world import join_world
+from dragoman.formats.bundle import Bundle, Kind
+from dragoman.formats.ctranslate2 import Quantization
+from dragoman.formats.export import Request, export
+from dragoman.model.config import SearchConfig
+from dragoman.recipe.recipe import digest
+from real_text import real_lines
+from small_run import small_run
+
+LOOP = re.compile(r"(.{2,}?)\1{4,}")
+
+
+def test_loops_end_and_both_engines_end_them_alike() -> None:
+    """The small run has hardly learned, and repeats itself."""
+    lines = real_lines("test", "en")[:60]
+    found: dict[int, list[list[str]]] = {}
+    for size in (0, 3):
+        overrides = (f"search.no_repeat_ngram_size={size}",)
+        for engine in ("ctranslate2", "torch"):
+            with Translator(small_run(), engine=engine, threads=1, overrides=overrides) as one:
+                found.setdefault(size, []).append(one.translate(lines))
+    loops = {size: sum(bool(LOOP.search(text)) for text in one[0]) for size, one in found.items()}
+    assert loops[0] > 20
+    assert loops[3] < loops[0] / 4
+    for ctranslate2, torch in found.values():
+        assert sum(a == b for a, b in zip(ctranslate2, torch, strict=True)) >= 59
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> RunDirectory:
+    """The run, as if its recipe had the key."""
+    path = shutil.copytree(small_run().path, tmp_path / "guarded")
+    recipe = path / "recipe.toml"
+    text = recipe.read_text().replace("[search]", "[search]\nno_repeat_ngram_size = 3")
+    assert text != recipe.read_text()
+    recipe.write_text(text)
+    return RunDirectory.open(path)
+
+
+@pytest.mark.parametrize(
+    ("to", "bits"),
+    [("ctranslate2", "float32"), ("ctranslate2", "int8"), ("huggingface", None), ("onnx", None)],
+)
+def test_exports_have_it_or_say_that_they_have_not(
+    guarded: RunDirectory, tmp_path: Path, to: Kind, bits: Quantization | None
+) -> None:
+    with join_world() as world:
+        done = export(guarded, Request(to=to, output=tmp_path / "out", quantization=bits), world)
+    assert Bundle.open(done.path).recipe.search.no_repeat_ngram_size == 3
+    card = (done.path / "README.md").read_text("utf-8")
+    assert ("which is not in effect here" in card) == (to != "ctranslate2")
+    if bits == "float32":
+        assert done.verified.identical >= 97
+
+
+def test_a_recipe_without_it_has_the_digest_it_had() -> None:
+    assert "no_repeat_ngram_size" not in SearchConfig().model_dump()
+    assert digest(SearchConfig()) != digest(SearchConfig(no_repeat_ngram_size=4))
