@@ -213,7 +213,8 @@ def clean_block(
         rejected=[],
         entry=block.entry.number,
     )
-    columns = Columns(sources, targets)
+    languages = (config.source_language, config.target_language)
+    columns = Columns(sources, targets, languages=languages)
     cleaned = whole.without(reject(columns, config.filters, malformed=malformed, filters=filters))
     if not block.entry.tag:
         return cleaned

@@ -2,7 +2,7 @@
 
 A filter gives every pair a score; a pair is dropped by the first filter whose threshold its score
 exceeds. To add a filter, write its score, add a line to FILTERS and, if a recipe may set its
-threshold, a field to FilterConfig.
+threshold, a field to FilterConfig. Filters that cost more come later: they see what is left.
 """
 
 from __future__ import annotations
@@ -10,16 +10,22 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from dragoman.base.settings import Section
+from dragoman.corpus.language import check_languages, other_language_log_odds
 
 _RATIO_MIN_CHARACTERS = 20
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
+_FIRST_KEYS: Final = {
+    "max_words", "max_length_ratio", "max_control_characters",
+    "drop_identical", "drop_duplicates", "drop_overlap",
+}  # fmt: skip
+"""Keys that every recipe's digest has."""
 
 
 class FilterConfig(Section):
@@ -37,19 +43,42 @@ class FilterConfig(Section):
     """Keep only the first of equal pairs."""
     drop_overlap: bool = True
     """Drop training pairs of which either side occurs in the dev or test set."""
+    max_language_log_odds: float | None = Field(default=None, ge=0.0)
+    """ln(p of the likeliest other language / p of the side's own) of the worse side; 1.5 drops few
+    short sentences by mistake. Needs `pip install "dragoman[clean]"`."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of recipes that were written before these keys stay as they are.
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in serialize(self).items()
+            if key in _FIRST_KEYS or value != fields[key].default
+        }
 
 
 class Columns:
     """Normalised pairs of one block, side by side, with what several filters look at."""
 
-    def __init__(self, sources: list[str], targets: list[str]) -> None:
+    def __init__(
+        self, sources: list[str], targets: list[str], *, languages: tuple[str, str] = ("", "")
+    ) -> None:
         self.sources = sources
         self.targets = targets
+        self.languages = languages
         self.source_characters = _lengths(sources)
         self.target_characters = _lengths(targets)
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    def only(self, rows: NDArray[np.int64]) -> Columns:
+        """Some of the pairs, in this order."""
+        if len(rows) == len(self):
+            return self
+        sources, targets = ([side[row] for row in rows] for side in (self.sources, self.targets))
+        return Columns(sources, targets, languages=self.languages)
 
 
 Scores = NDArray[np.float64]
@@ -57,11 +86,11 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A named score and the highest value at which a pair is accepted."""
+    """A named score and the highest value at which a pair is accepted; None: the filter is off."""
 
     name: str
     score: Callable[[Columns], Scores]
-    threshold: Callable[[FilterConfig], float]
+    threshold: Callable[[FilterConfig], float | None]
 
 
 class Rejection(NamedTuple):
@@ -107,14 +136,27 @@ def identical_sides(pairs: Columns) -> Scores:
     return _array(source == target for source, target in sides)
 
 
+def other_language(pairs: Columns) -> Scores:
+    """Log odds of the likeliest other language on the worse side."""
+    sides = zip((pairs.sources, pairs.targets), pairs.languages, strict=True)
+    return np.maximum(*(_array(other_language_log_odds(texts, code)) for texts, code in sides))
+
+
 EMPTY = Filter("empty", empty_sides, lambda _: 0)
 FILTERS: tuple[Filter, ...] = (
     EMPTY,
     Filter("control_characters", control_characters, lambda c: c.max_control_characters),
     Filter("over_long", longest_words, lambda c: c.max_words),
     Filter("length_ratio", length_ratio, lambda c: c.max_length_ratio),
-    Filter("identical", identical_sides, lambda c: 0 if c.drop_identical else np.inf),
+    Filter("identical", identical_sides, lambda c: 0 if c.drop_identical else None),
+    Filter("language", other_language, lambda c: c.max_language_log_odds),
 )
+
+
+def check_filters(config: FilterConfig, *, languages: tuple[str, str]) -> None:
+    """Raise ConfigError or MachineError if a filter that is on cannot work."""
+    if config.max_language_log_odds is not None:
+        check_languages(*languages, place="corpus.filters.max_language_log_odds")
 
 
 def reject(
@@ -133,11 +175,16 @@ def reject(
     for rejection in malformed:
         accepted[rejection.row] = False
     for chosen in filters:
-        scores = chosen.score(pairs)
-        failed = accepted & (scores > chosen.threshold(config))
-        accepted &= ~failed
+        threshold = chosen.threshold(config)
+        if threshold is None:
+            continue
+        rows = np.flatnonzero(accepted)
+        scores = chosen.score(pairs.only(rows))
+        failed = scores > threshold
+        accepted[rows[failed]] = False
         rejections += [
-            Rejection(int(row), chosen.name, float(scores[row])) for row in np.flatnonzero(failed)
+            Rejection(int(row), chosen.name, float(score))
+            for row, score in zip(rows[failed], scores[failed], strict=True)
         ]
     return rejections
 

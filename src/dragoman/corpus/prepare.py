@@ -45,6 +45,7 @@ from dragoman.corpus.encode import (
     read_rows,
     without_tag,
 )
+from dragoman.corpus.filters import check_filters
 from dragoman.corpus.manifest import (
     FILE_NAME,
     FORMAT_VERSION,
@@ -93,6 +94,7 @@ def prepare(
     Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before.
     """
     began = time.monotonic()
+    languages = (config.source_language, config.target_language)
     with disk_errors_named(directory), locked_directory(directory):
         sources = Sources(config, downloads=directory / "downloads")
         place = Workplace(directory)
@@ -100,6 +102,7 @@ def prepare(
         if manifest is not None and sources.match(manifest):
             place.discard()
             return manifest
+        check_filters(config.filters, languages=languages)
         place.begin(sources.plan())
         if not place.is_publishing():
             try:

@@ -23,7 +23,27 @@ def test_each_filter_drops_its_kind_with_a_score(name: str) -> None:
 
 
 def test_every_filter_is_covered_here() -> None:
-    assert [known.name for known in FILTERS] == list(BAD)
+    assert [known.name for known in FILTERS] == [*BAD, "language"]
+
+
+@pytest.mark.parametrize("pair", [(GOOD[1], GOOD[1]), (GOOD[0], GOOD[0]), GOOD[::-1]])
+def test_a_side_in_another_language_is_dropped(pair: tuple[str, str]) -> None:
+    pairs = Columns([GOOD[0], pair[0]], [GOOD[1], pair[1]], languages=("en", "de"))
+    config = FilterConfig(max_language_log_odds=1.5, drop_identical=False)
+    (rejection,) = reject(pairs, config)
+    assert rejection[:2] == (1, "language")
+    at_threshold = config.model_copy(update={"max_language_log_odds": rejection.score})
+    assert reject(pairs, at_threshold) == []
+    assert reject(pairs, FilterConfig(drop_identical=False)) == []
+
+
+def test_later_filters_leave_digests_of_older_recipes_alone() -> None:
+    assert list(FilterConfig().model_dump()) == [
+        "max_words", "max_length_ratio", "max_control_characters",
+        "drop_identical", "drop_duplicates", "drop_overlap",
+    ]  # fmt: skip
+    set_values = FilterConfig(max_language_log_odds=2.0)
+    assert FilterConfig.model_validate(set_values.model_dump()) == set_values
 
 
 @pytest.mark.parametrize(

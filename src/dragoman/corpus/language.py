@@ -1,0 +1,66 @@
+"""How much likelier it is that a text is in another language than in the one it should be in.
+
+py3langid: naive Bayes over n-grams of bytes, made for short text of any domain (Lui and Baldwin
+2012, langid.py). Its probabilities are calibrated by the square root of the text's bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Final
+
+from dragoman.base.errors import ConfigError, MachineError
+
+_LEAST_PROBABILITY: Final = 1e-30
+_SUBTAG: Final = re.compile(r"[-_.@]")
+
+
+def check_languages(*codes: str, place: str) -> None:
+    """Raise ConfigError for a language that cannot be told, MachineError without py3langid."""
+    known = _identifier().labels
+    for code in codes:
+        if _base_language(code) not in known:
+            raise ConfigError(
+                f"the language {code!r} cannot be told from others",
+                place=place,
+                remedy="leave it out, or write an ISO 639-1 code such as de",
+            )
+
+
+def other_language_log_odds(texts: Iterable[str], language: str) -> list[float]:
+    """ln(p of the likeliest other language / p of this language) for each text.
+
+    Negative if this language is the likeliest; at most ln 2 for text without letters.
+    language: a code that `check_languages` accepts.
+    """
+    expected, rank = _base_language(language), _identifier().rank
+    odds = []
+    for text in texts:
+        ranked = rank(text)
+        best_other = next(p for code, p in ranked if code != expected)
+        own = next(p for code, p in ranked if code == expected)
+        odds.append(math.log(max(best_other, _LEAST_PROBABILITY) / max(own, _LEAST_PROBABILITY)))
+    return odds
+
+
+def _base_language(code: str) -> str:
+    """The language of a code such as pt-BR."""
+    return _SUBTAG.split(code)[0].lower()
+
+
+@cache
+def _identifier() -> Any:
+    """The classifier, which has no types."""
+    try:
+        module = importlib.import_module("py3langid.langid")
+    except ImportError as error:
+        raise MachineError(
+            "telling languages needs a package that is not installed: py3langid",
+            place="corpus.filters.max_language_log_odds",
+            remedy='pip install "dragoman[clean]"',
+        ) from error
+    return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True)

@@ -1,0 +1,46 @@
+"""Telling languages, on captions that people wrote."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from dragoman.base.errors import ConfigError, MachineError
+from dragoman.corpus import language
+from dragoman.corpus.language import check_languages, other_language_log_odds
+from real_text import real_lines
+
+PLACE = "corpus.filters.max_language_log_odds"
+
+
+@pytest.mark.parametrize(("own", "other"), [("en", "de"), ("de", "en")])
+def test_sentences_of_the_other_language_are_found_and_right_ones_stay(
+    own: str, other: str
+) -> None:
+    right, wrong = real_lines("train", own)[:300], real_lines("train", other)[:300]
+    assert np.mean(np.array(other_language_log_odds(right, own)) > 1.5) <= 0.01
+    assert np.mean(np.array(other_language_log_odds(wrong, own)) > 1.5) >= 0.98
+
+
+def test_what_has_no_language_is_of_every_language() -> None:
+    assert max(other_language_log_odds(["", "12:30", "1 + 1 = 2"], "de")) < 1
+
+
+def test_a_region_does_not_count() -> None:
+    check_languages("pt-BR", "zh_Hant", place=PLACE)
+    text = ["Uma frase sobre nada."]
+    assert other_language_log_odds(text, "pt-BR") == other_language_log_odds(text, "pt")
+
+
+def test_an_unknown_language_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"max_language_log_odds: the language 'tlh' cannot be"):
+        check_languages("en", "tlh", place=PLACE)
+
+
+def test_the_remedy_for_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    language._identifier.cache_clear()
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    with pytest.raises(MachineError, match=r'pip install "dragoman\[clean\]"'):
+        check_languages("en", place=PLACE)
