@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.filters import FILTERS, Columns, Filter, Rejection, reject
+from dragoman.corpus.filters import (
+    FILTERS,
+    Columns,
+    Filter,
+    Rejection,
+    Scores,
+    column_filters,
+    reject,
+)
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.pairs import BLOCK_LINES, Block, LineReader
 from dragoman.corpus.runs import distinct_keys, pair_keys, repeated, write_run
@@ -202,7 +210,7 @@ def clean_block(
     block: Block, config: CorpusConfig, *, filters: Sequence[Filter] = FILTERS
 ) -> CleanBlock:
     """Decode, normalise and filter the lines of a block, then put the tag before each source."""
-    source_text, target_text, malformed = _decode(block)
+    source_text, target_text, given_scores, malformed = _decode(block)
     sources = normalize(source_text, lowercase=config.lowercase).split("\n")
     targets = normalize(target_text, lowercase=config.lowercase).split("\n")
     whole = CleanBlock(
@@ -214,7 +222,8 @@ def clean_block(
         entry=block.entry.number,
     )
     languages = (config.source_language, config.target_language)
-    columns = Columns(sources, targets, languages=languages)
+    columns = Columns(sources, targets, languages=languages, given_scores=given_scores)
+    filters = (*filters, *column_filters(block.entry.limits))
     cleaned = whole.without(reject(columns, config.filters, malformed=malformed, filters=filters))
     if not block.entry.tag:
         return cleaned
@@ -250,15 +259,17 @@ def num_bytes(texts: list[str]) -> int:
     return len("\n".join(texts).encode()) + (len(texts) > 0)
 
 
-def _decode(block: Block) -> tuple[str, str, list[Rejection]]:
-    """Both sides as text of num_lines lines, and the rows that are no pairs."""
+def _decode(block: Block) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
+    """Both sides as text of num_lines lines, scores by column, and the rows that are no pairs."""
+    given_scores: dict[int, Scores] = {}
     source, malformed = _decode_lines(block.source, block.entry.source.name)
     if block.target is None or block.entry.target is None:
-        source, target, bad_rows = _split_columns(source)
+        columns = [limit.index for limit in block.entry.limits]
+        source, target, given_scores, bad_rows = _split_columns(source, columns)
     else:
         target, bad_rows = _decode_lines(block.target, block.entry.target.name)
     first_of_row = {rejection.row: rejection for rejection in reversed(malformed + bad_rows)}
-    return source, target, [first_of_row[row] for row in sorted(first_of_row)]
+    return source, target, given_scores, [first_of_row[row] for row in sorted(first_of_row)]
 
 
 def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
@@ -279,14 +290,30 @@ def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
     return "\n".join(lines), rejections
 
 
-def _split_columns(text: str) -> tuple[str, str, list[Rejection]]:
-    """Both columns, and the rows that do not have two by their count of columns."""
+def _split_columns(
+    text: str, score_columns: Sequence[int]
+) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
+    """Source, target, scores by column, and the rows without two columns by how many they have.
+
+    If there are columns of scores, there may be others too.
+    """
     sources, targets, rejections = [], [], []
+    scores: dict[int, list[float]] = {column: [] for column in score_columns}
     for row, line in enumerate(text.split("\n")):
-        source, _, target = line.partition("\t")
-        num_columns = line.count("\t") + 1
-        if num_columns != 2:
-            rejections.append(Rejection(row, COLUMNS, num_columns))
+        source, *others = line.split("\t")
+        if not others or (len(others) > 1 and not scores):
+            rejections.append(Rejection(row, COLUMNS, len(others) + 1))
         sources.append(source)
-        targets.append(target)
-    return "\n".join(sources), "\n".join(targets), rejections
+        targets.append(others[0] if scores and others else "\t".join(others))
+        for column, values in scores.items():
+            values.append(_number(others[column - 1]) if column <= len(others) else np.nan)
+    given_scores = {column: np.array(values) for column, values in scores.items()}
+    return "\n".join(sources), "\n".join(targets), given_scores, rejections
+
+
+def _number(text: str) -> float:
+    """The number that a cell holds; nan if it holds none."""
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan

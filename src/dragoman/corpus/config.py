@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -11,6 +12,9 @@ from dragoman.corpus.filters import FilterConfig
 
 LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
 """A language's code. It ends names of files, and pages and model cards show it."""
+
+
+_COLUMN_NAME: Final = r"[^\x00-\x1f\x7f-\x9f]{1,100}"
 
 
 class SubwordConfig(Section):
@@ -23,6 +27,25 @@ class SubwordConfig(Section):
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     sample_sentences: int = Field(default=2_000_000, ge=1)
     """At most this many sentences, drawn over the whole corpus, train the subword model."""
+
+
+class ScoreLimit(Section):
+    """Bounds on a column of scores in a TSV file: all other pairs are dropped."""
+
+    column: int | str
+    """Its number, counted from 1, or its name in the file's first line, which is no pair then."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _names_a_column_and_a_bound(self) -> Self:
+        if isinstance(self.column, int) and self.column < 3:
+            raise ValueError("columns 1 and 2 are source and target: scores begin at column 3")
+        if isinstance(self.column, str) and not re.fullmatch(_COLUMN_NAME, self.column):
+            raise ValueError("the name of a column is empty, too long or holds control characters")
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("a score needs at_least, at_most or both")
+        return self
 
 
 class TextFiles(Section):
@@ -39,6 +62,9 @@ class TextFiles(Section):
     weight: float | None = Field(default=None, ge=0.0)
     """Share of the training pairs that come from this entry, in any unit."""
 
+    scores: tuple[ScoreLimit, ...] = ()
+    """Bounds on further columns of a TSV file, such as `{column = 5, at_most = 4.0}`."""
+
     @model_serializer(mode="wrap")
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The digests of recipes that were written before there were these keys stay as they are.
@@ -46,7 +72,7 @@ class TextFiles(Section):
         return {
             key: value
             for key, value in values.items()
-            if key not in ("tag", "name", "weight") or value not in ("", None)
+            if key not in ("tag", "name", "weight", "scores") or value not in ("", None, (), [])
         }
 
     @model_validator(mode="after")
@@ -54,6 +80,8 @@ class TextFiles(Section):
         forms = bool(self.source or self.target) + bool(self.tsv) + bool(self.mtdata)
         if forms != 1 or bool(self.source) != bool(self.target):
             raise ValueError("an entry of text is source and target, or tsv, or mtdata")
+        if self.scores and not self.tsv:
+            raise ValueError("scores are columns of a tsv: this entry has none")
         if any(
             "\0" in name for name in (self.source, self.target, self.tsv, self.mtdata, self.tag)
         ):
@@ -79,7 +107,9 @@ class CorpusConfig(Section):
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}` or
     `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or xz. `tag = "<bt>"` puts a word
     before each source. `weight = 3` beside each entry sets the shares in which pairs are drawn from
-    them; `name = "news"` is what the weights of a stage call it."""
+    them; `name = "news"` is what the weights of a stage call it.
+    `scores = [{column = 5, at_most = 4.0}]` beside a TSV file drops pairs whose further columns are
+    out of bounds: by number, or by name in the file's first line; `at_least` or `at_most`."""
     valid: tuple[TextFiles, ...] = ()
     """The dev set, in such entries."""
     test: tuple[TextFiles, ...] = ()
@@ -97,6 +127,12 @@ class CorpusConfig(Section):
     too_long: Literal["drop", "truncate"] = "drop"
     """What happens to a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _test_sets_are_whole(self) -> Self:
+        if any(entry.scores for entry in (*self.valid, *self.test)):
+            raise ValueError("scores are for entries of train: every pair of a test set counts")
+        return self
 
     @model_validator(mode="after")
     def _weights_are_of_use(self) -> Self:

@@ -8,8 +8,9 @@ threshold, a field to FilterConfig. Filters that cost more come later: they see 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from dragoman.base.settings import Section
 from dragoman.corpus.language import check_languages, other_language_log_odds
+from dragoman.corpus.pairs import ColumnLimit
 
 _RATIO_MIN_CHARACTERS = 20
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
@@ -58,15 +60,27 @@ class FilterConfig(Section):
         }
 
 
+Scores = NDArray[np.float64]
+
+
 class Columns:
-    """Normalised pairs of one block, side by side, with what several filters look at."""
+    """Normalised pairs of one block, side by side, with what several filters look at.
+
+    given_scores: of further columns of their file, by the column's index; nan: no number.
+    """
 
     def __init__(
-        self, sources: list[str], targets: list[str], *, languages: tuple[str, str] = ("", "")
+        self,
+        sources: list[str],
+        targets: list[str],
+        *,
+        languages: tuple[str, str] = ("", ""),
+        given_scores: Mapping[int, Scores] | None = None,
     ) -> None:
         self.sources = sources
         self.targets = targets
         self.languages = languages
+        self.given_scores = given_scores or {}
         self.source_characters = _lengths(sources)
         self.target_characters = _lengths(targets)
 
@@ -78,19 +92,25 @@ class Columns:
         if len(rows) == len(self):
             return self
         sources, targets = ([side[row] for row in rows] for side in (self.sources, self.targets))
-        return Columns(sources, targets, languages=self.languages)
-
-
-Scores = NDArray[np.float64]
+        given_scores = {index: scores[rows] for index, scores in self.given_scores.items()}
+        return Columns(sources, targets, languages=self.languages, given_scores=given_scores)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A named score and the highest value at which a pair is accepted; None: the filter is off."""
+    """A named score and the highest value at which a pair is accepted; None: the filter is off.
+
+    at_least: the threshold is the lowest such value instead.
+    """
 
     name: str
     score: Callable[[Columns], Scores]
     threshold: Callable[[FilterConfig], float | None]
+    at_least: bool = False
+
+    def accepts(self, scores: Scores, threshold: float) -> NDArray[np.bool_]:
+        """True for each score on the right side of the threshold, and never for nan."""
+        return scores >= threshold if self.at_least else scores <= threshold
 
 
 class Rejection(NamedTuple):
@@ -153,6 +173,26 @@ FILTERS: tuple[Filter, ...] = (
 )
 
 
+def column_filters(limits: Iterable[ColumnLimit]) -> list[Filter]:
+    """Filters by scores that the file of the pairs holds."""
+    filters = []
+    for limit in limits:
+        score = partial(_given_scores, limit.index)
+        for threshold, at_least in ((limit.at_least, True), (limit.at_most, False)):
+            if threshold is not None:
+                constant = partial(_constant, threshold)
+                filters.append(Filter(f"column_{limit.name}", score, constant, at_least))
+    return filters
+
+
+def _given_scores(index: int, pairs: Columns) -> Scores:
+    return pairs.given_scores[index]
+
+
+def _constant(value: float, _: FilterConfig) -> float:
+    return value
+
+
 def check_filters(config: FilterConfig, *, languages: tuple[str, str]) -> None:
     """Raise ConfigError or MachineError if a filter that is on cannot work."""
     if config.max_language_log_odds is not None:
@@ -180,7 +220,7 @@ def reject(
             continue
         rows = np.flatnonzero(accepted)
         scores = chosen.score(pairs.only(rows))
-        failed = scores > threshold
+        failed = ~chosen.accepts(scores, threshold)
         accepted[rows[failed]] = False
         rejections += [
             Rejection(int(row), chosen.name, float(score))

@@ -267,16 +267,30 @@ class NamedPath:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnLimit:
+    """The bounds of a column of scores, its name in the recipe, its index counted from 0."""
+
+    index: int
+    name: str
+    at_least: float | None
+    at_most: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TextEntry:
     """One entry of a corpus with its files found; target is None if source is a TSV file.
 
     tag: a word that is put before each source; "": none. number: of the entry in its split.
+    limits: on further columns of a TSV file.
+    has_header: its first line names the columns.
     """
 
     source: NamedPath
     target: NamedPath | None = None
     tag: str = field(default="", kw_only=True)
     number: int = field(default=0, kw_only=True)
+    limits: tuple[ColumnLimit, ...] = field(default=(), kw_only=True)
+    has_header: bool = field(default=False, kw_only=True)
 
     @property
     def files(self) -> tuple[NamedPath, ...]:
@@ -320,7 +334,8 @@ class BlockReader:
         index = 0
         for entry in self._entries:
             readers = [LineReader(file.path) for file in entry.files]
-            first_line = 1
+            header_lines = readers[0].take(1)[1] if entry.has_header else 0
+            first_line = header_lines + 1
             while texts := self._take(readers):
                 num_lines = texts[0][1]
                 source, target = texts[0][0], texts[1][0] if len(texts) > 1 else None
@@ -328,7 +343,7 @@ class BlockReader:
                 first_line += num_lines
                 index += 1
             self.facts += [reader.facts() for reader in readers]
-            if first_line == 1:
+            if first_line == header_lines + 1:
                 raise CorpusError(
                     "holds no text",
                     place=entry.source.path,

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
 from dragoman.base.files import disk_errors_named, file_sha256, remove_tree, whole_file, write_whole
-from dragoman.corpus.config import CorpusConfig, TextFiles
+from dragoman.corpus.config import CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.download import download, unpack_file, unpack_members
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
-from dragoman.corpus.pairs import FileFacts, NamedPath, TextEntry
+from dragoman.corpus.pairs import ColumnLimit, FileFacts, LineReader, NamedPath, TextEntry
 
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
@@ -371,7 +371,32 @@ class Sources:
                 )
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
-        return TextEntry(*found, tag=files.tag, number=number)
+        limits, has_header = _column_limits(found[0].path, files.scores)
+        return TextEntry(*found, tag=files.tag, number=number, limits=limits, has_header=has_header)
+
+
+def _column_limits(
+    path: Path, scores: Sequence[ScoreLimit]
+) -> tuple[tuple[ColumnLimit, ...], bool]:
+    """The limits with their columns found, and whether the first line names columns."""
+    if not scores:
+        return (), False
+    first_line = LineReader(path).take(1)[0].decode(errors="replace").removeprefix("\ufeff")
+    names = first_line.rstrip("\r\n").split("\t")
+    limits = []
+    for score in scores:
+        by_name = isinstance(score.column, str)
+        if score.column not in names[2:] if by_name else int(score.column) > len(names):
+            raise CorpusError(
+                f"its first line names no column {score.column!r} after source and target"
+                if by_name
+                else f"its first line has {len(names)} column(s), so there is no {score.column}",
+                place=path,
+                remedy="correct scores of this entry in corpus.train",
+            )
+        index = names.index(str(score.column), 2) if by_name else int(score.column) - 1
+        limits.append(ColumnLimit(index, str(score.column), score.at_least, score.at_most))
+    return tuple(limits), any(isinstance(score.column, str) for score in scores)
 
 
 def _of_text(config: CorpusConfig) -> CorpusConfig:
