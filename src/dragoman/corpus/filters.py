@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from dragoman.base.settings import Section
+from dragoman.corpus.agreement import endings_differ, number_differences
 from dragoman.corpus.language import check_languages, other_language_log_odds
 from dragoman.corpus.pairs import ColumnLimit
 
@@ -45,6 +46,11 @@ class FilterConfig(Section):
     """Keep only the first of equal pairs."""
     drop_overlap: bool = True
     """Drop training pairs of which either side occurs in the dev or test set."""
+    max_number_differences: int | None = Field(default=None, ge=0)
+    """Numbers that one side has and the other has not, whatever their separators."""
+    drop_other_ending: bool = False
+    """Drop pairs of which one side ends as a statement, a question or with a colon, and the other
+    does not."""
     max_language_log_odds: float | None = Field(default=None, ge=0.0)
     """ln(p of the likeliest other language / p of the side's own) of the worse side; 1.5 drops few
     short sentences by mistake. Needs `pip install "dragoman[clean]"`."""
@@ -156,6 +162,16 @@ def identical_sides(pairs: Columns) -> Scores:
     return _array(source == target for source, target in sides)
 
 
+def differing_numbers(pairs: Columns) -> Scores:
+    """Numbers that stand on one side only."""
+    return _array(map(number_differences, pairs.sources, pairs.targets))
+
+
+def differing_endings(pairs: Columns) -> Scores:
+    """1 where the sides end in different kinds of punctuation."""
+    return _array(map(endings_differ, pairs.sources, pairs.targets))
+
+
 def other_language(pairs: Columns) -> Scores:
     """Log odds of the likeliest other language on the worse side."""
     sides = zip((pairs.sources, pairs.targets), pairs.languages, strict=True)
@@ -169,6 +185,8 @@ FILTERS: tuple[Filter, ...] = (
     Filter("over_long", longest_words, lambda c: c.max_words),
     Filter("length_ratio", length_ratio, lambda c: c.max_length_ratio),
     Filter("identical", identical_sides, lambda c: 0 if c.drop_identical else None),
+    Filter("numbers", differing_numbers, lambda c: c.max_number_differences),
+    Filter("ending", differing_endings, lambda c: 0 if c.drop_other_ending else None),
     Filter("language", other_language, lambda c: c.max_language_log_odds),
 )
 

@@ -23,7 +23,7 @@ def test_each_filter_drops_its_kind_with_a_score(name: str) -> None:
 
 
 def test_every_filter_is_covered_here() -> None:
-    assert [known.name for known in FILTERS] == [*BAD, "language"]
+    assert [known.name for known in FILTERS] == [*BAD, "numbers", "ending", "language"]
 
 
 @pytest.mark.parametrize("pair", [(GOOD[1], GOOD[1]), (GOOD[0], GOOD[0]), GOOD[::-1]])
@@ -35,6 +35,19 @@ def test_a_side_in_another_language_is_dropped(pair: tuple[str, str]) -> None:
     at_threshold = config.model_copy(update={"max_language_log_odds": rejection.score})
     assert reject(pairs, at_threshold) == []
     assert reject(pairs, FilterConfig(drop_identical=False)) == []
+
+
+def test_sides_with_other_numbers_are_dropped() -> None:
+    pairs = Columns(["Page 12 of 30.", "Page 1."], ["Seite 21 von 30.", "Seite 1."])
+    assert reject(pairs, FilterConfig(max_number_differences=1)) == [Rejection(0, "numbers", 2)]
+    assert reject(pairs, FilterConfig(max_number_differences=2)) == []
+    assert reject(pairs, FilterConfig()) == []
+
+
+def test_sides_that_end_otherwise_are_dropped() -> None:
+    pairs = Columns(["Where is it?", "He left."], ["Wo ist es?", "Er ging und"])
+    assert reject(pairs, FilterConfig(drop_other_ending=True)) == [Rejection(1, "ending", 1)]
+    assert reject(pairs, FilterConfig()) == []
 
 
 def test_later_filters_leave_digests_of_older_recipes_alone() -> None:
