@@ -14,10 +14,12 @@ from dragoman.base import units
 from dragoman.base.errors import CheckpointError
 from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console
+from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
 from dragoman.recipe.estimate import Estimate, Memory, estimate
 from dragoman.recipe.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
+from dragoman.reporting.cleaning import PAGE as CLEANING_PAGE
 from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
 
 _UNBROKEN = 10_000
@@ -50,7 +52,9 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
     dropped = _dropped(manifest)
     if dropped.row_count:
         console.print(dropped)
-        console.print(f"dropped pairs: {directory / 'rejected'}", soft_wrap=True, style="dim")
+        console.print(f"dropped pairs: {directory / REJECTED}", soft_wrap=True, style="dim")
+    if (page := directory / REJECTED / CLEANING_PAGE).exists():
+        console.print(f"scores and thresholds of the filters: {page}", soft_wrap=True, style="dim")
     for source in manifest.sources:
         for trace, count in source.mended.items():
             console.print(f"{source.name}: {units.COUNT.text(count)} x {trace} taken out")

@@ -10,9 +10,10 @@ from typing import Final
 _NUMBER: Final = re.compile(r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+(?:[.,'’٫٬]\d+)*")
 """Digits with separators inside; spaces separate thousands only."""
 _CLOSING: Final = "\"'”“„»«›‹’‘)]}>）」』】*_` \u00a0"
+_GREEK: Final = re.compile(r"[\u0370-\u03ff]")
 _ENDINGS: Final = {
     **dict.fromkeys(".!…。！．｡।۔።", "statement"),
-    **dict.fromkeys("?？؟;", "question"),
+    **dict.fromkeys("?？؟", "question"),
     **dict.fromkeys(":：", "colon"),
 }
 
@@ -30,7 +31,7 @@ def endings_differ(source: str, target: str) -> bool:
     """Whether one side ends as a statement, a question or before a list, and the other does not.
 
     Full stops and exclamation marks are one kind; brackets and quotation marks after them are
-    passed over. ";" is Greek's question mark.
+    passed over. In Greek ";" is the question mark.
     """
     return _ending(source) != _ending(target)
 
@@ -45,4 +46,7 @@ def _numbers(text: str) -> Counter[str]:
 
 
 def _ending(text: str) -> str:
-    return _ENDINGS.get(text.rstrip(_CLOSING)[-1:], "")
+    last = text.rstrip(_CLOSING)[-1:]
+    if last == ";" and _GREEK.search(text):
+        return "question"
+    return _ENDINGS.get(last, "")

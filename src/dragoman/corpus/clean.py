@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from dragoman.corpus.filters import (
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.pairs import BLOCK_LINES, Block, LineReader
 from dragoman.corpus.runs import distinct_keys, pair_keys, repeated, write_run
+from dragoman.corpus.survey import FilterSurvey, write_surveys
 
 REJECTED = "rejected"
 INVALID_UTF8 = "invalid_utf8"
@@ -114,7 +115,10 @@ class BlockReport:
 
 @dataclass(frozen=True, slots=True)
 class CleanBlock:
-    """Normalised pairs that passed the filters with their line numbers, and those that did not."""
+    """Normalised pairs that passed the filters with their line numbers, and those that did not.
+
+    surveys: of the filters.
+    """
 
     file: str
     sources: list[str]
@@ -122,6 +126,7 @@ class CleanBlock:
     lines: NDArray[np.int64]
     rejected: list[RejectedPair]
     entry: int = 0
+    surveys: list[FilterSurvey] = field(default_factory=list)
 
     def without(self, rejections: list[Rejection]) -> CleanBlock:
         """The block with some of its rows rejected."""
@@ -148,6 +153,7 @@ class CleanBlock:
             self.lines[rows],
             self.rejected + rejected,
             self.entry,
+            self.surveys,
         )
 
     def report(self) -> BlockReport:
@@ -196,13 +202,14 @@ class BlockCleaner:
         pairs = [f"{s}\t{t}" for s, t in zip(cleaned.sources, cleaned.targets, strict=True)]
         write_run(path, keys, cleaned.lines, pairs)
         write_whole(path.with_suffix(".rejected"), pack_rejected(cleaned.rejected))
+        write_surveys(path.with_suffix(".scores"), cleaned.surveys)
         report = cleaned.report()
         write_whole(report_path, json.dumps(asdict(report)))
         return report
 
 
 def run_path(runs: Path, index: int) -> Path:
-    """Where the text of a block's run is; its index, rejected pairs and report lie beside it."""
+    """Where the text of a run is; its index, rejected pairs, surveys and report lie beside it."""
     return runs / f"{index:06d}.txt"
 
 
@@ -223,8 +230,34 @@ def clean_block(
     )
     languages = (config.source_language, config.target_language)
     columns = Columns(sources, targets, languages=languages, given_scores=given_scores)
-    filters = (*filters, *column_filters(block.entry.limits))
-    cleaned = whole.without(reject(columns, config.filters, malformed=malformed, filters=filters))
+
+    def survey(
+        chosen: Filter,
+        threshold: float,
+        rows: NDArray[np.int64],
+        scores: Scores,
+        accepted: NDArray[np.bool_],
+    ) -> None:
+        seen = FilterSurvey(chosen.name, threshold, chosen.at_least)
+        seen.see(
+            scores,
+            accepted,
+            files=[whole.file] * len(rows),
+            lines=whole.lines[rows],
+            sources=[sources[row] for row in rows],
+            targets=[targets[row] for row in rows],
+        )
+        whole.surveys.append(seen)
+
+    cleaned = whole.without(
+        reject(
+            columns,
+            config.filters,
+            malformed=malformed,
+            filters=(*filters, *column_filters(block.entry.limits)),
+            tell=survey,
+        )
+    )
     if not block.entry.tag:
         return cleaned
     return replace(cleaned, sources=[f"{block.entry.tag} {source}" for source in cleaned.sources])

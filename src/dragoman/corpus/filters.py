@@ -217,16 +217,22 @@ def check_filters(config: FilterConfig, *, languages: tuple[str, str]) -> None:
         check_languages(*languages, place="corpus.filters.max_language_log_odds")
 
 
+OnScores = Callable[[Filter, float, NDArray[np.int64], Scores, NDArray[np.bool_]], None]
+"""Called with a filter, its threshold, rows, their scores and whether they are accepted."""
+
+
 def reject(
     pairs: Columns,
     config: FilterConfig,
     *,
     malformed: Sequence[Rejection] = (),
     filters: Sequence[Filter] = FILTERS,
+    tell: OnScores | None = None,
 ) -> list[Rejection]:
     """The rows to drop, each once, with the first filter that it fails.
 
     malformed: rows that are dropped whatever the filters say; they come first in the result.
+    tell: called with what each filter that is on says of the rows that those before it left.
     """
     rejections = list(malformed)
     accepted = np.ones(len(pairs), dtype=np.bool_)
@@ -239,6 +245,8 @@ def reject(
         rows = np.flatnonzero(accepted)
         scores = chosen.score(pairs.only(rows))
         failed = ~chosen.accepts(scores, threshold)
+        if tell is not None:
+            tell(chosen, threshold, rows, scores, ~failed)
         accepted[rows[failed]] = False
         rejections += [
             Rejection(int(row), chosen.name, float(score))

@@ -63,6 +63,8 @@ from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, wri
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
 from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary, train_on_words
+from dragoman.corpus.survey import FILE_NAME as SURVEYS
+from dragoman.corpus.survey import join_surveys, write_surveys
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
@@ -91,6 +93,7 @@ def prepare(
         manifest.json  source.model  target.model
         train/  valid/  test/        shards; valid and test also source.txt and target.txt
         rejected/<split>.tsv.zst     what was dropped and why
+        rejected/filters.json        the scores that filters gave, with examples
     Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before.
     """
     began = time.monotonic()
@@ -292,6 +295,10 @@ class _Preparation:
         paths = [run_path(place.runs, index) for index in range(len(clean["files"]))]
         paths += [part_path(place.parts, index) for index in range(len(parts))]
         join_rejected(rejected / "train.tsv.zst", [path.with_suffix(".rejected") for path in paths])
+        surveys = join_surveys(
+            filter(Path.is_file, (path.with_suffix(".scores") for path in paths))
+        )
+        write_surveys(rejected / SURVEYS, surveys)
         for split in given:
             join_rejected(rejected / f"{split}.tsv.zst", [place.rejected(split)])
         manifest = Manifest(

@@ -78,6 +78,54 @@ def bar_plot(parts: Sequence[Part], *, title: str, width: int) -> str:
     return _svg(said, width, 24 + legend_height, [*body, _moved(_legend(names, width), 30)])
 
 
+def histogram(
+    columns: Sequence[tuple[float, Sequence[float]]],
+    names: Sequence[str],
+    x: Axis,
+    *,
+    mark: float,
+    width: int,
+    height: int = 150,
+) -> str:
+    """Counts over a value, a line at `mark`.
+
+    columns: where each begins, in ascending order, and a count for each of `names`, which stand
+    side by side. Their heights are logarithms: rare values stay visible beside frequent ones.
+    """
+    low, high = columns[0][0], columns[-1][0]
+    step = (high - low) / max(1, len(columns) - 1) or 1.0
+    scale = width / (high + step - low)
+    legend_height = _legend_height(names, width)
+    tallest = max(math.log10(1 + count) for _, counts in columns for count in counts) or 1.0
+    body = []
+    for begin, counts in columns:
+        bar = step * scale / len(names)
+        for number, count in enumerate(counts):
+            tall = math.log10(1 + count) / tallest * (height - 20)
+            at = (begin - low) * scale + number * bar
+            body.append(
+                f'<rect class="f{number}" x="{at:.1f}" y="{height - tall:.1f}" '
+                f'width="{bar:.1f}" height="{tall:.1f}"/>'
+            )
+    for tick in ticks(low, high, 6):
+        at = min(max((tick - low) * scale, 14), width - 14)
+        body.append(
+            f'<text x="{at:.1f}" y="{height + 14}" text-anchor="middle">{x.text(tick)}</text>'
+        )
+    at = min(max((mark - low) * scale, 0), width)
+    body.append(f'<path class="axis-mark" d="M{at:.1f} 0V{height}"/>')
+    body.append(
+        f'<text class="axis" x="{width}" y="{height + 30}" text-anchor="end">'
+        f"{escape(x.label)}</text>"
+    )
+    return _svg(
+        f"{', '.join(names)} over {x.label}",
+        width,
+        height + 34 + legend_height,
+        [*_legend(names, width), _moved(body, legend_height)],
+    )
+
+
 def ticks(low: float, high: float, most: int) -> list[float]:
     """At most `most` round numbers from low to high; at least two where they differ."""
     if high <= low:

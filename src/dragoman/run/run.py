@@ -19,6 +19,7 @@ from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
 from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
+from dragoman.reporting.cleaning import write_cleaning_page
 from dragoman.telemetry.events import EventListener, EventWriter, read_line
 from dragoman.telemetry.follower import Follower
 from dragoman.telemetry.session import training_session
@@ -61,7 +62,7 @@ def prepare(
     progress: OnProgress | None = None,
     origin: Origin | None = None,
 ) -> Path:
-    """Text files -> shards; returns their directory.
+    """Text files -> shards and a page of what filters dropped; returns their directory.
 
     directory: that of `default_place` where it is None.
     workers: processes; all cores where it is None.
@@ -80,6 +81,7 @@ def prepare(
             progress=progress,
             vocabulary=None if origin is None else origin.vocabulary,
         )
+    write_cleaning_page(directory)
     if origin is not None:
         origin.check_prepared(directory)
     return directory

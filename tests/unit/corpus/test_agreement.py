@@ -37,6 +37,7 @@ def test_numbers(source: str, target: str, differences: int) -> None:
         ("(See page 4.)", "(Siehe Seite 4.)", False),
         ("你去哪里？", "Where are you going?", False),
         ("Πού είναι;", "Where is it?", False),
+        ("One thing;", "Eine Sache", False),
         ("File", "Datei", False),
         ("The following:", "Das Folgende.", True),
         ("Is it here?", "Es ist hier.", True),

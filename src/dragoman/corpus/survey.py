@@ -1,0 +1,160 @@
+"""The scores that a filter gave, so that people choose its threshold by looking.
+
+How many pairs had which score, to three significant digits, and of each side of the threshold the
+pairs nearest to it. Surveys of parts of a corpus add up to that of the whole, in bounded memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.base.files import read_regular, write_whole
+
+FILE_NAME: Final = "filters.json"
+EXAMPLES: Final = 20
+_LONGEST: Final = 300
+"""Characters of an example's side; what comes after is cut."""
+_LARGEST_FILE: Final = 1 << 26
+_ODD: Final = 0x9E3779B97F4A7C15
+"""Multiplying by it spreads line numbers evenly over 64 bits (Knuth, volume 3, section 6.4)."""
+
+
+class Example(NamedTuple):
+    """A pair near a threshold. order: decides between equal distances, as good as at random."""
+
+    distance: float
+    order: int
+    score: float
+    file: str
+    line: int
+    source: str
+    target: str
+
+
+@dataclass(slots=True)
+class FilterSurvey:
+    """What one filter with one threshold saw.
+
+    counts: pairs kept and dropped by score. unscored: pairs whose score is no number.
+    kept, dropped: at most EXAMPLES pairs each, nearest to the threshold first.
+    """
+
+    name: str
+    threshold: float
+    at_least: bool
+    counts: dict[float, tuple[int, int]] = field(default_factory=dict)
+    unscored: int = 0
+    kept: list[Example] = field(default_factory=list)
+    dropped: list[Example] = field(default_factory=list)
+
+    def see(
+        self,
+        scores: NDArray[np.float64],
+        accepted: NDArray[np.bool_],
+        *,
+        files: Sequence[str],
+        lines: NDArray[np.int64],
+        sources: Sequence[str],
+        targets: Sequence[str],
+    ) -> None:
+        """Add pairs, of which `accepted` are kept; all arguments have one entry for each."""
+        known = np.isfinite(scores)
+        self.unscored += int((~known).sum())
+        distances = np.abs(scores - self.threshold)
+        with np.errstate(over="ignore"):
+            orders = lines.astype(np.uint64) * np.uint64(_ODD)
+        counts: dict[float, list[int]] = {}
+        for place, (keep, examples) in enumerate(
+            ((accepted, self.kept), (~accepted, self.dropped))
+        ):
+            rows = np.flatnonzero(keep & known)
+            for score, count in zip(
+                *np.unique(_rounded(scores[rows]), return_counts=True), strict=True
+            ):
+                counts.setdefault(float(score), [0, 0])[place] = int(count)
+            nearest = rows[np.lexsort((orders[rows], distances[rows]))[:EXAMPLES]]
+            examples += [
+                Example(
+                    float(distances[row]),
+                    int(orders[row]),
+                    float(scores[row]),
+                    files[row],
+                    int(lines[row]),
+                    _clipped(sources[row]),
+                    _clipped(targets[row]),
+                )
+                for row in nearest
+            ]
+        self._count(counts)
+
+    def add(self, other: FilterSurvey) -> None:
+        """Add what another survey of the same filter saw."""
+        self.unscored += other.unscored
+        self.kept += other.kept
+        self.dropped += other.dropped
+        self._count(other.counts)
+
+    def _count(self, counts: Mapping[float, Sequence[int]]) -> None:
+        for score, (kept, dropped) in counts.items():
+            before = self.counts.get(score, (0, 0))
+            self.counts[score] = (before[0] + kept, before[1] + dropped)
+        self.kept = sorted(self.kept)[:EXAMPLES]
+        self.dropped = sorted(self.dropped)[:EXAMPLES]
+
+
+def write_surveys(path: Path, surveys: Iterable[FilterSurvey]) -> None:
+    """Write surveys as JSON: scores in ascending order, examples without their order."""
+    values = [
+        asdict(one)
+        | {
+            "counts": [[score, *one.counts[score]] for score in sorted(one.counts)],
+            "kept": [example._asdict() for example in one.kept],
+            "dropped": [example._asdict() for example in one.dropped],
+        }
+        for one in surveys
+    ]
+    write_whole(path, json.dumps({"filters": values}, ensure_ascii=False))
+
+
+def read_surveys(path: Path) -> list[FilterSurvey]:
+    """The surveys of a file that `write_surveys` wrote; raises OSError or ValueError."""
+    surveys = []
+    for values in json.loads(read_regular(path, limit=_LARGEST_FILE))["filters"]:
+        counts = {score: (kept, dropped) for score, kept, dropped in values["counts"]}
+        examples = {
+            side: [Example(**example) for example in values[side]] for side in ("kept", "dropped")
+        }
+        surveys.append(FilterSurvey(**(values | {"counts": counts} | examples)))
+    return surveys
+
+
+def join_surveys(parts: Iterable[Path]) -> list[FilterSurvey]:
+    """The sum of the surveys in these files, those of one filter with one threshold together."""
+    whole: dict[tuple[str, float, bool], FilterSurvey] = {}
+    for part in parts:
+        for one in read_surveys(part):
+            key = (one.name, one.threshold, one.at_least)
+            if key in whole:
+                whole[key].add(one)
+            else:
+                whole[key] = one
+    return list(whole.values())
+
+
+def _rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """To three significant digits."""
+    sizes = np.abs(scores)
+    digits = np.floor(np.log10(sizes, out=np.zeros_like(sizes), where=sizes > 0))
+    unit = 10.0 ** (digits - 2)
+    return np.where(sizes > 0, np.round(scores / unit) * unit, 0.0)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

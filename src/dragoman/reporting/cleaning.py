@@ -1,0 +1,102 @@
+"""What filters dropped from a corpus, as a page: scores, thresholds and pairs near to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from dragoman.base import units
+from dragoman.corpus.clean import REJECTED
+from dragoman.corpus.survey import FILE_NAME, Example, FilterSurvey, read_surveys
+from dragoman.reporting.page import NARROW, WIDE, escape, whole_page
+from dragoman.reporting.render import write_files
+from dragoman.reporting.svg import Axis, histogram
+
+PAGE: Final = "filters.html"
+_MOST_COLUMNS: Final = 40
+
+
+def write_cleaning_page(prepared: Path) -> Path | None:
+    """Write `rejected/filters.html` of a prepared corpus, if it has scores and no page yet.
+
+    Raises: MachineError if it cannot be written.
+    """
+    folder = prepared / REJECTED
+    if (folder / PAGE).exists() or not (folder / FILE_NAME).is_file():
+        return None
+    (path,) = write_files(folder, {PAGE: cleaning_page(read_surveys(folder / FILE_NAME))})
+    return path
+
+
+def cleaning_page(surveys: Sequence[FilterSurvey]) -> str:
+    """The page: filters that dropped most first."""
+    body = [
+        "<header><h1>What the filters dropped</h1></header>",
+        "<p class='method'>Each filter is asked about the pairs that those before it left. "
+        "Heights are logarithms. A dashed line is the threshold; "
+        "the pairs under a histogram are those nearest to it on both sides.</p>",
+    ]
+    for one in sorted(surveys, key=lambda one: (-_dropped(one), one.name)):
+        body += _section(one)
+    return whole_page("What the filters dropped", "".join(body))
+
+
+def _section(one: FilterSurvey) -> Iterator[str]:
+    seen = sum(kept + dropped for kept, dropped in one.counts.values()) + one.unscored
+    dropped = units.COUNT.text(_dropped(one))
+    bound = "at least" if one.at_least else "at most"
+    yield f"<section><h2>{escape(one.name.replace('_', ' '))}</h2><p>"
+    yield escape(f"keeps scores of {bound} {one.threshold:g}: dropped {dropped} of {seen:,} pairs")
+    if one.unscored:
+        yield escape(f", {one.unscored:,} of them without a score")
+    yield "</p>"
+    if len(one.counts) > 2:
+        columns = _columns(one)
+        axis = Axis("score", "{:.4g}".format)
+        for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
+            drawn = histogram(columns, ("kept", "dropped"), axis, mark=one.threshold, width=width)
+            yield f"<figure class='{name}'>{drawn}</figure>"
+    for title, examples in (("Dropped", one.dropped), ("Kept", one.kept)):
+        if examples:
+            yield f"<details><summary>{title}: {len(examples)} nearest to the threshold</summary>"
+            yield from _table(examples)
+            yield "</details>"
+    yield "</section>"
+
+
+def _table(examples: Sequence[Example]) -> Iterator[str]:
+    yield "<table class='runs'><tr><th>score</th><th>source</th><th>target</th><th>line</th></tr>"
+    for one in examples:
+        cells = (f"{one.score:.4g}", one.source, one.target, f"{one.file}:{one.line}")
+        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    yield "</table>"
+
+
+def _dropped(one: FilterSurvey) -> int:
+    return sum(dropped for _, dropped in one.counts.values()) + one.unscored
+
+
+def _columns(one: FilterSurvey) -> list[tuple[float, tuple[float, float]]]:
+    """Where the columns of a histogram begin, and the pairs kept and dropped in each.
+
+    The outermost hundredths of the scores are in the first and the last column, else a few far ones
+    would leave no room for the others.
+    """
+    scores = np.array(sorted(one.counts), dtype=np.float64)
+    counts = np.array([one.counts[score] for score in scores], dtype=np.float64)
+    shares = np.cumsum(counts.sum(axis=1)) / counts.sum()
+    low = min(float(scores[np.searchsorted(shares, 0.01)]), one.threshold)
+    high = max(float(scores[np.searchsorted(shares, 0.99)]), one.threshold)
+    edges = np.linspace(low, high, _MOST_COLUMNS + 1)
+    if len(scores) <= _MOST_COLUMNS and np.all(scores == np.round(scores)) and high - low < 40:
+        edges = np.arange(low, high + 2)
+    places = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, len(edges) - 2)
+    columns = np.zeros((len(edges) - 1, 2))
+    np.add.at(columns, places, counts)
+    return [
+        (float(edge), (float(kept), float(dropped)))
+        for edge, (kept, dropped) in zip(edges[:-1], columns, strict=True)
+    ]

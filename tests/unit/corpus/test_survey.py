@@ -1,0 +1,88 @@
+"""The scores that filters gave, and the pairs near their thresholds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.corpus.clean import REJECTED, read_rejected
+from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.prepare import prepare
+from dragoman.corpus.survey import EXAMPLES, FILE_NAME, FilterSurvey, join_surveys, write_surveys
+from dragoman.reporting.cleaning import PAGE, cleaning_page, write_cleaning_page
+from real_text import write_real_text
+
+
+def survey(scores: list[float], first_line: int = 1) -> FilterSurvey:
+    made = FilterSurvey("words", 10.0, at_least=False)
+    values = np.array(scores)
+    texts = [f"{score}" for score in scores]
+    made.see(
+        values,
+        values <= 10.0,
+        files=["a"] * len(scores),
+        lines=np.arange(first_line, first_line + len(scores)),
+        sources=texts,
+        targets=texts,
+    )
+    return made
+
+
+def test_scores_are_counted_to_three_digits_and_examples_are_the_nearest() -> None:
+    made = survey([*range(100), 10.001, 10.002, np.nan, np.inf])
+    assert made.counts[10.0] == (1, 2)
+    assert made.counts[99.0] == (0, 1)
+    assert made.unscored == 2
+    assert [one.score for one in made.kept] == [float(score) for score in range(10, -1, -1)]
+    assert [one.score for one in made.dropped][:3] == [10.001, 10.002, 11.0]
+    assert len(made.dropped) == EXAMPLES
+
+
+def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
+    scores = np.random.default_rng(1).normal(10, 5, 3000).round(1).tolist()
+    whole = survey(scores)
+    for number in range(3):
+        part = survey(scores[number * 1000 : number * 1000 + 1000], number * 1000 + 1)
+        write_surveys(tmp_path / f"{number}", [part])
+    assert join_surveys(tmp_path / f"{number}" for number in range(3)) == [whole]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: Path) -> None:
+    write_real_text(tmp_path, "valid")
+    with (tmp_path / "valid.de").open("a", encoding="utf-8") as german:
+        german.write(f"<script>alert(1)</script>\x1b[31m {'x' * 999}\n")
+    with (tmp_path / "valid.en").open("a", encoding="utf-8") as english:
+        english.write("Cut\n")
+    config = CorpusConfig.model_validate(
+        {
+            "folder": str(tmp_path),
+            "train": [{"source": "valid.en", "target": "valid.de"}],
+            "subword": {"vocab_size": 300},
+            "filters": {"drop_other_ending": True, "max_control_characters": 9},
+        }
+    )
+    place = tmp_path / "prepared"
+    manifest = prepare(config, place, workers=workers)
+    told = json.loads((place / REJECTED / FILE_NAME).read_text("utf-8"))["filters"]
+    dropped = {one["name"]: sum(n for _, _, n in one["counts"]) for one in told}
+    rejected = [pair.filter for pair in read_rejected(place, "train")]
+    assert {name: n for name, n in dropped.items() if n} == {
+        name: rejected.count(name) for name in dropped if name in rejected
+    }
+    assert manifest.train.dropped["length_ratio"] == dropped["length_ratio"] == 1
+    assert write_cleaning_page(place) == place / REJECTED / PAGE
+    page = (place / REJECTED / PAGE).read_text("utf-8")
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert write_cleaning_page(place) is None
+
+
+def test_a_filter_that_saw_nothing_has_a_place_on_the_page() -> None:
+    page = cleaning_page([survey([]), survey([1.0, 2.0, 3.0, 30.0])])
+    assert "dropped 0 of 0 pairs" in page
+    assert page.count("<svg") == 2
