@@ -49,12 +49,14 @@ class ScoreLimit(Section):
 
 
 class TextFiles(Section):
-    """One entry of parallel text; exactly one of the three forms is set."""
+    """One entry of parallel text; exactly one of the five forms is set."""
 
     source: str = ""
     target: str = ""
     tsv: str = ""
     mtdata: str = ""
+    tmx: str = ""
+    moses: str = ""
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
     """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)
@@ -68,23 +70,25 @@ class TextFiles(Section):
     @model_serializer(mode="wrap")
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The digests of recipes that were written before there were these keys stay as they are.
+        later = ("tmx", "moses", "tag", "name", "weight", "scores")
         values: dict[str, Any] = serialize(self)
         return {
             key: value
             for key, value in values.items()
-            if key not in ("tag", "name", "weight", "scores") or value not in ("", None, (), [])
+            if key not in later or value not in ("", None, (), [])
         }
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        forms = bool(self.source or self.target) + bool(self.tsv) + bool(self.mtdata)
+        names = (self.source, self.target, self.tsv, self.mtdata, self.tmx, self.moses)
+        forms = bool(self.source or self.target) + sum(map(bool, names[2:]))
         if forms != 1 or bool(self.source) != bool(self.target):
-            raise ValueError("an entry of text is source and target, or tsv, or mtdata")
+            raise ValueError(
+                "an entry of text is source and target, or one of tsv, tmx, moses and mtdata"
+            )
         if self.scores and not self.tsv:
             raise ValueError("scores are columns of a tsv: this entry has none")
-        if any(
-            "\0" in name for name in (self.source, self.target, self.tsv, self.mtdata, self.tag)
-        ):
+        if any("\0" in name for name in (*names, self.tag)):
             raise ValueError("an entry of text holds a NUL character")
         return self
 
@@ -94,9 +98,11 @@ class CorpusConfig(Section):
 
     A source of text is a list of entries. An entry is one of
     `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
-    `{tsv = "a.tsv"}` (two columns) or `{mtdata = "Statmt-europarl-7-deu-eng"}`. With
-    `tag = "<bt>"` beside it, each source begins with that word. With `weight = 3` beside each entry
-    of the training text, pairs are drawn from them in these shares.
+    `{tsv = "a.tsv"}` (two columns), `{tmx = "a.tmx.gz"}` (a translation memory),
+    `{moses = "de-en.txt.zip"}` (an archive of OPUS with two texts) or
+    `{mtdata = "Statmt-europarl-7-deu-eng"}`. With `tag = "<bt>"` beside it, each source begins with
+    that word. With `weight = 3` beside each entry of the training text, pairs are drawn from them
+    in these shares.
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
@@ -104,12 +110,13 @@ class CorpusConfig(Section):
     source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
     target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
     train: tuple[TextFiles, ...] = ()
-    """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}` or
-    `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or xz. `tag = "<bt>"` puts a word
-    before each source. `weight = 3` beside each entry sets the shares in which pairs are drawn from
-    them; `name = "news"` is what the weights of a stage call it.
-    `scores = [{column = 5, at_most = 4.0}]` beside a TSV file drops pairs whose further columns are
-    out of bounds: by number, or by name in the file's first line; `at_least` or `at_most`."""
+    """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}`, `{tmx = "a.tmx"}`,
+    `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or
+    xz. `tag = "<bt>"` puts a word before each source. `weight = 3` beside each entry sets the
+    shares in which pairs are drawn from them; `name = "news"` is what the weights of a stage call
+    it. `scores = [{column = 5, at_most = 4.0}]`
+    beside a TSV file drops pairs whose further columns are out of bounds: by number, or by name in
+    the file's first line; `at_least` or `at_most`."""
     valid: tuple[TextFiles, ...] = ()
     """The dev set, in such entries."""
     test: tuple[TextFiles, ...] = ()

@@ -248,23 +248,43 @@ def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Bounds) -> P
     return path
 
 
+def open_member(archive: Path, pattern: str) -> Iterator[bytes]:
+    """The bytes of the one member of a zip archive whose name matches, a bounded piece at a time.
+
+    Raises: ValueError if there is no such member or it breaks a limit; what zipfile raises.
+    """
+    limits = _Bounds(archive, "txt")
+    _check_list_of_zip(archive)
+    with zipfile.ZipFile(archive) as opened:
+        yield from limits.counted(_member(opened, _only_name(opened, pattern)))
+
+
 def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds) -> list[Path]:
     paths = []
     _check_list_of_zip(archive)
     with zipfile.ZipFile(archive) as opened:
         for number, pattern in enumerate(patterns):
-            names = fnmatch.filter(opened.namelist(), pattern)
-            if len(names) != 1:
-                raise _no_single_member(pattern, len(names))
-            if opened.getinfo(names[0]).compress_type not in _ZIP_PACKINGS:
-                raise ValueError(
-                    f"{names[0][-80:]!r} in it is packed otherwise than by deflate: "
-                    "unpack it yourself"
-                )
-            with opened.open(names[0]) as member:
-                pieces = unpacked(iter(lambda: member.read(PIECE_BYTES), b""))
-                paths.append(_write(pieces, folder / f"{number}", names[0], limits))
+            name = _only_name(opened, pattern)
+            pieces = unpacked(_member(opened, name))
+            paths.append(_write(pieces, folder / f"{number}", name, limits))
     return paths
+
+
+def _only_name(opened: zipfile.ZipFile, pattern: str) -> str:
+    names = fnmatch.filter(opened.namelist(), pattern)
+    if len(names) != 1:
+        raise _no_single_member(pattern, len(names))
+    if opened.getinfo(names[0]).compress_type not in _ZIP_PACKINGS:
+        raise ValueError(
+            f"{names[0][-80:]!r} in it is packed otherwise than by deflate: unpack it yourself"
+        )
+    return names[0]
+
+
+def _member(opened: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+    with opened.open(name) as member:
+        while piece := member.read(PIECE_BYTES):
+            yield piece
 
 
 def _check_list_of_zip(archive: Path) -> None:

@@ -23,7 +23,7 @@ def check_languages(*codes: str, place: str) -> None:
     """Raise ConfigError for a language that cannot be told, MachineError without py3langid."""
     known = _identifier().labels
     for code in codes:
-        if _base_language(code) not in known:
+        if base_language(code) not in known:
             raise ConfigError(
                 f"the language {code!r} cannot be told from others",
                 place=place,
@@ -37,7 +37,7 @@ def other_language_log_odds(texts: Iterable[str], language: str) -> list[float]:
     Negative if this language is the likeliest; at most ln 2 for text without letters.
     language: a code that `check_languages` accepts.
     """
-    expected, rank = _base_language(language), _identifier().rank
+    expected, rank = base_language(language), _identifier().rank
     odds = []
     for text in texts:
         ranked = rank(text)
@@ -47,7 +47,7 @@ def other_language_log_odds(texts: Iterable[str], language: str) -> list[float]:
     return odds
 
 
-def _base_language(code: str) -> str:
+def base_language(code: str) -> str:
     """The language of a code such as pt-BR."""
     return _SUBTAG.split(code)[0].lower()
 

@@ -1,6 +1,7 @@
 """Files of parallel text -> blocks of pairs, or an error that names the line.
 
-An entry is two aligned files or one TSV file of two columns, packed or not. gzip, bzip2, zstd and
+An entry is two aligned files or one TSV file of two columns, packed or not (`tmx` and `moses` make
+such lines of other formats). gzip, bzip2, zstd and
 xz are known by a file's first bytes, not by its name; they are unpacked a bounded piece at a time,
 however much a file unpacks to. A block is raw bytes: the process that reads only cuts at line ends,
 the processes that clean do the rest.
@@ -265,6 +266,10 @@ class NamedPath:
     name: str
     path: Path
 
+    def open(self) -> LineReader:
+        """A reader of its lines."""
+        return LineReader(self.path)
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnLimit:
@@ -333,10 +338,10 @@ class BlockReader:
         """
         index = 0
         for entry in self._entries:
-            readers = [LineReader(file.path) for file in entry.files]
+            readers = [file.open() for file in entry.files]
             header_lines = readers[0].take(1)[1] if entry.has_header else 0
             first_line = header_lines + 1
-            while texts := self._take(readers):
+            while texts := self._take(entry, readers):
                 num_lines = texts[0][1]
                 source, target = texts[0][0], texts[1][0] if len(texts) > 1 else None
                 yield Block(index, entry, first_line, num_lines, source, target)
@@ -350,7 +355,7 @@ class BlockReader:
                     remedy="give a file with one sentence a line",
                 )
 
-    def _take(self, readers: list[LineReader]) -> list[tuple[bytes, int]]:
+    def _take(self, entry: TextEntry, readers: list[LineReader]) -> list[tuple[bytes, int]]:
         """The next lines of each reader, as many of each; empty at the end."""
         text, num_lines = readers[0].take(self._block_lines)
         texts = [(text, num_lines)]
@@ -364,11 +369,11 @@ class BlockReader:
                     place=readers[1].path,
                     remedy="give files in which line N of one belongs to line N of the other",
                 )
-            raise _misaligned(readers[0].path, readers[1].path)
+            raise _misaligned(*entry.files)
         return texts if num_lines else []
 
 
-def _misaligned(source: Path, target: Path) -> CorpusError:
+def _misaligned(source: NamedPath, target: NamedPath) -> CorpusError:
     (num_source, source_lengths), (num_target, target_lengths) = map(_lines, (source, target))
     suspicious = first_suspicious_line(source_lengths, target_lengths)
     if max(num_source, num_target) > _MOST_COMPARED:
@@ -379,14 +384,14 @@ def _misaligned(source: Path, target: Path) -> CorpusError:
         how = f"from about line {suspicious} on their lengths do not fit each other"
     return CorpusError(
         f"{num_source} lines against {num_target}; {how}",
-        place=f"{source}, {target}",
+        place=", ".join(dict.fromkeys((str(source.path), str(target.path)))),
         remedy="give files in which line N of one belongs to line N of the other",
     )
 
 
-def _lines(path: Path) -> tuple[int, NDArray[np.int64]]:
+def _lines(file: NamedPath) -> tuple[int, NDArray[np.int64]]:
     """How many lines a file has, and the bytes in each of the first _MOST_COMPARED."""
-    reader = LineReader(path)
+    reader = file.open()
     lengths = [np.zeros(0, dtype=np.int64)]
     num_lines = 0
     while (run := reader.take(BLOCK_LINES))[1]:

@@ -24,7 +24,9 @@ from dragoman.base.files import disk_errors_named, file_sha256, remove_tree, who
 from dragoman.corpus.config import CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.download import download, unpack_file, unpack_members
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
+from dragoman.corpus.moses import MosesText
 from dragoman.corpus.pairs import ColumnLimit, FileFacts, LineReader, NamedPath, TextEntry
+from dragoman.corpus.tmx import TmxFile
 
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
@@ -348,15 +350,23 @@ class Sources:
 
     def _find(self, split: str, number: int, files: TextFiles) -> TextEntry:
         folder = Path(self._config.folder)
+        languages = (self._config.source_language, self._config.target_language)
+        found: list[NamedPath]
         if files.mtdata:
             fetched = fetch(
                 files.mtdata,
                 self._downloads,
-                source_language=self._config.source_language,
-                target_language=self._config.target_language,
+                source_language=languages[0],
+                target_language=languages[1],
             )
             paths = [Path(fetched.source), Path(fetched.target)]
             found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
+        elif files.tmx:
+            found = [TmxFile(files.tmx, folder / files.tmx, languages)]
+        elif files.moses:
+            found = [
+                MosesText(f"{files.moses}/{code}", folder / files.moses, code) for code in languages
+            ]
         else:
             names = filter(None, (files.source, files.tsv, files.target))
             found = [NamedPath(name, folder / name) for name in names]

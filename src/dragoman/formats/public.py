@@ -96,6 +96,8 @@ def _named(entry: TextFiles) -> TextFiles:
         target=_file_name(entry.target),
         tsv=_file_name(entry.tsv),
         mtdata=_file_name(entry.mtdata),
+        tmx=_file_name(entry.tmx),
+        moses=_file_name(entry.moses),
     )
 
 

@@ -191,11 +191,11 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
 
 def _text_bytes(entry: TextFiles, folder: Path) -> float | None:
     """Bytes of text, unpacked; None if a file is not there (yet)."""
-    names: Iterable[str] = filter(None, (entry.source, entry.target, entry.tsv))
+    names: Iterable[str] = filter(None, (entry.source, entry.target, entry.tsv, entry.moses))
     paths = [folder / name for name in names]
     if not paths or not all(path.is_file() for path in paths):
         return None
     return sum(
-        path.stat().st_size * (_COMPRESSED if path.suffix in (".gz", ".xz", ".zst") else 1)
+        path.stat().st_size * (_COMPRESSED if path.suffix in (".gz", ".xz", ".zst", ".zip") else 1)
         for path in paths
     )

@@ -1,0 +1,160 @@
+"""Translation memories (TMX 1.4b, Localization Industry Standards Association 2005) as lines.
+
+The XML is read as it comes, with expat, in bounded memory. Entities cannot be declared and nothing
+outside the file is read, so neither "billion laughs" nor references to other files do anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.parsers import expat
+
+from dragoman.base.errors import CorpusError
+from dragoman.corpus.language import base_language
+from dragoman.corpus.pairs import RUN_BYTES, LineReader, NamedPath
+
+_CODES: Final = frozenset({"bpt", "ept", "it", "ph", "ut"})
+"""Elements of a segment that hold the codes of another format, not text."""
+_MOST_NESTED: Final = 64
+_LONGEST_UNIT: Final = RUN_BYTES // 4
+"""Characters of one translation unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TmxFile(NamedPath):
+    """A translation memory, and the languages that are wanted of it."""
+
+    languages: tuple[str, str]
+
+    def open(self) -> LineReader:
+        """A reader of `source TAB target` lines."""
+        return TmxReader(self.path, self.languages)
+
+
+class TmxReader(LineReader):
+    """Reads each translation unit as a line of `source TAB target`.
+
+    A side that the unit has not is empty. If a unit has several variants in a language, the first
+    one counts: of one in exactly this language, else of one that differs in its region.
+    """
+
+    def __init__(self, path: Path, languages: tuple[str, str]) -> None:
+        super().__init__(path)
+        self._languages = languages
+
+    def _unpacked(self) -> Iterator[bytes]:
+        units = _Units(self._languages)
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = units.start
+        parser.EndElementHandler = units.end
+        parser.CharacterDataHandler = units.characters
+        parser.SkippedEntityHandler = units.skipped
+        parser.StartDoctypeDeclHandler = _refuse_declarations
+        fed = 0
+        try:
+            for piece in super()._unpacked():
+                parser.Parse(piece, False)
+                fed += len(piece)
+                if fed - parser.CurrentByteIndex > RUN_BYTES:
+                    raise _UnfitError(f"a tag in it is longer than {RUN_BYTES >> 20} MiB")
+                if lines := units.take():
+                    yield lines
+            if fed:
+                parser.Parse(b"", True)
+                if lines := units.take():
+                    yield lines
+        except (expat.ExpatError, ValueError, LookupError) as error:
+            raise self._unfit(f"is not XML that can be read: {error}") from error
+        except _UnfitError as error:
+            raise self._unfit(str(error)) from error
+        for language in self._languages:
+            if units.seen and not any(_fits(code, language) for code in units.seen):
+                has = ", ".join(sorted(units.seen)[:8])
+                raise CorpusError(
+                    f"has no segments in {language!r}, but in {has}",
+                    place=self.path,
+                    remedy="correct corpus.source_language or corpus.target_language",
+                )
+
+    def _unfit(self, problem: str) -> CorpusError:
+        return CorpusError(problem, place=self.path, remedy="export the translation memory again")
+
+
+class _UnfitError(Exception):
+    """What is wrong with the file."""
+
+
+class _Units:
+    """What expat tells, as lines. seen: the languages of segments, at most a hundred."""
+
+    def __init__(self, languages: tuple[str, str]) -> None:
+        self._languages = languages
+        self._lines: list[str] = []
+        self._depth = 0
+        self._size = 0
+        self._variants: dict[str, str] = {}
+        self._language = ""
+        self._text: list[str] | None = None
+        self._code_depth = 0
+        self.seen: set[str] = set()
+
+    def take(self) -> bytes:
+        """The lines since the last call."""
+        lines, self._lines = self._lines, []
+        return "".join(lines).encode(errors="replace")
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _MOST_NESTED:
+            raise _UnfitError(f"elements in it are nested more than {_MOST_NESTED} deep")
+        if self._text is not None:
+            self._code_depth += bool(self._code_depth) or name in _CODES
+        elif name == "tu":
+            self._variants, self._size = {}, 0
+        elif name == "tuv":
+            self._language = attributes.get("xml:lang", attributes.get("lang", ""))[:35]
+        elif name == "seg":
+            self._text = []
+
+    def end(self, name: str) -> None:
+        self._depth -= 1
+        if self._code_depth:
+            self._code_depth -= 1
+        elif name == "seg" and self._text is not None:
+            self._variants.setdefault(self._language, " ".join("".join(self._text).split()))
+            self._text = None
+            if len(self.seen) < 100:
+                self.seen.add(self._language)
+        elif name == "tu":
+            sides = (self._side(language) for language in self._languages)
+            self._lines.append("\t".join(sides) + "\n")
+
+    def characters(self, text: str) -> None:
+        self._size += len(text)
+        if self._size > _LONGEST_UNIT:
+            raise _UnfitError(f"a translation unit in it has over {_LONGEST_UNIT} characters")
+        if self._text is not None and not self._code_depth:
+            self._text.append(text)
+
+    def skipped(self, _name: str, _is_parameter: bool) -> None:
+        """An entity that another file declares."""
+        self.characters(" ")
+
+    def _side(self, language: str) -> str:
+        exact = self._variants.get(language)
+        fitting = (text for code, text in self._variants.items() if _fits(code, language))
+        return next(fitting, "") if exact is None else exact
+
+
+def _fits(code: str, language: str) -> bool:
+    return base_language(code) == base_language(language)
+
+
+def _refuse_declarations(_name: str, _system: str | None, _public: str | None, own: bool) -> None:
+    """A reference to tmx14.dtd does no harm, for it is never read; declarations might."""
+    if own:
+        raise _UnfitError("declares elements or entities of its own, which is not safe to read")

@@ -1,0 +1,82 @@
+"""Archives in Moses format as OPUS has them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.base.errors import CorpusError
+from dragoman.base.files import file_sha256
+from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.prepare import prepare
+from dragoman.formats.public import public_corpus
+from real_text import real_lines
+
+
+def archive(
+    folder: Path, german: str = "Books.de-en.de", packing: int = zipfile.ZIP_DEFLATED
+) -> Path:
+    path = folder / "de-en.txt.zip"
+    with zipfile.ZipFile(path, "w", packing) as opened:
+        opened.writestr("README", "about")
+        opened.writestr(
+            "Books.de-en.en", "".join(f"{line}\n" for line in real_lines("valid", "en"))
+        )
+        opened.writestr(german, "".join(f"{line}\n" for line in real_lines("valid", "de")))
+        opened.writestr("Books.de-en.xml", "<links/>")
+    return path
+
+
+def prepared(folder: Path, **entry: Any) -> Manifest:
+    config = CorpusConfig.model_validate(
+        {"folder": str(folder), "train": [entry], "subword": {"vocab_size": 300}}
+    )
+    return prepare(config, folder / "prepared", workers=1)
+
+
+def test_it_makes_the_corpus_that_its_texts_make(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    with zipfile.ZipFile(path) as opened:
+        opened.extractall(tmp_path)
+    from_zip = prepared(tmp_path, moses=path.name)
+    assert [source.sha256 for source in from_zip.sources] == [file_sha256(path)] * 2
+    assert [source.lines for source in from_zip.sources] == [500, 500]
+    assert [source.name for source in from_zip.sources] == [f"{path.name}/en", f"{path.name}/de"]
+    assert prepared(tmp_path, moses=path.name) == from_zip
+    from_texts = prepared(tmp_path, source="Books.de-en.en", target="Books.de-en.de")
+    assert from_texts.digest == from_zip.digest
+
+
+def test_an_archive_without_one_text_in_each_language_is_named(tmp_path: Path) -> None:
+    path = archive(tmp_path, german="Books.de-en.deu")
+    with pytest.raises(
+        CorpusError, match=r"de-en.txt.zip: is no archive with one text in 'de': 0 f"
+    ):
+        prepared(tmp_path, moses=path.name)
+
+
+def test_what_is_no_zip_and_what_is_damaged_is_named(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    whole = path.read_bytes()
+    for damaged in (b"text", whole[:-60], whole[:9000] + b"\xff" * 50 + whole[9050:]):
+        path.write_bytes(damaged)
+        with pytest.raises(CorpusError, match=r"is no archive with one text in 'en'"):
+            prepared(tmp_path, moses=path.name)
+
+
+def test_packings_without_bounds_are_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path, packing=zipfile.ZIP_BZIP2)
+    with pytest.raises(CorpusError, match="packed otherwise than by deflate"):
+        prepared(tmp_path, moses=path.name)
+
+
+def test_an_export_keeps_the_names_without_folders() -> None:
+    config = CorpusConfig.model_validate({"train": [{"moses": "x/a.zip"}, {"tmx": "y/b.tmx"}]})
+    assert [entry.model_dump() for entry in public_corpus(config).train] == [
+        {"source": "", "target": "", "tsv": "", "mtdata": "", "moses": "a.zip"},
+        {"source": "", "target": "", "tsv": "", "mtdata": "", "tmx": "b.tmx"},
+    ]
