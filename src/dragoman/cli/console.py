@@ -23,7 +23,12 @@ from dragoman.reporting.cleaning import PAGE as CLEANING_PAGE
 from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
 
 _UNBROKEN = 10_000
-_STAGES = {"clean": "read and clean", "learn": "learn the pieces", "encode": "encode"}
+_STAGES = {
+    "clean": "read and clean",
+    "learn": "learn the pieces",
+    "relate": "learn which translate each other",
+    "encode": "encode",
+}
 _TELL_EVERY_S = 10.0
 
 

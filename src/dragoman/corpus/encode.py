@@ -19,14 +19,17 @@ from numpy.typing import NDArray
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.clean import DUPLICATE, RejectedPair, num_bytes, pack_rejected
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.filters import FilterConfig, Rejection
+from dragoman.corpus.filters import FilterConfig, Rejection, Scores
+from dragoman.corpus.lexical import LexicalTable
 from dragoman.corpus.runs import HeldOutSides, KeyRange, Keys, SortedPairs, SortedRuns, repeated
 from dragoman.corpus.shards import SIDES, UNK, TokenRows, save_array
 from dragoman.corpus.subword import RowEncoder
+from dragoman.corpus.survey import FilterSurvey, write_surveys
 
 HELD_OUT = "held_out"
 OVERLAP = "overlap"
 TOO_MANY_PIECES = "too_many_pieces"
+LEXICAL = "lexical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class RangeEncoder:
     """The task of a worker: select and encode one range. Done ranges are passed over.
 
     files: the name of the source file of each run. entries: its entry of the training text.
+    files: the name of the source file of each run. lexical: tells what pairs gain; None: nobody
+    asks.
     """
 
     def __init__(
@@ -159,6 +164,7 @@ class RangeEncoder:
         entries: Sequence[int],
         selector: Selector,
         encoders: tuple[RowEncoder, RowEncoder],
+        lexical: LexicalTable | None,
         parts: Path,
     ) -> None:
         self._config = config
@@ -167,6 +173,7 @@ class RangeEncoder:
         self._entries = np.array(entries, dtype=np.int32)
         self._selector = selector
         self._encoders = encoders
+        self._lexical = lexical
         self._parts = parts
 
     def __call__(self, part: KeyRange) -> PartReport:
@@ -193,6 +200,18 @@ class RangeEncoder:
             ]
             source, target = source.select(~too_long), target.select(~too_long)
             selected = selected.keep(~too_long)
+        surveys = []
+        threshold = self._config.filters.min_lexical_gain
+        if self._lexical is not None and threshold is not None and len(selected.sources):
+            gains = self._lexical.gains(source, target)
+            accepted = gains >= threshold
+            surveys.append(self._survey(found, selected, threshold, gains, accepted))
+            rejections = rejections + [
+                Rejection(int(selected.rows[row]), LEXICAL, float(gains[row]))
+                for row in np.flatnonzero(~accepted)
+            ]
+            source, target = source.select(accepted), target.select(accepted)
+            selected = selected.keep(accepted)
         report = PartReport(
             pairs_in=len(found.pairs),
             pairs_out=len(selected.sources),
@@ -212,8 +231,29 @@ class RangeEncoder:
             file, line = self._files[found.runs[row]], int(found.lines[row])
             rejected.append(RejectedPair(name, score, file, line, *found.pairs[row].split("\t")))
         write_whole(path.with_suffix(".rejected"), pack_rejected(rejected))
+        write_surveys(path.with_suffix(".scores"), surveys)
         write_whole(path, json.dumps(asdict(report)))
         return report
+
+    def _survey(
+        self,
+        found: SortedPairs,
+        selected: Selected,
+        threshold: float,
+        gains: Scores,
+        accepted: NDArray[np.bool_],
+    ) -> FilterSurvey:
+        """What the lexical filter saw."""
+        survey = FilterSurvey(LEXICAL, threshold, at_least=True)
+        survey.see(
+            gains,
+            accepted,
+            files=[self._files[found.runs[row]] for row in selected.rows],
+            lines=found.lines[selected.rows].astype(np.int64),
+            sources=selected.sources,
+            targets=selected.targets,
+        )
+        return survey
 
 
 def part_path(parts: Path, index: int) -> Path:

@@ -55,6 +55,10 @@ class FilterConfig(Section):
     """ln(p of the likeliest other language / p of the side's own) of the worse side; 1.5 drops few
     short sentences by mistake. Needs `pip install "dragoman[clean]"`."""
 
+    min_lexical_gain: float | None = None
+    """Mean over pieces of ln(p(piece | other side) / p(piece)) under a word-translation model that
+    is learnt from the corpus itself, in the worse direction; -0.4 drops most wrong pairs."""
+
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The digests of recipes that were written before these keys stay as they are.

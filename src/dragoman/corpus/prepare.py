@@ -4,8 +4,9 @@
 2 clean     training text: normalise, filter, sort into runs by a seeded hash
 3 hold out  dev and test pairs, if none were given
 4 learn     subword models, from a sample
-5 encode    drop duplicates and overlaps; text to ids, in the order of the hash
-6 write     shards, rejected pairs and manifest; publish
+5 relate    which pieces translate each other, from a sample, if a threshold asks for it
+6 encode    drop duplicates and overlaps; text to ids, in the order of the hash
+7 write     shards, rejected pairs and manifest; publish
 
 Every stage leaves whole files behind, so a preparation that was killed goes on where it was. A
 worker opens what it needs from the workplace, so nothing large is sent to it.
@@ -15,13 +16,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import disk_errors_named, file_sha256, write_whole
@@ -46,6 +49,17 @@ from dragoman.corpus.encode import (
     without_tag,
 )
 from dragoman.corpus.filters import check_filters
+from dragoman.corpus.lexical import (
+    ITERATIONS,
+    LEAST_PAIRS,
+    SAMPLE_PAIRS,
+    SAMPLE_RANGE_BYTES,
+    Counts,
+    Keys,
+    LexicalTable,
+    met_keys,
+    often_met,
+)
 from dragoman.corpus.manifest import (
     FILE_NAME,
     FORMAT_VERSION,
@@ -59,7 +73,7 @@ from dragoman.corpus.manifest import (
 )
 from dragoman.corpus.pairs import BlockReader
 from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedRuns
-from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, write_side
+from dragoman.corpus.shards import SIDES, SideSize, TokenRows, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
 from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary, train_on_words
@@ -160,6 +174,8 @@ class _Preparation:
         self._stage("train", "hold_out", partial(self._hold_out, given))
         self._advance("learn", 0, None)
         self._learn()
+        if self.config.filters.min_lexical_gain is not None:
+            self.place.once("relate", self._relate)
         self._stage("train", "encode", self._encode)
         self.place.once("runs_removed", self._remove_runs)
         self._write(given)
@@ -238,6 +254,39 @@ class _Preparation:
             else:
                 learner = partial(_Learner, self.place, self.config, self.workers)
                 list(parallel_map(learner, [side], workers=self.workers))
+
+    def _relate(self) -> dict[str, Any]:
+        """Write the table of pieces that translate each other, learnt from a sample."""
+        sample = _open_runs(self.place).ranges(
+            max_pairs=SAMPLE_PAIRS, range_bytes=SAMPLE_RANGE_BYTES
+        )
+        self._advance("relate", 0, None)
+        counter = partial(_MeetingCounter, self.place, self.config)
+        parts = parallel_map(counter, sample, workers=self.workers)
+        sizes = [encoder.vocab_size for encoder in _open_encoders(self.place, self.config)]
+        pairs = 0
+
+        def met() -> Iterator[tuple[Keys, NDArray[np.int64]]]:
+            nonlocal pairs
+            for num_pairs, keys, counts in parts:
+                pairs += num_pairs
+                yield keys, counts
+
+        keys = often_met(met())
+        if pairs < LEAST_PAIRS:
+            raise CorpusError(
+                f"{pairs} pairs do not tell which words translate each other",
+                place="corpus.filters.min_lexical_gain",
+                remedy=f"leave it out, or give at least {LEAST_PAIRS} pairs",
+            )
+        table = LexicalTable.uniform(keys, vocab_sizes=(sizes[0], sizes[1]))
+        for iteration in range(1, ITERATIONS + 1):
+            table.save(self.place.lexical)
+            estimator = partial(_Estimator, self.place, self.config)
+            counts = reduce(add, parallel_map(estimator, sample, workers=self.workers))
+            table = LexicalTable.of(keys, counts, last=iteration == ITERATIONS)
+        table.save(self.place.lexical)
+        return {"pairs": pairs, "entries": len(keys)}
 
     def _encode(self) -> dict[str, Any]:
         runs = _open_runs(self.place)
@@ -352,8 +401,49 @@ def _range_encoder(place: Workplace, config: CorpusConfig) -> RangeEncoder:
         entries=clean["entries"],
         selector=_open_selector(place, config),
         encoders=_open_encoders(place, config),
+        lexical=None
+        if config.filters.min_lexical_gain is None
+        else LexicalTable.load(place.lexical),
         parts=place.parts,
     )
+
+
+class _EncodedPairs:
+    """The pieces of the pairs of a range that stay."""
+
+    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
+        self._runs = _open_runs(place)
+        self._selector = _open_selector(place, config)
+        self.encoders = _open_encoders(place, config)
+
+    def read(self, part: KeyRange) -> tuple[TokenRows, TokenRows]:
+        """Source and target rows."""
+        selected = self._selector.select(self._runs.read(part))
+        source, target = self.encoders
+        return source.encode(selected.sources), target.encode(selected.targets)
+
+
+class _MeetingCounter:
+    """Counts in how many pairs of a range pieces meet."""
+
+    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
+        self._pairs = _EncodedPairs(place, config)
+
+    def __call__(self, part: KeyRange) -> tuple[int, Keys, NDArray[np.int64]]:
+        source, target = self._pairs.read(part)
+        target_size = self._pairs.encoders[1].vocab_size
+        return len(source.lengths), *met_keys(source, target, target_vocab_size=target_size)
+
+
+class _Estimator:
+    """Counts how often pieces are translated by each other in a range, as far as is known."""
+
+    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
+        self._pairs = _EncodedPairs(place, config)
+        self._table = LexicalTable.load(place.lexical)
+
+    def __call__(self, part: KeyRange) -> Counts:
+        return self._table.counts(*self._pairs.read(part))
 
 
 class _Learner:

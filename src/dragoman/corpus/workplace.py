@@ -26,7 +26,8 @@ _REPLACED = ("train", "valid", "test", "rejected")
 class Workplace:
     """Paths of the unfinished corpus.
 
-    runs: the cleaned training text. parts: its encoded pieces. result: what will be published.
+    runs: the cleaned training text. parts: its encoded pieces. lexical: which pieces translate each
+    other. result: what will be published.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -34,6 +35,7 @@ class Workplace:
         self.root = directory / _FOLDER
         self.runs = self.root / "runs"
         self.parts = self.root / "parts"
+        self.lexical = self.root / "lexical"
         self.result = self.root / "result"
 
     def rejected(self, split: str) -> Path:

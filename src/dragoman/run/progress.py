@@ -13,7 +13,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from dragoman.base import units
 from dragoman.base.terminal import open_console
 
-_STAGES: Final = {"clean": "read and clean", "learn": "learn the pieces", "encode": "encode"}
+_STAGES: Final = {
+    "clean": "read and clean",
+    "learn": "learn the pieces",
+    "relate": "learn which translate each other",
+    "encode": "encode",
+}
 _SAY_EVERY_S: Final = 10.0
 
 
