@@ -242,10 +242,8 @@ def clean_block(
         seen.see(
             scores,
             accepted,
-            files=[whole.file] * len(rows),
-            lines=whole.lines[rows],
-            sources=[sources[row] for row in rows],
-            targets=[targets[row] for row in rows],
+            whole.lines[rows],
+            lambda number: (whole.file, sources[rows[number]], targets[rows[number]]),
         )
         whole.surveys.append(seen)
 

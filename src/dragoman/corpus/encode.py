@@ -245,13 +245,12 @@ class RangeEncoder:
     ) -> FilterSurvey:
         """What the lexical filter saw."""
         survey = FilterSurvey(LEXICAL, threshold, at_least=True)
+        files = found.runs[selected.rows]
         survey.see(
             gains,
             accepted,
-            files=[self._files[found.runs[row]] for row in selected.rows],
-            lines=found.lines[selected.rows].astype(np.int64),
-            sources=selected.sources,
-            targets=selected.targets,
+            found.lines[selected.rows].astype(np.int64),
+            lambda row: (self._files[files[row]], selected.sources[row], selected.targets[row]),
         )
         return survey
 

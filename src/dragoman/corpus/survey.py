@@ -7,7 +7,7 @@ pairs nearest to it. Surveys of parts of a corpus add up to that of the whole, i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -58,13 +58,13 @@ class FilterSurvey:
         self,
         scores: NDArray[np.float64],
         accepted: NDArray[np.bool_],
-        *,
-        files: Sequence[str],
         lines: NDArray[np.int64],
-        sources: Sequence[str],
-        targets: Sequence[str],
+        pair: Callable[[int], tuple[str, str, str]],
     ) -> None:
-        """Add pairs, of which `accepted` are kept; all arguments have one entry for each."""
+        """Add pairs, of which `accepted` are kept.
+
+        scores, accepted, lines: an entry for each. pair: file, source and target of the nth.
+        """
         known = np.isfinite(scores)
         self.unscored += int((~known).sum())
         distances = np.abs(scores - self.threshold)
@@ -75,23 +75,25 @@ class FilterSurvey:
             ((accepted, self.kept), (~accepted, self.dropped))
         ):
             rows = np.flatnonzero(keep & known)
-            for score, count in zip(
-                *np.unique(_rounded(scores[rows]), return_counts=True), strict=True
-            ):
-                counts.setdefault(float(score), [0, 0])[place] = int(count)
-            nearest = rows[np.lexsort((orders[rows], distances[rows]))[:EXAMPLES]]
-            examples += [
-                Example(
-                    float(distances[row]),
-                    int(orders[row]),
-                    float(scores[row]),
-                    files[row],
-                    int(lines[row]),
-                    _clipped(sources[row]),
-                    _clipped(targets[row]),
+            values, numbers = np.unique(_rounded(scores[rows]), return_counts=True)
+            for score, number in zip(values, numbers, strict=True):
+                counts.setdefault(float(score), [0, 0])[place] = int(number)
+            if len(rows) > EXAMPLES:  # sorting them all would take longer than the filter
+                farthest = np.partition(distances[rows], EXAMPLES - 1)[EXAMPLES - 1]
+                rows = rows[distances[rows] <= farthest]
+            for row in rows[np.lexsort((orders[rows], distances[rows]))[:EXAMPLES]]:
+                file, source, target = pair(int(row))
+                examples.append(
+                    Example(
+                        float(distances[row]),
+                        int(orders[row]),
+                        float(scores[row]),
+                        file,
+                        int(lines[row]),
+                        _clipped(source),
+                        _clipped(target),
+                    )
                 )
-                for row in nearest
-            ]
         self._count(counts)
 
     def add(self, other: FilterSurvey) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from dragoman.base import units
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.survey import FILE_NAME, Example, FilterSurvey, read_surveys
 from dragoman.reporting.page import NARROW, WIDE, escape, whole_page
@@ -22,12 +23,18 @@ _MOST_COLUMNS: Final = 40
 def write_cleaning_page(prepared: Path) -> Path | None:
     """Write `rejected/filters.html` of a prepared corpus, if it has scores and no page yet.
 
-    Raises: MachineError if it cannot be written.
+    Raises: CorpusError if the scores are damaged, MachineError if the page cannot be written.
     """
     folder = prepared / REJECTED
     if (folder / PAGE).exists() or not (folder / FILE_NAME).is_file():
         return None
-    (path,) = write_files(folder, {PAGE: cleaning_page(read_surveys(folder / FILE_NAME))})
+    try:
+        surveys = read_surveys(folder / FILE_NAME)
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise CorpusError(
+            "is damaged", place=folder / FILE_NAME, remedy="remove it, or prepare anew elsewhere"
+        ) from error
+    (path,) = write_files(folder, {PAGE: cleaning_page(surveys)})
     return path
 
 

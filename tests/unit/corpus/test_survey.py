@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.errors import CorpusError
 from dragoman.corpus.clean import REJECTED, read_rejected
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.prepare import prepare
@@ -19,15 +20,8 @@ from real_text import write_real_text
 def survey(scores: list[float], first_line: int = 1) -> FilterSurvey:
     made = FilterSurvey("words", 10.0, at_least=False)
     values = np.array(scores)
-    texts = [f"{score}" for score in scores]
-    made.see(
-        values,
-        values <= 10.0,
-        files=["a"] * len(scores),
-        lines=np.arange(first_line, first_line + len(scores)),
-        sources=texts,
-        targets=texts,
-    )
+    lines = np.arange(first_line, first_line + len(scores))
+    made.see(values, values <= 10.0, lines, lambda row: ("a", f"{scores[row]}", "target"))
     return made
 
 
@@ -80,6 +74,10 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
     assert "<script" not in page
     assert "\x1b" not in page
     assert write_cleaning_page(place) is None
+    (place / REJECTED / PAGE).unlink()
+    (place / REJECTED / FILE_NAME).write_text('{"filters": [{}]}')
+    with pytest.raises(CorpusError, match=r"filters\.json: is damaged"):
+        write_cleaning_page(place)
 
 
 def test_a_filter_that_saw_nothing_has_a_place_on_the_page() -> None:
