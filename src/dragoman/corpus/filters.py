@@ -56,7 +56,7 @@ class FilterConfig(Section):
     short sentences by mistake. Needs `pip install "dragoman[clean]"`."""
 
     min_lexical_gain: float | None = None
-    """Mean over pieces of ln(p(piece | other side) / p(piece)) under a word-translation model that
+    """Mean over pieces of ln(p(piece, given the other side) / p(piece)), by a model of words that
     is learnt from the corpus itself, in the worse direction; -0.4 drops most wrong pairs."""
 
     @model_serializer(mode="wrap")
