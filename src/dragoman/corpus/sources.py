@@ -365,7 +365,7 @@ class Sources:
             found = [TmxFile(files.tmx, folder / files.tmx, languages)]
         elif files.moses:
             found = [
-                MosesText(f"{files.moses}/{code}", folder / files.moses, code) for code in languages
+                MosesText(f"{files.moses}:{code}", folder / files.moses, code) for code in languages
             ]
         else:
             names = filter(None, (files.source, files.tsv, files.target))

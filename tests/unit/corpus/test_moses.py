@@ -45,7 +45,7 @@ def test_it_makes_the_corpus_that_its_texts_make(tmp_path: Path) -> None:
     from_zip = prepared(tmp_path, moses=path.name)
     assert [source.sha256 for source in from_zip.sources] == [file_sha256(path)] * 2
     assert [source.lines for source in from_zip.sources] == [500, 500]
-    assert [source.name for source in from_zip.sources] == [f"{path.name}/en", f"{path.name}/de"]
+    assert [source.name for source in from_zip.sources] == [f"{path.name}:en", f"{path.name}:de"]
     assert prepared(tmp_path, moses=path.name) == from_zip
     from_texts = prepared(tmp_path, source="Books.de-en.en", target="Books.de-en.de")
     assert from_texts.digest == from_zip.digest

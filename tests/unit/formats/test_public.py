@@ -68,7 +68,9 @@ def test_the_free_text_of_recipes_is_known() -> None:
         "name", "corpus.folder", "corpus.source_language", "corpus.target_language",
         "sinks.mlflow", "sinks.wandb",
     }  # fmt: skip
-    assert set(TextFiles.model_fields) == {"source", "target", "tsv", "mtdata", "tag"}
+    assert set(TextFiles.model_fields) == {
+        "source", "target", "tsv", "mtdata", "tmx", "moses", "tag", "name", "weight", "scores",
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -81,7 +83,12 @@ def marked(tmp_path: Path) -> RunDirectory:
     corpus |= {"folder": "/secret-folder", "source_language": "sl", "target_language": "tl"}
     corpus["train"] = [
         {"source": "/secret-folder/a/known.en", "target": "secret-folder/known.de"},
-        {"tsv": "C:\\secret-folder\\known.tsv"},
+        {
+            "tsv": "C:\\secret-folder\\known.tsv",
+            "scores": [{"column": "secret-column", "at_most": 1.0}],
+        },
+        {"tmx": "secret-folder/known.tmx"},
+        {"moses": "secret-folder/known.zip"},
         {"mtdata": "Known-set-1-eng-deu"},
     ]
     corpus["valid"] = [{"tsv": "../secret-folder/known-valid.tsv"}]
@@ -124,9 +131,11 @@ def test_no_byte_of_an_export_holds_what_is_not_listed(
     before = marked.recipe()
     assert recipe.name == "known-name"
     assert recipe.corpus.source_language == "sl"
-    assert [entry.source or entry.tsv or entry.mtdata for entry in recipe.corpus.train] == [
-        "known.en", "known.tsv", "Known-set-1-eng-deu",
-    ]  # fmt: skip
+    names = [
+        entry.source or entry.tsv or entry.mtdata or entry.tmx or entry.moses
+        for entry in recipe.corpus.train
+    ]
+    assert names == ["known.en", "known.tsv", "known.tmx", "known.zip", "Known-set-1-eng-deu"]
     for section in ("model", "search", "optimizer", "schedule"):
         assert getattr(recipe, section) == getattr(before, section)
     assert recipe.corpus.subword == before.corpus.subword
