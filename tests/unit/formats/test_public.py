@@ -35,7 +35,7 @@ AT_HOME = {
     "checkpoint.keep_best",
     "evaluate.bleu_pairs", "evaluate.lowercase", "evaluate.train_slice_pairs",
     "evaluate.batch_tokens",
-    "evaluate.bootstrap_samples", "evaluate.sample_translations",
+    "evaluate.bootstrap_samples", "evaluate.sample_translations", "stages",
 }  # fmt: skip
 """Keys that nobody needs to translate with a model or to train on from it."""
 
