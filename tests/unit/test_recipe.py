@@ -171,7 +171,7 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
         ("[data]\nbatch_tokens = 1\nbatch_sentences = 1\n", ["mine.toml:5", "exactly one of"]),
         ("[corpus.subword]\njoint = false\n", ["mine.toml:", "corpus.subword.joint = true"]),
         ("[[corpus.test]]\ntsv = 'a'\n[[corpus.test]]\ntvs = 'a'\n", ["toml:8", "tsv?"]),
-        ("test = [{source = 'a'}]\n", ["mine.toml:5:", "source and target, or tsv, or mtdata"]),
+        ("test = [{source = 'a'}]\n", ["mine.toml:5:", "source and target, or one of tsv, tmx"]),
         ("[train]\nmax_steps = \n", ["mine.toml:6:", "not TOML", "key = value"]),
         ("[train]\nprecision = bf16\n", ["mine.toml:6:", "not TOML", "quotes"]),
         ("[train]\nx = [1,\n", ["mine.toml: not TOML"]),
