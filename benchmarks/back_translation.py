@@ -2,9 +2,9 @@
 
     benchmarks/back_translation.py --multi30k DIR --scratch DIR [--pairs 5000] [--steps 2500]
 
-All models have the same recipe, the same number of updates and the same dev set. Three trainings:
-German to English on the pairs, which translates the German of the other lines; English to German on
-the pairs alone; English to German on the pairs and the translations. Prints `dragoman compare` of
+All models have the same recipe and the same dev set. Three trainings: German to English on the
+pairs, which translates the German of the other lines; then, with the same number of updates,
+English to German on the pairs alone, and on the pairs and the translations. Prints `dragoman compare` of
 the last two on test2016. A second call goes on where the first was broken off.
 """
 
@@ -59,15 +59,16 @@ def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
     _write_text(options)
-    reverse = _train("reverse", "de", "en", [], options)
     synthetic = options.scratch / "synthetic.tsv"
     if not synthetic.exists():
+        reverse = _train("reverse", "de", "en", [], options, steps=options.reverse_steps)
         _dragoman(
             *("synthesize", str(reverse), "--input", str(options.scratch / "mono.de")),
             *("--output", str(synthetic), "--direction", "back"),
         )
-    alone = _train("alone", "en", "de", [], options)
-    more = _train("back-translated", "en", "de", ['{tsv = "synthetic.tsv", tag = "<bt>"}'], options)
+    alone = _train("alone", "en", "de", [], options, steps=options.steps)
+    tagged = ['{tsv = "synthetic.tsv", tag = "<bt>"}']
+    more = _train("back-translated", "en", "de", tagged, options, steps=options.steps)
     _dragoman("compare", str(alone), str(more))
 
 
@@ -85,7 +86,13 @@ def _write_text(options: argparse.Namespace) -> None:
 
 
 def _train(
-    name: str, source: str, target: str, further: list[str], options: argparse.Namespace
+    name: str,
+    source: str,
+    target: str,
+    further: list[str],
+    options: argparse.Namespace,
+    *,
+    steps: int,
 ) -> Path:
     """The run of a recipe, trained to its end."""
     entries = ", ".join([PAIRS.format(source=source, target=target), *further])
@@ -95,9 +102,9 @@ def _train(
         train=entries,
         source=source,
         target=target,
-        steps=options.steps,
-        every=max(1, options.steps // 10),
-        warmup=max(1, options.steps // 5),
+        steps=steps,
+        every=max(1, steps // 10),
+        warmup=max(1, steps // 5),
     )
     recipe.write_text(text, encoding="utf-8")
     began = time.monotonic()
@@ -113,7 +120,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--multi30k", type=Path, required=True, help="train.en, test2016.de ...")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=5000)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--reverse-steps", type=int, default=1500)
     parser.add_argument("--ranks", type=int, default=1)
     return parser.parse_args()
 
