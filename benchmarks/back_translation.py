@@ -4,8 +4,8 @@
 
 All models have the same recipe and the same dev set. Three trainings: German to English on the
 pairs, which translates the German of the other lines; then, with the same number of updates,
-English to German on the pairs alone, and on the pairs and the translations. Prints `dragoman compare` of
-the last two on test2016. A second call goes on where the first was broken off.
+English to German on the pairs alone, and on the pairs and the translations. Prints `dragoman
+compare` of the last two on test2016. A second call goes on where the first was broken off.
 """
 
 from __future__ import annotations
