@@ -18,7 +18,14 @@ from dragoman.corpus.pairs import RUN_BYTES, LineReader, NamedPath
 
 _CODES: Final = frozenset({"bpt", "ept", "it", "ph", "ut"})
 """Elements of a segment that hold the codes of another format, not text."""
+_PARTS: Final = ("tu", "tuv", "seg")
+"""Each lies in the one before it, and in nothing else of these."""
 _MOST_NESTED: Final = 64
+_MOST_NAMES: Final = 10_000
+"""Different names of elements and attributes, which the parser keeps; TMX has some 50."""
+_MOST_VARIANTS: Final = 1000
+"""Segments of one translation unit."""
+_MOST_SHOWN: Final = 8
 _LONGEST_UNIT: Final = RUN_BYTES // 4
 """Characters of one translation unit."""
 
@@ -59,6 +66,8 @@ class TmxReader(LineReader):
             for piece in super()._unpacked():
                 parser.Parse(piece, False)
                 fed += len(piece)
+                if len(parser.intern) > _MOST_NAMES:
+                    raise _UnfitError(f"it has over {_MOST_NAMES} names of elements or attributes")
                 if fed - parser.CurrentByteIndex > RUN_BYTES:
                     raise _UnfitError(f"a tag in it is longer than {RUN_BYTES >> 20} MiB")
                 if lines := units.take():
@@ -70,15 +79,14 @@ class TmxReader(LineReader):
         except (expat.ExpatError, ValueError, LookupError) as error:
             raise self._unfit(f"is not XML that can be read: {error}") from error
         except _UnfitError as error:
-            raise self._unfit(str(error)) from error
-        for language in self._languages:
-            if units.seen and not any(_fits(code, language) for code in units.seen):
-                has = ", ".join(sorted(units.seen)[:8])
-                raise CorpusError(
-                    f"has no segments in {language!r}, but in {has}",
-                    place=self.path,
-                    remedy="correct corpus.source_language or corpus.target_language",
-                )
+            raise self._unfit(f"{error} (line {parser.CurrentLineNumber})") from error
+        if units.seen and units.missing:
+            has = ", ".join(sorted(units.seen))
+            raise CorpusError(
+                f"has no segments in {units.missing[0]!r}, but in {has}",
+                place=self.path,
+                remedy="correct corpus.source_language or corpus.target_language",
+            )
 
     def _unfit(self, problem: str) -> CorpusError:
         return CorpusError(problem, place=self.path, remedy="export the translation memory again")
@@ -89,21 +97,27 @@ class _UnfitError(Exception):
 
 
 class _Units:
-    """What expat tells, as lines. seen: the languages of segments, at most a hundred."""
+    """What expat tells, as lines.
+
+    seen: languages of segments, the first few. missing: wanted ones that no segment has had yet.
+    """
 
     def __init__(self, languages: tuple[str, str]) -> None:
         self._languages = languages
         self._lines: list[str] = []
         self._depth = 0
+        self._open_parts = 0
         self._size = 0
+        self._num_segments = 0
         self._variants: dict[str, str] = {}
         self._language = ""
-        self._text: list[str] | None = None
+        self._text: list[str] = []
         self._code_depth = 0
         self.seen: set[str] = set()
+        self.missing = list(languages)
 
     def take(self) -> bytes:
-        """The lines since the last call."""
+        """The lines since the last call: each text is in one of them, so they are no longer."""
         lines, self._lines = self._lines, []
         return "".join(lines).encode(errors="replace")
 
@@ -111,38 +125,63 @@ class _Units:
         self._depth += 1
         if self._depth > _MOST_NESTED:
             raise _UnfitError(f"elements in it are nested more than {_MOST_NESTED} deep")
-        if self._text is not None:
+        if name in _PARTS:
+            self._start_part(name, attributes)
+        elif self._in_segment:
             self._code_depth += bool(self._code_depth) or name in _CODES
-        elif name == "tu":
-            self._variants, self._size = {}, 0
-        elif name == "tuv":
-            self._language = attributes.get("xml:lang", attributes.get("lang", ""))[:35]
-        elif name == "seg":
-            self._text = []
 
     def end(self, name: str) -> None:
         self._depth -= 1
         if self._code_depth:
             self._code_depth -= 1
-        elif name == "seg" and self._text is not None:
-            self._variants.setdefault(self._language, " ".join("".join(self._text).split()))
-            self._text = None
-            if len(self.seen) < 100:
-                self.seen.add(self._language)
-        elif name == "tu":
-            sides = (self._side(language) for language in self._languages)
-            self._lines.append("\t".join(sides) + "\n")
+        elif name in _PARTS:
+            self._end_part(name)
 
     def characters(self, text: str) -> None:
+        if not self._open_parts:
+            return
         self._size += len(text)
         if self._size > _LONGEST_UNIT:
             raise _UnfitError(f"a translation unit in it has over {_LONGEST_UNIT} characters")
-        if self._text is not None and not self._code_depth:
+        if self._in_segment and not self._code_depth:
             self._text.append(text)
 
     def skipped(self, _name: str, _is_parameter: bool) -> None:
         """An entity that another file declares."""
         self.characters(" ")
+
+    @property
+    def _in_segment(self) -> bool:
+        return self._open_parts == len(_PARTS)
+
+    def _start_part(self, name: str, attributes: Mapping[str, str]) -> None:
+        if _PARTS.index(name) != self._open_parts:
+            holder = f"a <{_PARTS[self._open_parts - 1]}>" if self._open_parts else "no <tu>"
+            raise _UnfitError(
+                f"a <{name}> in it lies in {holder}, but <tu> holds <tuv>, which holds <seg>"
+            )
+        self._open_parts += 1
+        if name == "tu":
+            self._variants, self._size, self._num_segments = {}, 0, 0
+        elif name == "tuv":
+            self._language = attributes.get("xml:lang", attributes.get("lang", ""))[:35]
+        else:
+            self._text = []
+
+    def _end_part(self, name: str) -> None:
+        self._open_parts -= 1
+        if name == "tu":
+            sides = (self._side(language) for language in self._languages)
+            self._lines.append("\t".join(sides) + "\n")
+        elif name == "seg":
+            self._num_segments += 1
+            if self._num_segments > _MOST_VARIANTS:
+                raise _UnfitError(f"a translation unit in it has over {_MOST_VARIANTS} segments")
+            self._variants.setdefault(self._language, " ".join("".join(self._text).split()))
+            if len(self.seen) < _MOST_SHOWN:
+                self.seen.add(self._language)
+            if self.missing:
+                self.missing = [one for one in self.missing if not _fits(self._language, one)]
 
     def _side(self, language: str) -> str:
         exact = self._variants.get(language)

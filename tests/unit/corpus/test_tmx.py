@@ -64,6 +64,19 @@ def test_utf_16_and_a_reference_to_a_dtd_are_read(path: Path) -> None:
     ]
 
 
+def test_what_lies_between_units_belongs_to_none(path: Path) -> None:
+    between = "\n" * (3 << 20) + f"<note>{'n' * (3 << 20)}</note>"
+    assert lines(path, HEAD + between + unit("a", "b") + between + "</body></tmx>") == ["a\tb"]
+
+
+def test_the_last_of_many_languages_is_found(path: Path) -> None:
+    codes = [f"q{first}{second}" for first in "abcdefghijk" for second in "abcdefghijk"]
+    variants = "".join(
+        f"<tuv xml:lang='{code}'><seg>x</seg></tuv>" for code in [*codes, *LANGUAGES]
+    )
+    assert lines(path, f"{HEAD}<tu>{variants}</tu></body></tmx>") == ["x\tx"]
+
+
 HOSTILE = {
     "entities": (
         '<!DOCTYPE tmx [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><tmx><body><tu/></body></tmx>',
@@ -76,6 +89,29 @@ HOSTILE = {
     "depth": ("<tmx>" + "<x>" * 1000, "nested more than 64 deep"),
     "a long tag": ('<tmx a="' + "x" * (17 << 20), "a tag in it is longer than 16 MiB"),
     "a long segment": (HEAD + "<tu><tuv><seg>" + "x " * (3 << 20), "unit in it has over"),
+    "units in a segment": (
+        HEAD + unit("a" * 100_000, "<tu/>" * 50_000).replace("\n", "") + "</body></tmx>",
+        r"a <tu> in it lies in a <seg>, but <tu> holds <tuv>, which holds <seg> \(line 3\)",
+    ),
+    "a unit in a code": (HEAD + unit("a", "b<ph><tu/></ph>"), "a <tu> in it lies in a <seg>"),
+    "a segment in a segment": (
+        HEAD + unit("one<seg>two</seg>three", "z"),
+        "a <seg> in it lies in a <seg>",
+    ),
+    "a unit in a unit": (HEAD + "<tu><tu/></tu>", "a <tu> in it lies in a <tu>"),
+    "a segment in no unit": (HEAD + "<seg>a</seg>", "a <seg> in it lies in no <tu>"),
+    "many names of elements": (
+        HEAD + "".join(f"<a{number}/>" for number in range(1_000_000)),
+        "over 10000 names of elements",
+    ),
+    "many names of attributes": (
+        HEAD + "".join(f"<tu a{number}=''/>" for number in range(200_000)),
+        "over 10000 names of elements",
+    ),
+    "many variants": (
+        f"{HEAD}<tu>" + "".join(f"<tuv lang='{n}'><seg/></tuv>" for n in range(500_000)),
+        "a translation unit in it has over 1000 segments",
+    ),
     "torn": (HEAD + unit("a", "b"), r"is not XML that can be read: no element found: line"),
     "no XML": ("Dear Sir or Madam", "is not XML that can be read: syntax error"),
     "an unknown encoding": ('<?xml version="1.0" encoding="klingon"?><tmx/>', "is not XML"),
