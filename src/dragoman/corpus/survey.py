@@ -22,6 +22,9 @@ EXAMPLES: Final = 20
 _LONGEST: Final = 300
 """Characters of an example's side; what comes after is cut."""
 _LARGEST_FILE: Final = 1 << 26
+_LARGEST_SCORE: Final = float(np.finfo(np.float64).max)
+_SMALLEST_UNIT: Final = -300
+"""The power of ten below which scores are not told apart; that of 1e-322 is 0 as a number."""
 _ODD: Final = 0x9E3779B97F4A7C15
 """Multiplying by it spreads line numbers evenly over 64 bits (Knuth, volume 3, section 6.4)."""
 
@@ -42,7 +45,8 @@ class Example(NamedTuple):
 class FilterSurvey:
     """What one filter with one threshold saw.
 
-    counts: pairs kept and dropped by score. unscored: pairs whose score is no number.
+    counts: pairs kept and dropped by score. unscored: pairs whose score is no number. An infinite
+    score counts as the largest finite one, for JSON has no infinity.
     kept, dropped: at most EXAMPLES pairs each, nearest to the threshold first.
     """
 
@@ -65,10 +69,11 @@ class FilterSurvey:
 
         scores, accepted, lines: an entry for each. pair: file, source and target of the nth.
         """
-        known = np.isfinite(scores)
+        scores = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
+        known = ~np.isnan(scores)
         self.unscored += int((~known).sum())
-        distances = np.abs(scores - self.threshold)
         with np.errstate(over="ignore"):
+            distances = np.minimum(np.abs(scores - self.threshold), _LARGEST_SCORE)
             orders = lines.astype(np.uint64) * np.uint64(_ODD)
         counts: dict[float, list[int]] = {}
         for place, (keep, examples) in enumerate(
@@ -151,11 +156,13 @@ def join_surveys(parts: Iterable[Path]) -> list[FilterSurvey]:
 
 
 def _rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """To three significant digits."""
+    """To three significant digits; those below 1e-298 to fewer."""
     sizes = np.abs(scores)
     digits = np.floor(np.log10(sizes, out=np.zeros_like(sizes), where=sizes > 0))
-    unit = 10.0 ** (digits - 2)
-    return np.where(sizes > 0, np.round(scores / unit) * unit, 0.0)
+    unit = 10.0 ** np.maximum(digits - 2, _SMALLEST_UNIT)
+    with np.errstate(over="ignore"):
+        rounded = np.round(scores / unit) * unit
+    return np.clip(rounded, -_LARGEST_SCORE, _LARGEST_SCORE)
 
 
 def _clipped(text: str) -> str:

@@ -18,6 +18,10 @@ from dragoman.reporting.svg import Axis, histogram
 
 PAGE: Final = "filters.html"
 _MOST_COLUMNS: Final = 40
+_LARGEST_SHOWN: Final = 1e307
+"""Twice as far apart, and with a column more, ends of an axis still differ by a number."""
+_SMALLEST_RANGE: Final = 1e-290
+"""The width of a page over it is a number."""
 
 
 def write_cleaning_page(prepared: Path) -> Path | None:
@@ -29,12 +33,19 @@ def write_cleaning_page(prepared: Path) -> Path | None:
     if (folder / PAGE).exists() or not (folder / FILE_NAME).is_file():
         return None
     try:
-        surveys = read_surveys(folder / FILE_NAME)
-    except (OSError, ValueError, TypeError, LookupError) as error:
+        page = cleaning_page(read_surveys(folder / FILE_NAME))
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise CorpusError(
             "is damaged", place=folder / FILE_NAME, remedy="remove it, or prepare anew elsewhere"
         ) from error
-    (path,) = write_files(folder, {PAGE: cleaning_page(surveys)})
+    (path,) = write_files(folder, {PAGE: page})
     return path
 
 
@@ -97,6 +108,8 @@ def _columns(one: FilterSurvey) -> list[tuple[float, tuple[float, float]]]:
     shares = np.cumsum(counts.sum(axis=1)) / counts.sum()
     low = min(float(scores[np.searchsorted(shares, 0.01)]), one.threshold)
     high = max(float(scores[np.searchsorted(shares, 0.99)]), one.threshold)
+    low, high = max(low, -_LARGEST_SHOWN), min(high, _LARGEST_SHOWN)
+    high = max(high, low + _SMALLEST_RANGE)
     edges = np.linspace(low, high, _MOST_COLUMNS + 1)
     if len(scores) <= _MOST_COLUMNS and np.all(scores == np.round(scores)) and high - low < 40:
         edges = np.arange(low, high + 2)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,8 @@ from dragoman.corpus.prepare import prepare
 from dragoman.corpus.survey import EXAMPLES, FILE_NAME, FilterSurvey, join_surveys, write_surveys
 from dragoman.reporting.cleaning import PAGE, cleaning_page, write_cleaning_page
 from real_text import write_real_text
+
+LARGEST = sys.float_info.max
 
 
 def survey(scores: list[float], first_line: int = 1) -> FilterSurvey:
@@ -29,10 +34,37 @@ def test_scores_are_counted_to_three_digits_and_examples_are_the_nearest() -> No
     made = survey([*range(100), 10.001, 10.002, np.nan, np.inf])
     assert made.counts[10.0] == (1, 2)
     assert made.counts[99.0] == (0, 1)
-    assert made.unscored == 2
+    assert made.unscored == 1
+    assert made.counts[LARGEST] == (0, 1)
     assert [one.score for one in made.kept] == [float(score) for score in range(10, -1, -1)]
     assert [one.score for one in made.dropped][:3] == [10.001, 10.002, 11.0]
     assert len(made.dropped) == EXAMPLES
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [5e-324, 1.0, 2.0, 1e-320],
+        [1.7e308, -1.7e308, 1.0, 0.0, 1.7976e308],
+        [math.inf, 1.0, 2.0, -math.inf],
+        [0.0] * 320 + [1e-310, 1e-300, 2e-300],
+    ],
+)
+@pytest.mark.parametrize("threshold", [1.5, 1e-310, 1e308, -math.inf])
+def test_the_smallest_and_largest_numbers_have_a_place_on_the_page(
+    scores: list[float], threshold: float, tmp_path: Path
+) -> None:
+    made = FilterSurvey("column_3", threshold, at_least=True)
+    values = np.array(scores * 3)
+    accepted = values >= threshold
+    made.see(values, accepted, np.arange(len(values)), lambda _: ("a", "source", "target"))
+    assert sum(dropped for _, dropped in made.counts.values()) == (~accepted).sum()
+    (tmp_path / REJECTED).mkdir()
+    write_surveys(tmp_path / REJECTED / FILE_NAME, [made])
+    write_cleaning_page(tmp_path)
+    page = (tmp_path / REJECTED / PAGE).read_text("utf-8")
+    assert f"dropped {(~accepted).sum()} of {len(values):,} pairs" in page
+    assert not re.search(r'"-?(nan|inf)"', page)
 
 
 def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
@@ -75,9 +107,10 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
     assert "\x1b" not in page
     assert write_cleaning_page(place) is None
     (place / REJECTED / PAGE).unlink()
-    (place / REJECTED / FILE_NAME).write_text('{"filters": [{}]}')
-    with pytest.raises(CorpusError, match=r"filters\.json: is damaged"):
-        write_cleaning_page(place)
+    for damaged in ({}, told[0] | {"counts": [[1, "a", 2]]}, told[0] | {"name": 1}):
+        (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": [damaged]}))
+        with pytest.raises(CorpusError, match=r"filters\.json: is damaged"):
+            write_cleaning_page(place)
 
 
 def test_a_filter_that_saw_nothing_has_a_place_on_the_page() -> None:
