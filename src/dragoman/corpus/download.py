@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import http.client
+import io
 import os
 import re
 import tarfile
@@ -39,8 +40,6 @@ LONGEST_LINE_BYTES: Final = RUN_BYTES
 ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 MOST_MEMBERS: Final = 200_000
 _LARGEST_LIST_BYTES: Final = 100 * MOST_MEMBERS
-_END_OF_ZIP_BYTES: Final = 65_535 + 22 + 20 + 56
-"""The longest comment and the records before it, which say how large the list of members is."""
 _ZIP_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """zipfile unpacks the others without a bound on what one read returns."""
 _LONGEST_HEADER_BYTES: Final = 1 << 13
@@ -254,15 +253,13 @@ def open_member(archive: Path, pattern: str) -> Iterator[bytes]:
     Raises: ValueError if there is no such member or it breaks a limit; what zipfile raises.
     """
     limits = _Bounds(archive, "txt")
-    _check_list_of_zip(archive)
-    with zipfile.ZipFile(archive) as opened:
+    with _ZipFile(archive) as file, zipfile.ZipFile(file) as opened:
         yield from limits.counted(_member(opened, _only_name(opened, pattern)))
 
 
 def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds) -> list[Path]:
     paths = []
-    _check_list_of_zip(archive)
-    with zipfile.ZipFile(archive) as opened:
+    with _ZipFile(archive) as file, zipfile.ZipFile(file) as opened:
         for number, pattern in enumerate(patterns):
             name = _only_name(opened, pattern)
             pieces = unpacked(_member(opened, name))
@@ -287,21 +284,26 @@ def _member(opened: zipfile.ZipFile, name: str) -> Iterator[bytes]:
             yield piece
 
 
-def _check_list_of_zip(archive: Path) -> None:
-    """ValueError if the list of members is too large: zipfile holds all of it in memory.
+class _ZipFile(io.BufferedReader):
+    """An archive as zipfile reads it, which obeys whatever numbers stand in it."""
 
-    Its size stands at the end (APPNOTE.TXT 4.3.14 to 4.3.16), in 64 bits if the archive is large.
-    """
-    with archive.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _END_OF_ZIP_BYTES))
-        end = file.read()
-    at = end.rfind(b"PK\5\6")
-    sizes = [end[at + 12 : at + 16]]
-    if end[max(0, at - 20) : at].startswith(b"PK\6\7"):
-        sizes.append(end[max(0, at - 36) : at - 28])
-    if max(int.from_bytes(one, "little") for one in sizes) > _LARGEST_LIST_BYTES:
-        raise ValueError(f"it has more than {MOST_MEMBERS} members, or very long names")
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As a file's; ValueError for more than a list of members may have.
+
+        zipfile reads the whole list at once and holds it in memory.
+        """
+        if size is not None and size > _LARGEST_LIST_BYTES:
+            raise ValueError(f"it has more than {MOST_MEMBERS} members, or very long names")
+        return super().read(size)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """As a file's; BadZipFile for a place that cannot be in it."""
+        if whence == os.SEEK_SET and not 0 <= offset <= os.fstat(self.fileno()).st_size:
+            raise zipfile.BadZipFile("a number in it leads out of the archive")
+        return super().seek(offset, whence)
 
 
 def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds) -> list[Path]:

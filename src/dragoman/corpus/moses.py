@@ -48,3 +48,9 @@ class _MemberReader(LineReader):
                 remedy="give a zip archive in Moses format, with names that end in the languages "
                 "of the recipe, or the unpacked files",
             ) from error
+        except OSError as error:
+            raise CorpusError(
+                f"cannot be read ({error.strerror})",
+                place=self.path,
+                remedy="check the name; relative names start at the recipe's folder",
+            ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,23 @@ def test_what_is_no_zip_and_what_is_damaged_is_named(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(CorpusError, match=r"is no archive with one text in 'en'"):
             prepared(tmp_path, moses=path.name)
+
+
+@pytest.mark.parametrize("offset", [2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
+def test_numbers_that_lead_out_of_an_archive_are_not_blamed_on_the_disk(
+    offset: int, tmp_path: Path
+) -> None:
+    path = archive(tmp_path)
+    whole = path.read_bytes()
+    at = whole.index(b"PK\1\2")
+    name, extra = b"Books.de-en.en", struct.pack("<HHQ", 1, 8, offset)
+    lengths = struct.pack("<HH", len(name), len(extra))
+    member = whole[at : at + 28] + lengths + whole[at + 32 : at + 42] + b"\xff" * 4 + name + extra
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(member), at, 0)
+    path.write_bytes(whole[:at] + member + end)
+    problem = r"de-en\.txt\.zip: is no archive with one text in 'en': a number in it leads out of"
+    with pytest.raises(CorpusError, match=problem):
+        prepared(tmp_path, moses=path.name)
 
 
 def test_packings_without_bounds_are_refused(tmp_path: Path) -> None:
