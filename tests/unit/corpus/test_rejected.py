@@ -43,6 +43,19 @@ def test_other_tools_can_read_it(tmp_path: Path) -> None:
     ]
 
 
+def test_what_prepare_wrote_has_no_limits(tmp_path: Path) -> None:
+    pairs = [PAIRS[0]._replace(source="x" * (17 << 20)), *PAIRS[:1] * 40_000]
+    write_whole(tmp_path / "part", pack_rejected(pairs))
+    (tmp_path / "rejected").mkdir()
+    path = tmp_path / "rejected/train.tsv.zst"
+    join_rejected(path, [tmp_path / "part"])
+    assert 250 * path.stat().st_size < 17 << 20
+    assert list(read_rejected(tmp_path, "train")) == pairs
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CorpusError, match=r"train\.tsv\.zst: is damaged"):
+        list(read_rejected(tmp_path, "train"))
+
+
 def test_an_unprepared_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="run dragoman prepare first"):
         list(read_rejected(tmp_path, "train"))
