@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -108,6 +108,12 @@ class FilterSurvey:
         self.dropped += other.dropped
         self._count(other.counts)
 
+    def totals(self) -> FilterSurvey:
+        """The same numbers of pairs, all under the score of the threshold, and no examples."""
+        kept = sum(kept for kept, _ in self.counts.values())
+        dropped = sum(dropped for _, dropped in self.counts.values())
+        return replace(self, counts={self.threshold: (kept, dropped)}, kept=[], dropped=[])
+
     def _count(self, counts: Mapping[float, Sequence[int]]) -> None:
         for score, (kept, dropped) in counts.items():
             before = self.counts.get(score, (0, 0))
@@ -117,17 +123,29 @@ class FilterSurvey:
 
 
 def write_surveys(path: Path, surveys: Iterable[FilterSurvey]) -> None:
-    """Write surveys as JSON: scores in ascending order, examples without their order."""
-    values = [
-        asdict(one)
-        | {
-            "counts": [[score, *one.counts[score]] for score in sorted(one.counts)],
-            "kept": [example._asdict() for example in one.kept],
-            "dropped": [example._asdict() for example in one.dropped],
-        }
-        for one in surveys
-    ]
-    write_whole(path, json.dumps({"filters": values}, ensure_ascii=False))
+    """Write surveys as JSON: scores in ascending order, examples without their order.
+
+    Of those for which `read_surveys` has no room, only the numbers of pairs are written.
+    """
+    texts = []
+    left = _LARGEST_FILE // 2  # the other half is for short ones
+    for one in surveys:
+        text = _as_json(one)
+        if (size := len(text.encode())) > left:
+            text = _as_json(one.totals())
+        else:
+            left -= size
+        texts.append(text)
+    write_whole(path, f'{{"filters": [{", ".join(texts)}]}}')
+
+
+def _as_json(one: FilterSurvey) -> str:
+    values = asdict(one) | {
+        "counts": [[score, *one.counts[score]] for score in sorted(one.counts)],
+        "kept": [example._asdict() for example in one.kept],
+        "dropped": [example._asdict() for example in one.dropped],
+    }
+    return json.dumps(values, ensure_ascii=False)
 
 
 def read_surveys(path: Path) -> list[FilterSurvey]:
@@ -161,8 +179,9 @@ def _rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     digits = np.floor(np.log10(sizes, out=np.zeros_like(sizes), where=sizes > 0))
     unit = 10.0 ** np.maximum(digits - 2, _SMALLEST_UNIT)
     with np.errstate(over="ignore"):
-        rounded = np.round(scores / unit) * unit
-    return np.clip(rounded, -_LARGEST_SCORE, _LARGEST_SCORE)
+        rounded: NDArray[np.float64] = np.round(scores / unit) * unit
+    rounded.clip(-_LARGEST_SCORE, _LARGEST_SCORE, out=rounded)
+    return rounded
 
 
 def _clipped(text: str) -> str:

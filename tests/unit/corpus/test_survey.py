@@ -15,7 +15,14 @@ from dragoman.base.errors import CorpusError
 from dragoman.corpus.clean import REJECTED, read_rejected
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.prepare import prepare
-from dragoman.corpus.survey import EXAMPLES, FILE_NAME, FilterSurvey, join_surveys, write_surveys
+from dragoman.corpus.survey import (
+    EXAMPLES,
+    FILE_NAME,
+    FilterSurvey,
+    join_surveys,
+    read_surveys,
+    write_surveys,
+)
 from dragoman.reporting.cleaning import PAGE, cleaning_page, write_cleaning_page
 from real_text import write_real_text
 
@@ -76,6 +83,15 @@ def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
     assert join_surveys(tmp_path / f"{number}" for number in range(3)) == [whole]
 
 
+def test_what_is_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.corpus.survey._LARGEST_FILE", 40_000)
+    few, many = survey([1.0, 20.0]), survey(np.geomspace(1, 1e300, 3000).tolist())
+    write_surveys(tmp_path / "part", [few, many, many, survey([])])
+    read = read_surveys(tmp_path / "part")
+    assert read == [few, many.totals(), many.totals(), survey([])]
+    assert read[1].counts == {10.0: (10, 2990)}
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: Path) -> None:
     write_real_text(tmp_path, "valid")
@@ -107,8 +123,8 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
     assert "\x1b" not in page
     assert write_cleaning_page(place) is None
     (place / REJECTED / PAGE).unlink()
-    for damaged in ({}, told[0] | {"counts": [[1, "a", 2]]}, told[0] | {"name": 1}):
-        (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": [damaged]}))
+    for change in ({"unknown": 1}, {"counts": [[1, "a", 2]]}, {"name": 1}):
+        (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": [told[0] | change]}))
         with pytest.raises(CorpusError, match=r"filters\.json: is damaged"):
             write_cleaning_page(place)
 
