@@ -12,7 +12,6 @@ from __future__ import annotations
 import bz2
 import hashlib
 import lzma
-import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -149,6 +148,7 @@ class LineReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sha256 = hashlib.sha256()
+        self._read_bytes = 0
         self._pieces = self._unpacked()
         self._pending = b""
         self._lines = 0
@@ -200,13 +200,14 @@ class LineReader:
         return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
 
     def _unpacked(self) -> Iterator[bytes]:
-        left = math.inf
+        size = self.path.stat().st_size if self.path.is_file() else 0
+        num_bytes = 0
         try:
-            if self.path.is_file():  # the size of a pipe is not known
-                left = max(_ALWAYS_ALLOWED_BYTES, MOST_TIMES * self.path.stat().st_size)
             for piece in unpacked(self._raw()):
-                left -= len(piece)
-                if left < 0:
+                num_bytes += len(piece)
+                # The size of a pipe is not known, and of files that the system makes it is 0.
+                most = MOST_TIMES * max(size, self._read_bytes)
+                if num_bytes > max(_ALWAYS_ALLOWED_BYTES, most):
                     raise CorpusError(
                         f"unpacks to more than {MOST_TIMES} times its size, which text does not do",
                         place=self.path,
@@ -225,6 +226,7 @@ class LineReader:
             with self.path.open("rb") as file:
                 while piece := file.read(PIECE_BYTES):
                     self._sha256.update(piece)
+                    self._read_bytes += len(piece)
                     yield piece
         except OSError as error:
             raise CorpusError(

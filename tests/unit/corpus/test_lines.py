@@ -6,8 +6,10 @@ import hashlib
 import lzma
 import os
 import resource
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -166,6 +168,46 @@ def test_what_unpacks_to_far_more_than_text_does_is_refused(
         read_all(path, 32_768)
     path.write_bytes(pack(b"the same line\n" * 140_000))  # small, and may be anything
     assert len(read_all(path, 1_000_000)[0]) == 14 * 140_000
+
+
+@contextmanager
+def pipe_with(content: bytes, path: Path) -> Iterator[None]:
+    """A pipe into which another thread writes."""
+
+    def write() -> None:
+        with suppress(BrokenPipeError), path.open("wb") as pipe:
+            pipe.write(content)
+
+    os.mkfifo(path)
+    writer = threading.Thread(target=write)
+    writer.start()
+    yield
+    writer.join()
+
+
+@pytest.mark.parametrize("pack", PACKINGS)
+def test_a_pipe_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    with pipe_with(pack(TEXT * 3), tmp_path / "pipe"):
+        assert read_all(tmp_path / "pipe", 32_768)[0] == TEXT * 3
+
+
+@pytest.mark.parametrize("pack", PACKINGS[1:])
+def test_a_pipe_is_measured_by_what_came_through(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    with (
+        pipe_with(pack(b"\n" * 30_000_000), tmp_path / "pipe"),
+        pytest.raises(CorpusError, match="unpacks to more than 250 times its size"),
+    ):
+        read_all(tmp_path / "pipe", 32_768)
+
+
+def test_a_file_that_the_system_makes_has_no_size_and_is_read() -> None:
+    path = Path("/proc/kallsyms")
+    if not path.is_file() or len(path.read_bytes()) < 2 << 20:
+        pytest.skip("this system shows no such file")
+    assert path.stat().st_size == 0
+    assert read_all(path, 32_768)[0]
 
 
 @pytest.mark.parametrize("pack", PACKINGS[1:])
