@@ -28,6 +28,9 @@ class FakeHub:
     """What has arrived; stored: large files by digest. models: files of each, by name.
 
     breaks_off: whether an upload of a large file is cut off in the middle.
+    answers: status and content in place of its own answer, by a part of the request's path.
+    headers: of all its answers, beside HTTP's. upload: where large files go, if not to itself.
+    verify: where it has a client report that a large file was sent, if anywhere.
     uploads: large files that were begun to be sent, and where: one entry for each time.
     """
 
@@ -37,6 +40,10 @@ class FakeHub:
     private: dict[str, bool] = field(default_factory=dict)
     commits: int = 0
     breaks_off: bool = False
+    answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    upload: str = ""
+    verify: str = ""
     uploads: list[str] = field(default_factory=list)
     begun: threading.Event = field(default_factory=threading.Event)
 
@@ -49,7 +56,7 @@ def fake_hub() -> Iterator[FakeHub]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         hub.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield hub
@@ -71,6 +78,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(401, {"error": "Invalid username or password."})
             return
         path = self.path.partition("?")[0]
+        for part, (status, content) in self.hub.answers.items():
+            if part in path:
+                self._send(status, content)
+                return
         if path == "/api/validate-yaml":
             self._validate(json.loads(body)["content"])
         elif path == "/api/repos/create":
@@ -125,10 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _tell_where_to_send(self, objects: list[dict[str, Any]]) -> None:
         told: list[dict[str, Any]] = []
         for one in objects:
-            there = {} if one["oid"] in self.hub.stored else {
-                "actions": {"upload": {"href": f"{self.hub.url}/store/{one['oid']}"}}
-            }  # fmt: skip
-            told.append(one | there)
+            store = self.hub.upload or f"{self.hub.url}/store/{one['oid']}"
+            actions = {"upload": {"href": store}}
+            if self.hub.verify:
+                actions["verify"] = {"href": self.hub.verify}
+            told.append(one if one["oid"] in self.hub.stored else one | {"actions": actions})
         self._answer(200, {"transfer": "basic", "objects": told})
 
     def _commit(self, path: str, body: str) -> None:
@@ -147,9 +159,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {"commitUrl": address, "commitOid": f"{self.hub.commits:040x}"})
 
     def _answer(self, status: int, values: dict[str, Any]) -> None:
-        content = json.dumps(values).encode()
+        self._send(status, json.dumps(values).encode())
+
+    def _send(self, status: int, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
+        for name, value in self.hub.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

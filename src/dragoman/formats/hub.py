@@ -1,7 +1,8 @@
 """A run's model on the Hugging Face Hub: the export in Hugging Face form, in one commit.
 
 huggingface_hub does the talking. The token is the one it finds itself, in HF_TOKEN or where
-`hf auth login` has put it; nothing here reads, shows or stores it.
+`hf auth login` has put it. Nothing here shows or stores it, it is taken out of all that a server
+says, and no address but the Hub's own gets it.
 
 Large files go first, and the commit that names them last. What was broken off has left the Hub as
 it was, and what had arrived already is not sent again.
@@ -9,19 +10,24 @@ it was, and what had arrived already is not sent again.
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from dragoman.base.errors import ConfigError, DragomanError, MachineError
+from dragoman.base.printable import printable_line
 from dragoman.base.version import VERSION
 from dragoman.formats.bundle import BundleInfo
 
 if TYPE_CHECKING:
+    from httpx2 import Client, Request
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
 _LICENCES: Final = frozenset({
     "afl-3.0", "agpl-3.0", "apache-2.0", "artistic-2.0", "bsd-2-clause", "bsd-3-clause", "bsl-1.0",
@@ -34,6 +40,9 @@ _LICENCES: Final = frozenset({
 """Names that the Hub has for licences which a translation model may have."""
 _LONGEST_LICENCE_NAME: Final = 60
 _UNKNOWN_LANGUAGE: Final = "und"
+_LONGEST_WORDS: Final = 300
+"""Characters of what a server says that are shown."""
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,50 +131,117 @@ def check_can_push(hub_id: str) -> HfApi:
 def push(api: HfApi, folder: Path, hub_id: str, *, private: bool) -> Pushed:
     """Send every file of an export; makes the model's place if it is not there.
 
-    Raises MachineError if the Hub cannot be reached, ConfigError if it refuses. It has all files
-    or none then.
+    Raises MachineError if the Hub cannot be reached or its answer is not understood, ConfigError if
+    it refuses. It has all files or none then.
     """
     from huggingface_hub import CommitOperationAdd
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]
-        HfHubHTTPError,
-        HTTPError,  # of the library for HTTP, which is another one in some versions
-    )
 
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     added = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _token_stays_with(api.endpoint):
             warnings.simplefilter("ignore")
             url = api.create_repo(hub_id, private=private or None, exist_ok=True)
             done = api.create_commit(
                 hub_id, added, commit_message=f"Model by dragoman {VERSION}", num_threads=2
             )
-    except HfHubHTTPError as error:
-        raise _refused(error, hub_id) from error
-    except ValueError as error:  # the Hub's check of the card
-        raise ConfigError(
-            f"the Hub does not take the card: {error}", place=hub_id, remedy="report this"
-        ) from error
-    except (HTTPError, OSError) as error:
-        raise MachineError(
-            f"the Hub at {api.endpoint} cannot be reached: {error}",
+    except Exception as error:  # an answer of another form may raise anything
+        raise _failure(error, api.endpoint, hub_id) from error
+    return Pushed(_said(str(url)), _said(str(done.commit_url)))
+
+
+@contextmanager
+def _token_stays_with(endpoint: str) -> Iterator[None]:
+    """Meanwhile requests to other addresses have no token, and no line of the log shows it.
+
+    An answer may name any address for what comes next: huggingface_hub would send the token there.
+    """
+    from huggingface_hub.utils import _http, set_client_factory  # type: ignore[attr-defined]
+
+    make_client = _http._GLOBAL_CLIENT_FACTORY
+    home = {_origin(endpoint), ("https", urlsplit(endpoint).hostname, _PORTS["https"])}
+    handlers = logging.getLogger("huggingface_hub").handlers
+
+    def check(request: Request) -> None:
+        if request.url.scheme not in _PORTS:
+            raise ValueError(f"it names the address {request.url}")
+        if _origin(str(request.url)) not in home:
+            request.headers.pop("Authorization", None)
+
+    def make_checked_client() -> Client:
+        client = make_client()
+        client.event_hooks["request"].append(check)
+        return client
+
+    def shorten(record: logging.LogRecord) -> bool:
+        record.msg, record.args = _said(record.getMessage()), ()
+        return True
+
+    set_client_factory(make_checked_client)
+    for handler in handlers:
+        handler.addFilter(shorten)
+    try:
+        yield
+    finally:
+        set_client_factory(make_client)
+        for handler in handlers:
+            handler.removeFilter(shorten)
+
+
+def _origin(address: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(address)
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+
+
+def _said(words: str) -> str:
+    """What a server says, as one line of bounded length without the token."""
+    from huggingface_hub import get_token
+
+    if token := get_token():
+        words = words.replace(token, "<token>")
+    words = printable_line(" ".join(words.split()))
+    return words if len(words) <= _LONGEST_WORDS else words[: _LONGEST_WORDS - 3] + "..."
+
+
+def _failure(error: Exception, endpoint: str, hub_id: str) -> DragomanError:
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        BadRequestError,
+        HfHubHTTPError,
+        HTTPError,  # of the library for HTTP, which is another one in some versions
+    )
+
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # huggingface_hub wraps whatever ends an upload
+    if isinstance(error, HfHubHTTPError):
+        return _refused(error.response.status_code, error.server_message, hub_id)
+    if isinstance(error, HTTPError | OSError):
+        return MachineError(
+            f"the Hub at {endpoint} cannot be reached: {_said(str(error))}",
             place=hub_id,
             remedy="look at the network, and run the same command again: it goes on",
-        ) from error
-    return Pushed(str(url), done.commit_url)
+        )
+    if isinstance(error, ValueError) and isinstance(error.__cause__, BadRequestError):
+        return ConfigError(
+            f"the Hub does not take the card: {_said(str(error))}",
+            place=hub_id,
+            remedy="report this",
+        )
+    return MachineError(
+        f"the Hub's answer is not understood: {_said(f'{type(error).__name__}: {error}')}",
+        place=endpoint,
+        remedy="see that a Hub is at this address (HF_ENDPOINT), and run the same command again",
+    )
 
 
-def _refused(error: HfHubHTTPError, hub_id: str) -> DragomanError:
-    status = error.response.status_code
+def _refused(status: int, words: str | None, hub_id: str) -> DragomanError:
     if status in (401, 403):
         return ConfigError(
             f"the Hub refuses the token for this model ({status})",
             place=hub_id,
             remedy="take a token that may write there: hf auth login, or HF_TOKEN",
         )
-    said = error.server_message or f"status {status}"
     return MachineError(
-        f"the Hub answers: {said}",
+        f"the Hub answers: {_said(words or f'status {status}')}",
         place=hub_id,
         remedy="run the same command again later: it goes on",
     )
