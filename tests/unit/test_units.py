@@ -85,6 +85,11 @@ def test_any_text_is_a_value_or_refused_with_words(name: str, text: str) -> None
         (units.FLOP_RATE, 4.3e12, "4.30 TFLOP/s"),
         (units.POWER, 43, "43 W"),
         (units.NORM, math.nan, "not finite"),
+        (units.NORM, 1.234e-200, "1.23e-200"),
+        (units.DURATION, 1e-300, "1.00e-294 µs"),
+        (units.DURATION, 1.7e300, "1.70e+300 s"),
+        (units.HOURS, 3.6e303, "1.000e+300 h"),
+        (units.SIZE, 1e305, "1.000e+290 PB"),
     ],
 )
 def test_what_people_read(quantity: Quantity, value: float, text: str) -> None:
@@ -152,6 +157,14 @@ def test_money(amount: float, currency: str) -> None:
         float(amount),
         currency,
     )
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(0.0034, "0.0034 USD"), (5e-324, "4.9e-324 USD"), (1e300, "1.0e+300 USD")]
+)
+def test_money_of_any_amount_is_short(amount: float, text: str) -> None:
+    assert units.money(amount, currency="USD") == text
+    assert units.parse_money(text)[0] == pytest.approx(amount, rel=0.1)
 
 
 @pytest.mark.parametrize("text", ["3.06", "3.06 $", "USD", "three USD", "3.06 usd"])

@@ -29,6 +29,8 @@ from decimal import Decimal
 from dragoman.base.errors import ConfigError
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_HUGE, _TINY = 1e15, 1e-9
+"""From here on, and below, a number is written with its power of ten."""
 _AMOUNT = re.compile(rf"\s*({_NUMBER})\s*(\S.*?)?\s*")
 
 
@@ -77,10 +79,14 @@ class Quantity:
         return text.removeprefix("-") if _to_float(text) == 0 else text
 
     def _digits(self, number: float) -> str:
+        if abs(number) >= _HUGE:
+            return f"{number:.{self.digits - 1}e}"
         if self.decimals is not None:
             return f"{number:,.{self.decimals}f}"
         if abs(number) < sys.float_info.min:  # too small for the logarithm below
             return "0"
+        if abs(number) < _TINY:
+            return f"{number:.{self.digits - 1}e}"
         if number == round(number) and abs(number) < 10**self.digits:
             return f"{number:,.0f}"
         magnitude = math.floor(math.log10(abs(number)))
@@ -111,7 +117,7 @@ class Duration(Quantity):
 
     def text(self, value: float) -> str:
         """`value` seconds, to the second below an hour and to the minute above."""
-        if not math.isfinite(value) or abs(_to_float(self._number(value))) < 60:
+        if not math.isfinite(value) or not 60 <= abs(_to_float(self._number(value))) < _HUGE:
             return super().text(value)
         sign, seconds = "-" if value < 0 else "", abs(value)
         if round(seconds) < 3600:
@@ -231,6 +237,8 @@ LEARNING_RATE = Scientific("learning rate", (("", 1.0),))
 
 def money(amount: float, *, currency: str) -> str:
     """An amount with its currency: 340.00 USD; what is less than a cent with two digits."""
+    if amount and not _TINY <= abs(amount) < _HUGE:
+        return f"{amount:.1e} {currency}"
     tiny = 0 < abs(amount) < 0.01
     decimals = 1 - math.floor(math.log10(abs(amount))) if tiny else 2
     return f"{amount:,.{decimals}f} {currency}"

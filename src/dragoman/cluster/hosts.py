@@ -91,7 +91,7 @@ class HostDefaults(Section):
     """Of its price, if the file does not say it at the top; all hosts have the same."""
     spot_price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
     """Price if the provider may take the machine away; then it is what is paid."""
-    interruption_hours: float | None = Field(default=None, gt=0.0, le=1e6)
+    interruption_hours: float | None = Field(default=None, ge=0.01, le=1e6)
     """Mean time until a machine like this is taken away; nobody takes it if it is not set."""
     replacement_s: float = Field(default=300.0, ge=0.0, le=1e7)
     """Until another machine is there in its place."""

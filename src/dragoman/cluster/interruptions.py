@@ -25,6 +25,8 @@ from dragoman.cluster.workload import Workload
 RESTART_S: Final = 37.0
 """From the loss of a host until those that are there train again (docs/how-to/two-machines.md)."""
 RESTART_SOURCE: Final = "measured: lab hosts of two cores; assumed for others"
+_LONGEST_S: Final = 100 * 365.25 * 86_400.0
+"""Nobody waits longer: a hundred years."""
 SAVED_BYTES: Final = 12
 """Of a weight: itself and Adam's two averages, in fp32."""
 
@@ -36,9 +38,9 @@ class Interrupted:
     mean_s: between two interruptions, of any host. every_steps, every_s: from one checkpoint to the
     next, and the seconds of work between. save_s: what a checkpoint takes. restart_s: until all
     train again. best_every_steps: what would take least. run_s, best_run_s: the expected wall
-    clock with either; infinite if it cannot be expected to end. price, best_price: of these, all
-    hosts paid for all of it; None if a price is not known. steady_s, steady_price: without
-    interruptions, on hosts that nobody takes away.
+    clock with either; infinite above a hundred years. price, best_price: of these, all hosts paid
+    for all of it; None if a price is not known. steady_s, steady_price: without interruptions, on
+    hosts that nobody takes away.
     """
 
     mean_s: float
@@ -102,12 +104,13 @@ def interrupted(cluster: Cluster, chosen: Prediction, workload: Workload) -> Int
 def expected_s(
     work_s: float, *, every_s: float, save_s: float, restart_s: float, mean_s: float
 ) -> float:
-    """The expected wall clock of `work_s`; infinite if no segment ever gets through."""
+    """The expected wall clock of `work_s`; infinite above a hundred years."""
     try:
         segment_s = mean_s * math.exp(restart_s / mean_s) * math.expm1((every_s + save_s) / mean_s)
     except OverflowError:
         return math.inf
-    return segment_s * work_s / every_s
+    expected = segment_s * work_s / every_s
+    return expected if expected <= _LONGEST_S else math.inf
 
 
 def best_every_s(*, save_s: float, mean_s: float) -> float:

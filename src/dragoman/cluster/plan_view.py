@@ -155,11 +155,14 @@ def interruptions(expected: Interrupted, *, currency: str) -> str:
             f"{units.DURATION.text(expected.run_s)}{_at(expected.price, currency)}, {every}: "
             f"{expected.count:.3g} interruptions to expect"
         )
-    best = (
-        f"every {units.COUNT.text(expected.best_every_steps)} steps it would take "
-        f"{units.DURATION.text(expected.best_run_s)}{_at(expected.best_price, currency)}, the "
-        "least (checkpoint.every_steps)"
-    )
+    if math.isinf(expected.best_run_s):
+        best = "nor with any other checkpoint.every_steps"
+    else:
+        best = (
+            f"every {units.COUNT.text(expected.best_every_steps)} steps it would take "
+            f"{units.DURATION.text(expected.best_run_s)}{_at(expected.best_price, currency)}, the "
+            "least (checkpoint.every_steps)"
+        )
     steady = _at(expected.steady_price, currency)
     return f"{says}; {best}. Undisturbed: {units.DURATION.text(expected.steady_s)}{steady}."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import statistics
 from pathlib import Path
 
@@ -118,6 +119,31 @@ def test_a_run_that_is_interrupted_before_it_saves_is_told(tmp_path: Path) -> No
         print_plan(made, console)
     assert "the run is not to be expected to end, saving every 100,000 steps" in capture.get()
     assert json.loads(plan_as_json(made))["interrupted"]["run_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "settings"),
+    [("replacement_s = 1e7\n", ()), ("replacement_s = 20_000\n", ("checkpoint.every_steps=1",))],
+)
+def test_what_never_ends_has_no_price_and_no_long_number(
+    tmp_path: Path, more: str, settings: tuple[str, ...]
+) -> None:
+    spot = f"spot_price_per_hour = 1e9\ninterruption_hours = 0.01\n{more}"
+    made = planned(tmp_path, spot, *settings)
+    console = Console(width=1000, force_terminal=False)
+    with console.capture() as capture:
+        print_plan(made, console)
+    text = capture.get()
+    assert "the run is not to be expected to end, saving every" in text
+    assert "; nor with any other checkpoint.every_steps. Undisturbed: " in text
+    assert not re.search(r"[\d,.]{40}|not finite|\binf\b", text)
+
+
+@pytest.mark.parametrize("hours", ["5e-324", "1e-300", "1e-6", "0", "-1", "nan"])
+def test_no_host_is_taken_away_all_the_time(tmp_path: Path, hours: str) -> None:
+    with pytest.raises(ConfigError, match="interruption_hours") as error:
+        planned(tmp_path, f"interruption_hours = {hours}\n")
+    assert "\n" not in str(error.value)
 
 
 def test_what_is_paid_is_the_spot_price(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ ELSEWHERE = {
     "_FEW_NAMES": "shortens a list",
     "_RANGE_BYTES_PER_S": "refuses slips",
     "_RANGE_STEP_S": "refuses slips",
+    "_LONGEST_S": "above it a run is said not to end: test_interruptions.py",
     "UNKNOWN": "no figure",
     "SAVE_BYTES_PER_S": "enters if hosts may be taken away: test_interruptions.py",
     "RESTART_S": "the same",
