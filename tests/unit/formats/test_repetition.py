@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from dragoman import RunDirectory, Translator
+from dragoman.base.errors import ConfigError
 from dragoman.distributed.world import join_world
 from dragoman.formats.bundle import Bundle, Kind
 from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.export import Request, export
 from dragoman.model.config import SearchConfig
-from dragoman.recipe.recipe import digest
+from dragoman.recipe.recipe import digest, load_recipe
 from real_text import real_lines
 from small_run import small_run
 
@@ -67,3 +68,10 @@ def test_exports_have_it_or_say_that_they_have_not(
 def test_a_recipe_without_it_has_the_digest_it_had() -> None:
     assert "no_repeat_ngram_size" not in SearchConfig().model_dump()
     assert digest(SearchConfig()) != digest(SearchConfig(no_repeat_ngram_size=4))
+
+
+@pytest.mark.parametrize("size", ["101", "-1", "1000000000000"])
+def test_a_guard_of_any_length_is_refused(size: str) -> None:
+    """What it compares takes memory in proportion to it."""
+    with pytest.raises(ConfigError, match=r"search\.no_repeat_ngram_size"):
+        load_recipe("wmt16-ende-base", (f"search.no_repeat_ngram_size={size}",))
