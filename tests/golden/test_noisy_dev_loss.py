@@ -29,16 +29,20 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
 
 
 def _judged(
-    facts: Facts, count: int, dev_loss: Callable[[float], float]
+    facts: Facts,
+    count: int,
+    dev_loss: Callable[[float], float],
+    *,
+    train_slice_loss: Callable[[float], float] = lambda share: 1.95 - 0.1 * share,
 ) -> tuple[Verdict, Verdict]:
-    """Questions 2 and 3 of so many dev losses, by the share of the run that is done."""
+    """Questions 2 and 3 of so many losses, by the share of the run that is done."""
     shares = [place / count for place in range(1, count + 1)]
     seen = tuple(
         Validation(
             step=round(STEPS * share),
             time=share,
             dev_loss=dev_loss(share),
-            train_slice_loss=1.95 - 0.1 * share,
+            train_slice_loss=train_slice_loss(share),
             bleu=25.0,
         )
         for share in shares
@@ -89,13 +93,64 @@ def test_a_rise_of_ten_pairs_by_chance_is_neither_told_nor_denied(facts: Facts) 
     assert "above that of step 5,000, perhaps by chance" in three.says
 
 
-def test_a_loss_that_jumped_is_not_trained_where_it_lies(facts: Facts) -> None:
+def test_a_loss_that_jumped_a_little_is_not_trained_where_it_lies(facts: Facts) -> None:
+    chance = random.Random(94)
+    two, three = _judged(
+        facts, 40, lambda s: (2.0 if s < 0.3 else 2.03) * (1 + chance.gauss(0, 7e-3))
+    )
+    assert two.answer == three.answer == "cannot tell"
+    assert "but was lower at step" in two.says
+
+
+def test_a_loss_that_jumped_far_has_turned(facts: Facts) -> None:
     chance = random.Random(3)
     two, three = _judged(
         facts, 16, lambda s: (2.0 if s < 0.3 else 2.5) * (1 + chance.gauss(0, 1e-3))
     )
-    assert two.answer == three.answer == "cannot tell"
-    assert "but was lower at step" in two.says
+    assert two.answer == three.answer == "yes"
+    assert "Use the checkpoint of step" in two.remedy
+
+
+STEEP = {
+    "25 fall, three rise by 5% each": (
+        [1.6 + 0.4 * math.exp(-n / 5) for n in range(25)] + [1.68, 1.76, 1.85],
+        25,
+    ),
+    "three rise by 36%": ([2.0, 1.8, 1.7, 1.65, 1.62, 1.75, 1.95, 2.2], 5),
+    "two rise to twice the best": ([2.0, 1.8, 1.7, 1.65, 1.62, 1.6, 2.4, 3.2], 6),
+}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.7, 0.4])
+@pytest.mark.parametrize("name", STEEP)
+def test_a_steep_rise_of_a_few_validations_is_found(name: str, share: float, facts: Facts) -> None:
+    """share: the last loss on training text, of the dev loss."""
+    seen, best = STEEP[name]
+    rest, end = iter(seen), share * seen[-1]
+    two, three = _judged(
+        facts,
+        len(seen),
+        lambda _: next(rest),
+        train_slice_loss=lambda done: end * (1.5 - 0.5 * done),
+    )
+    step = f"step {round(STEPS * best / len(seen)):,}"
+    assert two.answer == three.answer == "yes"
+    assert two.remedy == f"Use the checkpoint of {step}."
+    assert f"Since {step} the dev loss rises" in three.says
+
+
+@pytest.mark.parametrize("share", [0.95, 0.7, 0.4])
+@pytest.mark.parametrize("end", [[1.6, 2.0], [1.74, 1.69]])
+def test_a_rise_that_may_be_chance_is_not_denied(
+    end: list[float], share: float, facts: Facts
+) -> None:
+    """share: the loss on training text, of the last dev loss."""
+    rest = iter([2.0, 1.8, 1.7, 1.65, 1.62, 1.61, *end])
+    two, three = _judged(facts, 8, lambda _: next(rest), train_slice_loss=lambda _: share * end[-1])
+    assert two.answer == "cannot tell"
+    assert three.answer == ("yes" if share < 0.5 else "cannot tell")
+    assert "has not turned" not in three.says
+    assert "may have risen" in three.says or "above that of step" in three.says
 
 
 def test_the_chance_of_a_rise_is_that_of_all_orders() -> None:
