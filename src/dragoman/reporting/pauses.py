@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Interval, Pause, Rank
+from dragoman.reporting.facts import Facts, Interval, Pause, Rank, Segment, Validation
 from dragoman.reporting.spells import clock
 from dragoman.reporting.verdict import Evidence, Verdict, evidence
 from dragoman.telemetry.events import OUTSIDE_STEPS
@@ -56,6 +56,33 @@ def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank
         )
         for rank in ranks
     )
+
+
+def validations_without(
+    validations: Sequence[Validation], pauses: Sequence[Pause], lives: Sequence[Segment]
+) -> tuple[Validation, ...]:
+    """Validations that do not count the pauses: all ranks share them, so each waits for all.
+
+    The longer of loss and decoding loses the time. lives: of the rank that wrote the validations.
+    """
+    changed = list(validations)
+    for together in _groups([one for one in pauses if one.during == "validating"]):
+        began = together[0].began
+        whole_s = max(one.ended for one in together) - began
+        for at, one in enumerate(changed):
+            lost = any(began < life.started <= one.time for life in lives)  # made again later
+            if one.step == together[0].step and began < one.time and not lost:
+                changed[at] = _shorter(one, whole_s)
+    return tuple(changed)
+
+
+def _shorter(validation: Validation, seconds_s: float) -> Validation:
+    loss_s, decode_s = validation.loss_s, validation.decode_s
+    if loss_s is not None and loss_s > (decode_s or 0.0):
+        return replace(validation, loss_s=max(loss_s - seconds_s, 0.0))
+    if decode_s is None:
+        return validation
+    return replace(validation, decode_s=max(decode_s - seconds_s, 0.0))
 
 
 def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int | None:

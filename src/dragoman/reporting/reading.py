@@ -19,7 +19,7 @@ from dragoman.reporting import facts
 from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment
 from dragoman.reporting.imported import ImportedRun
 from dragoman.reporting.lives import name_machines, with_measured
-from dragoman.reporting.pauses import known_pauses, without_pauses
+from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.payloads import from_payload
 from dragoman.reporting.preparation import prepare_s
 from dragoman.reporting.rank_file import RankFile
@@ -119,6 +119,9 @@ def combine(
         prepare_s=records.prepare_s if known.prepare_s is None else known.prepare_s,
         ranks=without_pauses(ranks, pauses),
         pauses=tuple(pauses),
+        validations=validations_without(
+            known.validations, pauses, ranks[0].segments if ranks else ()
+        ),
         alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
         link_changes=tuple(change for file in files for change in file.link_changes),
         exit=_exit(directory, known.segments),
