@@ -13,6 +13,8 @@ from dragoman.telemetry.events import (
     SCHEMA_VERSION,
     CheckpointWritten,
     Event,
+    GpuSampled,
+    HostSampled,
     Payload,
     as_line,
     as_values,
@@ -57,7 +59,10 @@ class Recorded:
     started_changes: dict[str, Any] = field(default_factory=dict)
     interval_changes: dict[str, Any] = field(default_factory=dict)
     extra: list[tuple[int, Payload]] = field(default_factory=list)
-    """(rank, payload) of what is sampled, once after each interval of that rank."""
+    """(rank, payload) of what is sampled, once after each interval of that rank.
+
+    Samples of GPUs and hosts are of all the time since those before, or since the start.
+    """
     clock_ahead_s: tuple[float, ...] = (0.0, 0.0)
     recipe: tuple[str, ...] | None = None
     """Settings over those of the demo, whose recipe lies beside the events; None: no recipe."""
@@ -83,6 +88,7 @@ class _RankWriter:
         self._run = run
         self._rank = rank
         self._now = START
+        self._sampled_until = START
         self.lines: list[bytes] = []
 
     def run(self) -> None:
@@ -108,6 +114,7 @@ class _RankWriter:
             "resumed_from_step": resumed,
         }
         self._write(RUN_STARTED, resumed or 0, **values | run.started_changes)
+        self._sampled_until = self._now
 
     def _train(self, first: int, last: int) -> None:
         run = self._run
@@ -115,11 +122,26 @@ class _RankWriter:
             self._validate(0)
         for step in range(first + run.log_every, last + 1, run.log_every):
             self._interval(step)
+            since_s, self._sampled_until = self._now - self._sampled_until, self._now
             for rank, payload in run.extra:
                 if rank == self._rank:
-                    self._write(payload, step)
+                    self._write(payload, step, **self._sampled(payload, since_s))
             if step % run.validate_every == 0:
                 self._validate(step)
+
+    def _sampled(self, payload: Payload, since_s: float) -> dict[str, float]:
+        """The time of a sample of a GPU or host: all since the last, shared among those of it."""
+        if not isinstance(payload, GpuSampled | HostSampled):
+            return {}
+        number = getattr(payload, "gpu", None)
+        told_s = sum(
+            one.seconds_s
+            for rank, one in self._run.extra
+            if rank == self._rank
+            and isinstance(one, GpuSampled | HostSampled)
+            and (one.kind, getattr(one, "gpu", None)) == (payload.kind, number)
+        )
+        return {"seconds_s": since_s * payload.seconds_s / told_s}
 
     def _interval(self, step: int) -> None:
         run, steps = self._run, self._run.log_every

@@ -19,6 +19,7 @@ from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, as_values
 from example_events import HOST_SAMPLED
+from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
 
 VOCABULARY = ("corpus.subword.vocab_size=32768",)
@@ -288,3 +289,57 @@ def _paused(life: list[Event], *, rank: int, step: int) -> list[Event]:
 
 def _is_interval(event: Event, step: int) -> bool:
     return bool(event["kind"] == "train_interval" and event["step"] == step)
+
+
+@pytest.mark.parametrize(("ranks", "then"), [(2, 1), (4, 2), (2, 4)])
+def test_a_straggler_of_a_life_with_other_ranks_is_found(
+    ranks: int, then: int, tmp_path: Path
+) -> None:
+    """The last rank of the first life is slow for 7,000 of 8,000 steps."""
+    slow, most = ranks - 1, max(ranks, then)
+    run = Recorded(
+        recipe=VOCABULARY,
+        world_size=most,
+        compute_s=tuple(1.2 if rank == slow else 0.4 for rank in range(most)),
+        sync_s=tuple(0.01 if rank == slow else 0.81 for rank in range(most)),
+        clock_ahead_s=(0.0,) * most,
+        resume_at=(7000, 7000),
+    ).write(tmp_path / "run")
+
+    def of(size: int, rank: int, life: list[Event]) -> list[Event]:
+        life[0]["world_size"] = size
+        for one in life:
+            if size == then and rank == slow and one["kind"] == "train_interval":
+                one["sync_s"] += 80.0
+                one["compute_median_s"] /= 3
+                for name in ("forward_s", "backward_s", "optimizer_s"):
+                    one[name] /= 3
+        return life if rank < size else []
+
+    for rank in range(most):
+        _change_lives(run, rank, partial(of, ranks, rank), partial(of, then, rank))
+    facts = read_facts(run)
+    assert facts.problems == ()
+    found = _answers(facts)
+    assert found["straggler"].answer == "yes"
+    said = f"3.00 x: rank {slow} on {facts.ranks[slow].host}, from the start until step 7,000"
+    assert said in found["straggler"].says
+    assert "ranks that compute for longer" in found["processors"].remedy
+
+
+def test_a_life_on_another_device_is_judged_alone(tmp_path: Path) -> None:
+    """On GPUs, then on the processors of the same hosts, of which nothing was sampled."""
+    full: list[tuple[int, Payload]] = [(rank, gpu_sampled(230.0)) for rank in (0, 1)]
+    run = Recorded(device="cuda", recipe=VOCABULARY, resume_at=(4000, 4000), extra=full).write(
+        tmp_path / "run"
+    )
+
+    def on_processors(life: list[Event]) -> list[Event]:
+        life[0]["device"] = "cpu"
+        return [one for one in life if one["kind"] != "gpu_sampled"]
+
+    for rank in (0, 1):
+        _change_lives(run, rank, list, on_processors)
+    facts = read_facts(run)
+    assert [life.device for life in facts.lives] == ["cuda", "cpu"]
+    assert _answers(facts)["processors"].answer == "cannot tell"

@@ -16,7 +16,14 @@ from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
-from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, TrainInterval
+from dragoman.telemetry.events import (
+    DeviceMeasured,
+    LinkMeasured,
+    Payload,
+    RankPaused,
+    TrainInterval,
+    as_values,
+)
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
@@ -567,8 +574,10 @@ def test_a_gpu_is_full_only_if_all_of_it_and_of_the_run_was(name: str, tmp_path:
     assert (verdict.answer, said in verdict.says) == (answer, True), verdict.says
 
 
+@pytest.mark.parametrize("after", [500, 7500])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_samples_of_the_first_intervals_are_not_of_the_run(device: str, tmp_path: Path) -> None:
+def test_samples_of_the_ends_are_not_of_the_run(device: str, after: int, tmp_path: Path) -> None:
+    """Up to step 500 alone, or then and after step 7,500."""
     busy = replace(HOST_SAMPLED, cpu_share=0.97)
     sampled: list[tuple[int, Payload]] = [(0, busy), (1, busy)]
     extra = _gpus(240.0) if device == "cuda" else sampled
@@ -577,8 +586,51 @@ def test_samples_of_the_first_intervals_are_not_of_the_run(device: str, tmp_path
     kind = extra[0][1].kind
 
     def forget(event: dict[str, Any]) -> None:
-        event["kind"] = kind if event["step"] <= 500 else "of_another_version"
+        if event["step"] > 500 and (after == 500 or event["step"] <= after):
+            event["kind"] = "of_another_version"
 
     for rank in (0, 1):
         edit(run, rank, kind, forget)
-    assert answers(read_facts(run))["processors"].answer == "cannot tell"
+    found = answers(read_facts(run))
+    assert found["processors"].answer == found["throttled"].answer == "cannot tell"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_pause_while_validating_is_no_validation(rank: int, tmp_path: Path) -> None:
+    run = Recorded(recipe=VOCABULARY).write(tmp_path / "run")
+    whole = answers(read_facts(run))
+    validated = {"step": 0, "time": 0.0}
+    edit(run, 0, "validated", lambda one: validated.update(one) if one["step"] == 4000 else None)
+
+    def later(one: dict[str, Any]) -> None:
+        if one["time"] >= validated["time"]:
+            one["time"] += 1200.0
+            one["mono_s"] += 1200.0
+            if one["kind"] == "validated" and one["step"] == 4000:
+                one["decode_s"] += 1200.0
+
+    for number in (0, 1):
+        for kind in ("validated", "checkpoint_written", "train_interval", "run_finished"):
+            edit(run, number, kind, later)
+    path = file_of(run, rank)
+    lines = path.read_text().splitlines()
+    place = next(n for n, line in enumerate(lines) if json.loads(line)["step"] > 4000)
+    envelope = {key: json.loads(lines[place])[key] for key in ("v", "mono_s", "host", "rank")}
+    envelope["mono_s"] += validated["time"] + 1200.0 - json.loads(lines[place])["time"]
+    paused = RankPaused(
+        paused_rank=rank,
+        paused_host=f"host-{'ab'[rank]}",
+        began=validated["time"],
+        seconds_s=1200.0,
+        during="validating",
+        own=True,
+    )
+    event = envelope | {"kind": paused.kind, "time": validated["time"] + 1200.0, "step": 4000}
+    place = next(n for n, line in enumerate(lines) if json.loads(line)["time"] >= event["time"])
+    lines.insert(place, json.dumps(event | as_values(paused)))
+    path.write_text("".join(f"{line}\n" for line in lines))
+    found = answers(read_facts(run))
+    assert found["pauses"].answer == "yes"
+    assert found["evaluation"] == whole["evaluation"]
+    rows = {row.name: row.text for row in found["duration"].evidence}
+    assert (rows["evaluate"], rows["stand still"]) == ("1 min 30 s", "20 min 00 s")

@@ -41,6 +41,8 @@ class Segment:
     """Of all machines together, as it was known when this life began."""
     host: str = "unknown"
     """Where this process ran."""
+    device: str | None = None
+    """What it trained on; None if its start is not in the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +200,7 @@ class Gpu:
     gpu: int
     name: str
     samples: int
+    seconds_s: float
     utilisation_share: float | None
     sm_activity_share: float | None
     power_w: float | None
@@ -207,9 +210,6 @@ class Gpu:
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
     throttled: Spell | None = None
-    first_seen: float | None = None
-    last_seen: float | None = None
-    """When the first sample began and the last one ended."""
 
     @property
     def power_share(self) -> float | None:
@@ -255,7 +255,6 @@ class Machine:
     memory_share: float | None
     disk_free_bytes: float | None
     """At the last sample, which is of `last_seen`."""
-    first_seen: float | None = None
     last_seen: float | None = None
     disk_read_bytes: float
     disk_written_bytes: float

@@ -81,7 +81,7 @@ class Ailment:
         says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
         if value is not None and value < self.limit and not self.is_whole(facts):
             says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)} as far as "
-            says += "it was measured, which was not on every rank and host."
+            says += "it was measured, which was not on every rank and host, or not all the time."
         elif value is not None:
             answer = "yes" if value >= self.limit else "no"
             named = self.culprit(facts) if answer == "yes" else ""
@@ -190,7 +190,8 @@ def _starved_rank(facts: Facts) -> str:
 def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
     """Intervals of all ranks side by side, and the compute of their median steps.
 
-    In place of intervals of which a rank does not tell, one stands in which no rank was slow.
+    There may be more ranks in one life of the run than in another. In place of intervals of which a
+    rank does not tell, one stands in which no rank was slow.
     """
     intervals: list[list[Interval]] = []
     computes_s: list[list[float]] = []
@@ -200,7 +201,7 @@ def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
     for together in side_by_side:
         seconds_s = [measures.interval_compute_s(one) for one in together]
         known = [one for one in seconds_s if one is not None]
-        if not len(known) == len(together) == facts.world_size:
+        if not together or not len(known) == len(together) == facts.ranks_at(together[0].step):
             continue
         if intervals and together[0].step - together[0].steps > intervals[-1][0].step:
             intervals.append(together)
@@ -216,23 +217,33 @@ def _stragglers(facts: Facts) -> list[tuple[float, str]]:
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
     took_s = _took_s(together)
     found = []
-    for place, rank in enumerate(facts.ranks[: facts.world_size]):
-        own_s = [all_s[place] for all_s in computes_s]
+    for place, rank in enumerate(facts.ranks[: _most_ranks(facts)]):
         bad = _is_slow(computes_s, place)
         stretches = lasting(bad, took_s)
         slow = [at for first, last in stretches for at in range(first, last + 1) if bad[at]]
         if slow:
-            usual_s = [statistics.median(some[at] for at in slow) for some in (own_s, middles_s)]
+            own_s = [computes_s[at][place] for at in slow]
+            usual_s = [statistics.median(own_s), statistics.median(middles_s[at] for at in slow)]
             both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
-            times = " and ".join(map(when, spells([one[place] for one in together], bad)))
+            own = [one[min(place, len(one) - 1)] for one in together]  # all end it together
+            times = " and ".join(map(when, spells(own, bad)))
             text = f"{rank.name}, {times} ({both[0]}, {both[1]} the median rank)"
-            found.append((statistics.median(own_s[at] / middles_s[at] for at in slow), text))
+            ratios = (own / middles_s[at] for own, at in zip(own_s, slow, strict=True))
+            found.append((statistics.median(ratios), text))
     return sorted(found, reverse=True)
 
 
 def _is_slow(computes_s: list[list[float]], place: int) -> list[bool]:
-    """In which intervals a rank took far longer than the median rank."""
-    return [all_s[place] >= STRAGGLES * statistics.median_low(all_s) > 0 for all_s in computes_s]
+    """In which intervals a rank took far longer than the median rank; not when it was not there."""
+    return [
+        place < len(all_s) and all_s[place] >= STRAGGLES * statistics.median_low(all_s) > 0
+        for all_s in computes_s
+    ]
+
+
+def _most_ranks(facts: Facts) -> int:
+    """How many ranks trained together in the life with most of them."""
+    return max([facts.world_size or 0, *(life.world_size or 0 for life in facts.segments)])
 
 
 def _took_s(together: list[list[Interval]]) -> list[float]:
@@ -247,7 +258,8 @@ def _slowest_rank(facts: Facts) -> float | None:
     a quarter of the intervals. None if one was slow for a quarter of the time, but in one or two
     intervals.
     """
-    if facts.world_size == 1:
+    ranks = _most_ranks(facts)
+    if ranks == 1:
         return 1.0
     together, computes_s = _computes(facts)
     if facts.lacks_ranks or len(computes_s) < FEWEST:
@@ -255,13 +267,16 @@ def _slowest_rank(facts: Facts) -> float | None:
     if found := _stragglers(facts):
         return found[0][0]
     took_s = _took_s(together)
-    slow = (_is_slow(computes_s, place) for place in range(len(computes_s[0])))
+    slow = (_is_slow(computes_s, place) for place in range(ranks))
     if any(lasted_unseen(bad, took_s) for bad in slow):
         return None
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
     usual = 1.0
-    for own_s in zip(*computes_s, strict=True):
-        ratios = sorted(own / (mid or 1.0) for own, mid in zip(own_s, middles_s, strict=True))
+    for place in range(ranks):
+        ratios = sorted(
+            all_s[place] / (mid or 1.0) if place < len(all_s) else 1.0
+            for all_s, mid in zip(computes_s, middles_s, strict=True)
+        )
         usual = max(usual, ratios[len(ratios) // 4])
     return min(usual, STRAGGLES - 0.01)
 
@@ -433,7 +448,10 @@ AILMENTS: tuple[Ailment, ...] = (
         what="samples with a lowered clock",
         measure=_throttled,
         culprit=_throttled_gpu,
-        is_whole=lambda facts: _is_sampled(facts, {gpu.host for gpu in facts.gpus}),
+        is_whole=lambda facts: (
+            _is_sampled(facts, {gpu.host for gpu in facts.gpus})
+            and all(measures.is_sampled_throughout(facts, gpu) for gpu in facts.gpus)
+        ),
         quantity=units.SHARE,
         limit=THROTTLED,
         remedy="Look at cooling and power supply.",

@@ -174,8 +174,6 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
                 gpu,
                 host=one.names[gpu.host],
                 throttled=_moved(gpu.throttled, one.rank),
-                first_seen=_at(gpu.first_seen, one.rank),
-                last_seen=_at(gpu.last_seen, one.rank),
             )
             for one in measured
             for gpu in one.samples.gpus()
@@ -191,7 +189,6 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
             replace(
                 machine,
                 host=one.names[machine.host],
-                first_seen=_at(machine.first_seen, one.rank),
                 last_seen=_at(machine.last_seen, one.rank),
             )
             for one in measured
@@ -263,6 +260,7 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
     life = replace(
         found,
         world_size=segment.world_size or found.world_size,
+        device=segment.device or found.device,
         segments=(segment,),
         ranks=tuple(ranks),
         validations=tuple(one for one in found.validations if is_kept(one.step)),
@@ -286,7 +284,9 @@ def _links_at_end(life: Facts) -> tuple[Link, ...]:
 
 def _are_alike(one: Facts, two: Facts) -> bool:
     """Whether two lives had the same ranks, on machines that do the same as far as is known."""
-    if _places_of(one) != _places_of(two) or one.world_size != two.world_size:
+    if _places_of(one) != _places_of(two):
+        return False
+    if (one.world_size, one.device) != (two.world_size, two.device):
         return False
     rates = [[capacity_bytes_per_s(life) for life in (one, two)]]
     rates += [[_flop_per_s(life, host) for life in (one, two)] for host in one.hosts]

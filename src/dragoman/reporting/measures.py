@@ -8,13 +8,25 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dragoman.recipe.estimate import training_flop
-from dragoman.reporting.facts import Facts, Interval, Link, LinkChange, Rank, summed, total
+from dragoman.reporting.facts import (
+    Facts,
+    Gpu,
+    Interval,
+    Link,
+    LinkChange,
+    Machine,
+    Rank,
+    summed,
+    total,
+)
 from dragoman.reporting.trend import ratio_interval
 
 T = TypeVar("T")
 FP32_BYTES = 4
 _RECENT = 20
 """Intervals whose speed tells when the run will end."""
+_MOST_SAMPLED = 0.9
+"""Part of the time; what was sampled in less of it is not known of the run."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 
 
@@ -229,6 +241,23 @@ def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
         links = facts.links if change is None else (link_after(change, facts.hosts[0]),)
         found.append((change, replace(facts, ranks=ranks, links=links, link_changes=())))
     return found
+
+
+def is_sampled_throughout(facts: Facts, sampled: Gpu | Machine) -> bool:
+    """Whether samples cover nine tenths of the time in which its host took part in the run.
+
+    In another life another rank may have sampled the same.
+    """
+    whole_s = sum(
+        life.accounted - life.started
+        for life in facts.segments
+        if sampled.host in facts.hosts_of(life)
+    )
+    known: tuple[Gpu | Machine, ...] = facts.machines
+    if isinstance(sampled, Gpu):
+        known = tuple(one for one in facts.gpus if one.gpu == sampled.gpu)
+    sampled_s = sum(one.seconds_s for one in known if one.host == sampled.host)
+    return sampled_s >= _MOST_SAMPLED * whole_s > 0
 
 
 def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:

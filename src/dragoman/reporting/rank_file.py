@@ -167,6 +167,7 @@ class RankFile:
         first_step: int,
         world_size: int | None = None,
         price: facts.Price | None = None,
+        device: str | None = None,
     ) -> None:
         self._alive = True
         self._next.boot = self._boot
@@ -177,6 +178,7 @@ class RankFile:
                 host=self.host,
                 world_size=world_size,
                 price=price,
+                device=device,
                 started=moment,
                 ended=moment,
                 first_step=first_step,
@@ -204,10 +206,16 @@ class RankFile:
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         ranks = number(event.payload.get("world_size"))
         told = from_payload(_ToldPrice, event.payload)
-        price = None
+        price, device = None, event.payload.get("device")
         if told is not None:
             price = facts.Price(amount=told.price_per_hour, currency=told.currency)
-        self._begin(moment, max(last_kept, 0), None if ranks is None else int(ranks), price)
+        self._begin(
+            moment,
+            max(last_kept, 0),
+            None if ranks is None else int(ranks),
+            price,
+            device if isinstance(device, str) else None,
+        )
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:

@@ -43,7 +43,6 @@ class _Sums:
     """
 
     samples: int = 0
-    began: float | None = None
     ended: float = 0.0
     bad: int = 0
     first_bad: tuple[int, float] = (0, 0.0)
@@ -71,7 +70,6 @@ class _Sums:
         is_throttled = bool(set(reasons) - {POWER_CAP})
         self.throttled_s += seconds_s if is_throttled else 0.0
         self.name = str(seen.get("name") or self.name)
-        self.began = moment - seconds_s if self.began is None else self.began
         self.ended = moment
         if is_throttled or number(seen.get("errors")) or number(seen.get("carrier_changes")):
             if not self.bad:
@@ -143,6 +141,7 @@ def _gpu(host: str, gpu: int, sums: _Sums) -> Gpu:
         gpu=gpu,
         name=sums.name,
         samples=sums.samples,
+        seconds_s=sums.seconds_s,
         utilisation_share=sums.of["utilisation_share"].mean,
         sm_activity_share=sums.of["sm_activity_share"].mean,
         power_w=sums.of["power_w"].mean,
@@ -152,8 +151,6 @@ def _gpu(host: str, gpu: int, sums: _Sums) -> Gpu:
         throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
         ecc_errors=None if errors is None else int(errors),
         throttled=sums.spell,
-        first_seen=sums.began,
-        last_seen=sums.ended,
     )
 
 
@@ -186,7 +183,6 @@ def _machine(host: str, sums: _Sums) -> Machine:
         others_cpu_share=sums.of["others_cpu_share"].mean,
         memory_share=memory / limit if memory is not None and limit else None,
         disk_free_bytes=sums.of["disk_free_bytes"].last,
-        first_seen=sums.began,
         last_seen=sums.ended,
         disk_read_bytes=sums.of["disk_read_bytes"].sum,
         disk_written_bytes=sums.of["disk_written_bytes"].sum,

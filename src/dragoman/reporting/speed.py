@@ -132,7 +132,9 @@ def _are_busy(facts: Facts) -> Judgement:
 
 def _are_its_own(facts: Facts, say: str) -> Judgement:
     """A rank may be in the middle of its compute and not run: a processor's counters tell."""
-    if facts.machines and not all(_is_of_all(facts, one) for one in facts.machines):
+    if facts.machines and not all(
+        measures.is_sampled_throughout(facts, one) for one in facts.machines
+    ):
         say += "; how many processors the run kept busy was sampled in a part of it alone."
         return "cannot tell", say, ""
     for one in facts.machines:
@@ -330,22 +332,17 @@ def compute_share(facts: Facts) -> float | None:
 
 def _powered(facts: Facts) -> list[Gpu]:
     """GPUs whose power and power limit were sampled in all of the run."""
-    return [gpu for gpu in facts.gpus if gpu.power_share is not None and _is_of_all(facts, gpu)]
+    return [
+        gpu
+        for gpu in facts.gpus
+        if gpu.power_share is not None and measures.is_sampled_throughout(facts, gpu)
+    ]
 
 
 def _all_powered(facts: Facts) -> bool:
     """Whether every host has such a GPU for each of its ranks."""
     gpus = Counter(gpu.host for gpu in _powered(facts))
     return all(gpus[host] >= ranks for host, ranks in Counter(r.host for r in facts.ranks).items())
-
-
-def _is_of_all(facts: Facts, sampled: Gpu | Machine) -> bool:
-    """Whether samples began and ended with the run, but for a tenth of it."""
-    if not facts.segments or sampled.first_seen is None or sampled.last_seen is None:
-        return False
-    began, ended = facts.segments[0].started, facts.segments[-1].accounted
-    least_s = (1 - BUSY_COMPUTE) * (ended - began)
-    return sampled.first_seen - began <= least_s and ended - sampled.last_seen <= least_s
 
 
 def _outside_steps(facts: Facts) -> float:
