@@ -43,6 +43,13 @@ class Segment:
     """Where this process ran."""
     device: str | None = None
     """What it trained on; None if its start is not in the record."""
+    imported: ImportedRun | None = None
+    """What the log of another tool says of this life."""
+
+    @property
+    def imported_hosts(self) -> tuple[str, ...]:
+        """Those that the log of another tool names; none if it does not place every rank."""
+        return tuple(filter(None, self.imported.hosts.split(","))) if self.imported else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,11 +452,17 @@ class Facts:
     def hosts(self) -> tuple[str, ...]:
         """Names of the machines of all lives, each once."""
         if self.imported is not None:
-            return tuple(filter(None, self.imported.hosts.split(",")))
+            named = (host for life in self.segments for host in life.imported_hosts)
+            return tuple(dict.fromkeys(named))
         return tuple(dict.fromkeys(host for rank in self.ranks for host in rank.hosts))
 
     def hosts_of(self, segment: Segment) -> list[str]:
-        """Where each rank ran in one of `segments`, by rank, as far as its events are there."""
+        """Where each rank ran in one of `segments`, by rank, as far as its events are there.
+
+        Of an imported run: each host once, or none.
+        """
+        if self.imported is not None:
+            return list(segment.imported_hosts)
         lives = (rank.life_beside(segment) for rank in self.ranks)
         return [life.host for life in lives if life is not None]
 
@@ -459,7 +472,7 @@ class Facts:
         segment: one of `segments`. A restart may go on with fewer machines, or with others.
         """
         if self.imported is not None:
-            return len(self.hosts) or None
+            return len(segment.imported_hosts) or None
         there = self.hosts_of(segment)
         seen = set(there)
         if segment.world_size is not None and len(there) >= segment.world_size:

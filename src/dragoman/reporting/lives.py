@@ -261,6 +261,7 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
         found,
         world_size=segment.world_size or found.world_size,
         device=segment.device or found.device,
+        imported=segment.imported or found.imported,
         segments=(segment,),
         ranks=tuple(ranks),
         validations=tuple(one for one in found.validations if is_kept(one.step)),
@@ -287,6 +288,8 @@ def _are_alike(one: Facts, two: Facts) -> bool:
     if _places_of(one) != _places_of(two):
         return False
     if (one.world_size, one.device) != (two.world_size, two.device):
+        return False
+    if one.imported != two.imported:
         return False
     rates = [[capacity_bytes_per_s(life) for life in (one, two)]]
     rates += [[_flop_per_s(life, host) for life in (one, two)] for host in one.hosts]

@@ -5,6 +5,9 @@ loss and a score called BLEU, the configuration, and one pair of each hundredth 
 whole only between lines, so that the clock of the events is their sum. A validation falls between
 two lines: the steps there are taken to last as long as the others, the rest is the validation.
 
+A log may hold several starts. Each says anew on which hosts it is and how many pairs a rank takes;
+of all other settings the first word counts.
+
 Its "Eval BLEU" is no translation quality: each piece is predicted from the reference's own pieces
 before it (teacher forcing), and the score is of subword pieces.
 """
@@ -43,8 +46,8 @@ _SCORE = re.compile(r"\*\*\*\s+Eval (?:BLUE|BLEU) score: (\d+\.\d+)")
 _SIDE = re.compile(r"\*\*\*\s+Train (Source|Target)\[0\]:\s+(.*)")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+): ")
 _NCCL = re.compile(r"(\S+?):\d+:\d+ \[\d+\] NCCL INFO rank (\d+) nranks (\d+)")
+_PAIRS_PER_RANK = re.compile(r"'batch_size_per_gpu': (\d+)")
 _NUMBERS = {
-    "pairs_per_rank": re.compile(r"'batch_size_per_gpu': (\d+)"),
     "max_length": re.compile(r"'max_length': (\d+)"),
     "max_steps": re.compile(r"'max_steps': (\d+)"),
     "eval_steps": re.compile(r"'eval_steps': (\d+)"),
@@ -101,9 +104,27 @@ def _lines(log: Path) -> Iterator[str]:
 
 
 @dataclass(slots=True)
+class _Start:
+    """What one start says of itself before its first line of training."""
+
+    hosts: dict[int, str] = field(default_factory=dict)
+    """By rank."""
+    world_size: int | None = None
+    pairs_per_rank: int | None = None
+
+    @property
+    def all_hosts(self) -> str:
+        """All of them, or none if the log does not place every rank."""
+        if len(self.hosts) != self.world_size:
+            return ""
+        return ",".join(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
+
+
+@dataclass(slots=True)
 class _Step:
     """A line of training; step_s is the mean over the steps since the line before."""
 
+    start: _Start
     step: int
     loss: float | None
     step_s: float | None = None
@@ -118,8 +139,8 @@ class _Log:
 
     numbers: dict[str, float] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
-    hosts: dict[int, str] = field(default_factory=dict)
-    world_size: int | None = None
+    start: _Start = field(default_factory=_Start)
+    """That of the lines which are read, or told as events, now."""
     started: float = 0.0
     steps: list[_Step] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
@@ -130,7 +151,9 @@ class _Log:
         """Take in one line; of settings the first word counts: training comes before evaluation."""
         if found := _STEP.search(line):
             loss = _finite(found[2])
-            self.steps.append(_Step(int(found[1]), loss, None, self.losses, self.scores))
+            self.steps.append(
+                _Step(self.start, int(found[1]), loss, None, self.losses, self.scores)
+            )
             self.losses, self.scores = [], []
         elif (found := _TIME.search(line)) and self.steps:
             hours, minutes, seconds = map(float, found.groups())
@@ -141,17 +164,26 @@ class _Log:
             self.scores.append(float(found[1]))
         elif found := _SIDE.search(line):
             self.lengths[found[1]].append(len(found[2].split()))
+        elif found := _NCCL.search(line):
+            self._start_anew_after_steps()
+            self.start.hosts[int(found[2])] = found[1]
+            self.start.world_size = int(found[3])
+        elif found := _PAIRS_PER_RANK.search(line):
+            self._start_anew_after_steps()
+            if self.start.pairs_per_rank is None:
+                self.start.pairs_per_rank = int(found[1])
         elif not self.steps:
             self._read_head(line)
+
+    def _start_anew_after_steps(self) -> None:
+        if self.steps and self.steps[-1].start is self.start:
+            self.start = _Start()
 
     def _read_head(self, line: str) -> None:
         if found := _STAMP.match(line):
             with suppress(ValueError):  # a damaged one, such as of the 13th month
                 moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
                 self.started = moment.timestamp()
-        if found := _NCCL.search(line):
-            self.hosts[int(found[2])] = found[1]
-            self.world_size = int(found[3])
         for name, pattern in _NUMBERS.items():
             if name not in self.numbers and (found := pattern.search(line)):
                 self.numbers[name] = float(found[1])
@@ -161,17 +193,18 @@ class _Log:
 
     def events(self, log_name: str) -> Iterator[Event]:
         """All events on one clock that starts with the last time stamp before training."""
-        yield self._event(RunStarted.kind, 0.0, 0, self._run())
-        yield self._event(ImportedRun.kind, 0.0, 0, as_values(self._imported(log_name)))
         usual_s = self._usual_step_s()
         elapsed_s, before = 0.0, 0
-        for line in self.steps:
-            if (
-                line.step < before
-            ):  # started again: how far from is not told, so it counts from here
-                before = line.step
-                values = self._run() | {"resumed_from_step": before}
+        for number, line in enumerate(self.steps):
+            is_first = number == 0
+            if is_first or line.start is not self.start or line.step < before:
+                self.start = line.start
+                # How far back it went is not told, so that it counts from its first line.
+                before = min(before, line.step)
+                values = self._run() | {"resumed_from_step": None if is_first else before}
                 yield self._event(RunStarted.kind, elapsed_s, before, values)
+                values = as_values(self._imported(log_name))
+                yield self._event(ImportedRun.kind, elapsed_s, before, values)
             steps = line.step - before
             interval_s = None if line.step_s is None else line.step_s * steps
             validation_s = None
@@ -186,7 +219,7 @@ class _Log:
                 yield self._event(TrainInterval.kind, elapsed_s, line.step, values)
             before = line.step
         if self.losses or self.scores:
-            rest = _Step(before, 0.0, None, self.losses, self.scores)
+            rest = _Step(self.start, before, 0.0, None, self.losses, self.scores)
             yield from self._validation(rest, before, elapsed_s, None)
 
     def _usual_step_s(self) -> float | None:
@@ -198,12 +231,12 @@ class _Log:
         return statistics.median(quiet) if quiet else None
 
     def _interval(self, line: _Step, steps: int, interval_s: float | None) -> dict[str, Any]:
-        pairs = self.numbers.get("pairs_per_rank")
+        pairs, ranks = self.start.pairs_per_rank, self.start.world_size
         values: dict[str, Any] = {"steps": steps, "train_loss": line.loss}
         if interval_s is not None:
             values |= {"interval_s": interval_s, "step_median_s": interval_s / steps}
-        if pairs is not None and self.world_size:
-            values["pairs"] = int(pairs) * self.world_size * steps
+        if pairs is not None and ranks:
+            values["pairs"] = pairs * ranks * steps
         return values
 
     def _validation(
@@ -230,12 +263,11 @@ class _Log:
         parameters, steps = self.numbers.get("num_parameters"), self.numbers.get("max_steps")
         return {
             "run_name": "OpenSeq2Seq",
-            "world_size": self.world_size,
+            "world_size": self.start.world_size,
             "device": self.words.get("gpu_name"),
             "precision": self.words.get("precision"),
             "num_parameters": None if parameters is None else int(parameters),
             "max_steps": None if steps is None else int(steps),
-            "resumed_from_step": None,
         }
 
     def _imported(self, log_name: str) -> ImportedRun:
@@ -249,8 +281,8 @@ class _Log:
             log_name=log_name,
             gpu_name=self.words.get("gpu_name"),
             interface=self.words.get("interface"),
-            hosts=self._hosts(),
-            pairs_per_rank=_whole(known("pairs_per_rank")),
+            hosts=self.start.all_hosts,
+            pairs_per_rank=self.start.pairs_per_rank,
             max_length=_whole(max_length),
             printed_pairs=min(map(len, self.lengths.values())),
             printed_source_tokens=_mean(self.lengths["Source"]),
@@ -264,14 +296,8 @@ class _Log:
             score_method=_SCORE_METHOD,
         )
 
-    def _hosts(self) -> str:
-        """All of them, or none if the log does not place every rank."""
-        if len(self.hosts) != self.world_size:
-            return ""
-        return ",".join(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
-
     def _event(self, kind: str, elapsed_s: float, step: int, values: dict[str, Any]) -> Event:
-        host = self.hosts.get(0, "unknown")
+        host = self.start.hosts.get(0, "unknown")
         moment = round(self.started + elapsed_s, 3)
         return Event(SCHEMA_VERSION, kind, moment, round(elapsed_s, 4), host, 0, step, values)
 

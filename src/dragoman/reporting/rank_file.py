@@ -68,7 +68,8 @@ class RankFile:
     host: str = "unknown"
     run: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
-    imported: dict[str, Any] = field(default_factory=dict)
+    imported: ImportedRun | None = None
+    """Of the last life; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     segments: list[facts.Segment] = field(default_factory=list)
     homes: list[Home] = field(default_factory=list)
@@ -292,7 +293,9 @@ class RankFile:
         self._keep(facts.Chosen, self.chosen, event, moment)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
-        self.imported = event.payload
+        self.imported = from_payload(ImportedRun, event.payload)
+        if self._alive:
+            self.segments[-1] = replace(self.segments[-1], imported=self.imported)
 
     def _imported_score(self, event: Event, _moment: float) -> None:
         value = number(event.payload.get("value"))

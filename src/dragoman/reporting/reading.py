@@ -17,7 +17,6 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.reporting import facts
 from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment
-from dragoman.reporting.imported import ImportedRun
 from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.payloads import from_payload
@@ -157,7 +156,6 @@ class _RunFields:
 def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
     """What rank 0 alone writes."""
     run = from_payload(_RunFields, run_started) or _RunFields()
-    imported = from_payload(ImportedRun, file.imported) if file.imported else None
     return Facts(
         name=run.run_name or "",
         read_at=0.0,
@@ -173,7 +171,7 @@ def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
         prepare_s=file.prepare_s,
         environment=file.environment,
         chosen=file.chosen[-1] if file.chosen else None,
-        imported=imported,
+        imported=file.imported,
         imported_scores=tuple(file.imported_scores),
     )
 

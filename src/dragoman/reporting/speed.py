@@ -282,7 +282,7 @@ def _step_evidence(facts: Facts, seconds_s: float | None) -> Iterator[Evidence]:
     if facts.wall_s and steps:
         yield evidence("with evaluation and all else", units.STEP_TIME, facts.wall_s / steps)
     if facts.imported is not None:
-        yield from _batch_arithmetic(facts)
+        yield from evidence_by_life(facts, _batch_arithmetic)
         return
     for name in ("pairs", "source_tokens", "target_tokens"):
         count = measures.per_step(facts.intervals, name)

@@ -232,6 +232,34 @@ def test_a_log_that_was_started_again_goes_on_from_its_first_line(tmp_path: Path
     assert facts.train_s == pytest.approx(1500)
 
 
+def test_a_log_that_goes_on_elsewhere_has_the_machines_of_each_start(tmp_path: Path) -> None:
+    """Two hosts for 1,000 s and four validations of 30 s, then a third alone for 500 s, with
+    twice the pairs of a rank."""
+    third = HEAD.replace("alpha", "gamma").replace("nranks 2", "nranks 1")
+    third = third.replace("'batch_size_per_gpu': 64", "'batch_size_per_gpu': 128")
+    third = "".join(
+        line for line in third.splitlines(keepends=True) if "NCCL INFO rank 1" not in line
+    )
+    text = _log() + third + _line(1000, 3, "1.000", (10, 6))
+    for step in range(1100, 1501, 100):
+        text += _line(step, 5 - step / 500, "1.000", (10, 6))
+    facts = read_facts(_import(text, tmp_path), price=Price(amount=3.6, currency="USD"))
+    assert facts.hosts == ("alpha", "beta", "gamma")
+    assert [facts.machines_of(life) for life in facts.segments] == [2, 1]
+    assert [one.pairs for one in facts.intervals[-6:]] == [2 * 64 * 100] + [128 * 100] * 5
+    answers = {one.key: one for one in judge(facts)}
+    assert f", {(2 * 1120 + 500) / 1000:.2f} USD." in answers["cost"].says
+    pairs = [row.text for row in answers["step_time"].evidence if "pairs a step" in row.name]
+    assert pairs == ["128 = 2 ranks x 64", "128 = 1 ranks x 128"]
+
+
+def test_a_start_that_names_no_hosts_is_not_on_those_before(tmp_path: Path) -> None:
+    third = "".join(line for line in HEAD.splitlines(keepends=True) if "NCCL INFO rank" not in line)
+    text = _log() + third + _line(1000, 3, "1.000", (10, 6)) + _line(1100, 3, "1.000", (10, 6))
+    facts = read_facts(_import(text, tmp_path), price=Price(amount=3.6, currency="USD"))
+    assert {one.key: one for one in judge(facts)}["cost"].answer == "cannot tell"
+
+
 def test_losses_that_are_no_numbers_are_there_and_not_known(tmp_path: Path) -> None:
     text = _log() + "".join(_line(step, float("nan"), "1.000", (10, 6)) for step in (1100, 1200))
     facts = read_facts(_import(f"{text}***     Validation loss: nan\n", tmp_path))
