@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting import measures
+from dragoman.reporting.comparison import compare
 from dragoman.reporting.cost import spent_text
 from dragoman.reporting.facts import Facts, Price
 from dragoman.reporting.reading import read_facts
@@ -129,16 +130,113 @@ def test_a_life_is_paid_by_what_its_hosts_cost_then(tmp_path: Path) -> None:
     assert f", {(2 * first_s + then_s) / 1000:.2f} USD." in given.says
 
 
-def test_prices_in_two_currencies_are_no_sum(tmp_path: Path) -> None:
-    run = Recorded(
-        resume_at=(4000, 4000), started_changes={"price_per_hour": 8.0, "currency": "EUR"}
-    ).write(tmp_path / "run")
-    events = [json.loads(line) for line in _lines(run, 0)]
-    events[_second_start(run, 0)] |= {"currency": "USD"}
-    (run / "events" / "rank-0000.jsonl").write_text(
-        "".join(json.dumps(one) + "\n" for one in events)
-    )
-    assert _cost(read_facts(run)).answer == "cannot tell"
+def _moved_run(
+    directory: Path, *lives: tuple[tuple[str, ...], tuple[float, str] | None], steps: int = 8000
+) -> Path:
+    """Two lives of two ranks at most: hosts by rank, and the price of all that it recorded."""
+    reason = "max_steps" if steps == 8000 else None
+    run = Recorded(resume_at=(4000, 4000), steps=steps, reason=reason).write(directory)
+    for rank in (0, 1):
+        kept, second = [], _second_start(run, rank)
+        for number, line in enumerate(_lines(run, rank)):
+            hosts, price = lives[number >= second]
+            if rank >= len(hosts):
+                continue
+            event = json.loads(line) | {"host": hosts[rank]}
+            if event["kind"] == "run_started":
+                event["world_size"] = len(hosts)
+                if price is not None:
+                    event |= {"price_per_hour": price[0], "currency": price[1]}
+            kept.append(json.dumps(event) + "\n")
+        (run / "events" / f"rank-{rank:04d}.jsonl").write_text("".join(kept))
+    return run
+
+
+def _write_hosts(run: Path, *prices: float | None, currency: str = "EUR") -> None:
+    host = [
+        {"address": f"10.0.0.{number}", "slots": 1, "price_per_hour": price}
+        for number, price in enumerate(prices, start=1)
+    ]
+    hosts = Hosts.model_validate_json(json.dumps({"host": host, "currency": currency}))
+    (run / HOSTS_FILE).write_text(hosts.model_dump_json())
+
+
+def _hours(facts: Facts) -> tuple[float, float]:
+    first, then = ((one.ended - one.started) / 3600 for one in facts.segments)
+    return first, then
+
+
+def test_a_recorded_price_is_of_its_own_life_alone(tmp_path: Path) -> None:
+    """Hired hosts at 30 EUR an hour, then two of one's own, of which no price is known."""
+    dear, own = ("dear-a", "dear-b"), ("own-a", "own-b")
+    facts = read_facts(_moved_run(tmp_path / "run", (dear, (30.0, "EUR")), (own, None)))
+    cost = _cost(facts)
+    assert cost.answer == "cannot tell"
+    assert f"on dear-a, dear-b cost {30 * _hours(facts)[0]:.2f} EUR; no price" in cost.says
+    assert cost.says.endswith("on own-a, own-b.")
+    assert spent_text(facts) == ""
+    # Neither is what is to come at that price, nor what a longer training would cost.
+    run = _moved_run(tmp_path / "running", (dear, (30.0, "EUR")), (own, None), steps=6000)
+    facts = read_facts(run, now=1.7e9 + 6000)
+    cost = _cost(facts)
+    assert f"cost {30 * _hours(facts)[0]:.2f} EUR; no price" in cost.says
+    assert "price of all machines an hour" not in _values(cost)
+
+
+def test_hosts_that_were_left_do_not_price_another_machine(tmp_path: Path) -> None:
+    """hosts.json of one host stays there if the run goes on without --hosts, on one rank too."""
+    run = _moved_run(tmp_path / "run", (("dear",), (30.0, "EUR")), (("own",), None))
+    _write_hosts(run, 30.0)
+    cost = _cost(read_facts(run))
+    assert cost.answer == "cannot tell"
+    assert cost.says.endswith("on own.")
+
+
+@pytest.mark.parametrize("recorded", [(8.0, "EUR"), None])
+def test_each_host_has_its_own_price_by_name(
+    recorded: tuple[float, str] | None, tmp_path: Path
+) -> None:
+    """One of two hosts trained first, before prices were recorded: no mean."""
+    run = _moved_run(tmp_path / "run", (("host-b",), None), (("host-a", "host-b"), recorded))
+    _write_hosts(run, 3.0, 5.0)
+    facts = read_facts(run)
+    first, then = _hours(facts)
+    cost = _cost(facts)
+    assert cost.answer == "measured"
+    assert f", {5 * first + 8 * then:.2f} EUR." in cost.says
+    _write_hosts(run, None, 5.0)  # that of both is known only if they recorded it
+    cost = _cost(read_facts(run))
+    assert cost.answer == ("cannot tell" if recorded is None else "measured")
+    assert f"{5 * first + (8 * then if recorded else 0):.2f} EUR" in cost.says
+
+
+def test_prices_in_two_currencies_are_two_sums(tmp_path: Path) -> None:
+    both = ("host-a", "host-b")
+    run = _moved_run(tmp_path / "run", (both, (8.0, "EUR")), (both, (30.0, "USD")))
+    _write_hosts(run, 15.0, 15.0, currency="USD")
+    facts = read_facts(run)
+    first, then = _hours(facts)
+    cost = _cost(facts)
+    assert cost.answer == "measured"
+    assert f", {8 * first:.2f} EUR and {30 * then:.2f} USD." in cost.says
+    assert len(compare([facts, facts]).budgets) == 4  # money of two currencies is no budget
+
+
+def test_money_of_a_comparison_is_added_life_by_life(tmp_path: Path) -> None:
+    """A cheap life of two machines and a dear one of one: half the time is not half the money."""
+    cheap, dear = (("host-a", "host-b"), (2.0, "EUR")), (("host-a",), (100.0, "EUR"))
+    facts = read_facts(_moved_run(tmp_path / "run", cheap, dear))
+    first, then = _hours(facts)
+    found = compare([facts, facts])
+    assert found.budgets[-1].key == "money"
+    used = [one.used for one in found.courses[0].readings]
+    in_first = [one for one in used if one["wall_s"] <= 3600 * first]
+    assert len(in_first) == 5
+    for one in in_first:
+        assert one["money"] == pytest.approx(2 * one["wall_s"] / 3600)
+        assert one["machine_s"] == pytest.approx(2 * one["wall_s"])
+    assert used[-1]["money"] == pytest.approx(2 * first + 100 * then, rel=1e-6)
+    assert used[-1]["machine_s"] == pytest.approx(3600 * (2 * first + then), rel=1e-6)
 
 
 def _lines(run: Path, rank: int) -> list[str]:

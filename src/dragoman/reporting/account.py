@@ -9,10 +9,12 @@ from dragoman.corpus.manifest import SplitFacts
 from dragoman.reporting import measures
 from dragoman.reporting.cost import (
     HOUR_S,
-    has_price,
     is_priced,
+    lived_s,
     machine_hours,
     machines_now,
+    money_text,
+    price_per_hour,
     spent,
     spent_text,
 )
@@ -196,51 +198,63 @@ def _no_checkpoint(facts: Facts) -> str:
 
 def cost(facts: Facts) -> Verdict:
     """Question 12."""
-    hours, machines = machine_hours(facts), machines_now(facts)
-    rows = [evidence("machines", units.COUNT, machines)]
-    says, remedy = "Nothing was timed.", ""
-    if hours is None and facts.segments:
-        seen = units.COUNT.text(len(facts.hosts))
-        says = "How many machines took part is not known: the events of a rank, or of a start, are "
-        says += f"missing. The events that are there come from {seen}."
-        remedy = "Bring the events of all ranks, or hosts.json of the run."
-    elif hours is not None and facts.price is not None and not is_priced(facts):
-        priced = machine_hours(facts, priced_alone=True) or 0.0
-        paid = spent(facts, priced_alone=True) or 0.0
-        amount = units.money(paid, currency=facts.price.currency)
+    hours = machine_hours(facts)
+    rows = [evidence("machines", units.COUNT, machines_now(facts))]
+    if hours is not None:
         rows.append(Evidence("machine time", hours, _machine_time(hours * HOUR_S)))
-        rows.append(Evidence("of it with a price", priced, _machine_time(priced * HOUR_S)))
-        lives = [life for life in facts.segments if has_price(facts, life)]
-        on = ", ".join(sorted({host for life in lives for host in facts.hosts_of(life)}))
-        says = f"{rows[-1].text} of machine time on {on} cost {amount}. The price is of these "
-        says += f"hosts alone: {rows[-2].text} in all were on others as well."
-        remedy = "Give one price of a machine for an hour: --price '3.06 USD'."
-    elif hours is not None:
-        text, price = _machine_time(hours * HOUR_S), spent_text(facts)
-        rows.append(Evidence("machine time", hours, text))
-        says = f"{text} of machine time, {price}." if price else f"{text} of machine time; no price"
-        says += "" if price else " given."
-        if price and (left_s := measures.left_s(facts)) is not None:
-            whole = spent_text(facts, more_s=left_s)
-            says = f"{text} of machine time, {price} so far; {whole} when it is done."
-        how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
-        remedy = "" if price else how
     if facts.price is not None:
         text = units.money(facts.price.amount, currency=facts.price.currency)
         rows.append(Evidence("price of a machine-hour", facts.price.amount, text))
-        if facts.segments and (last := facts.segments[-1].price) is not None:
-            text = units.money(last.amount, currency=last.currency)
-            rows.append(Evidence("price of all machines an hour", last.amount, text))
+    elif facts.segments and (last := price_per_hour(facts, facts.segments[-1])) is not None:
+        text = units.money(last.amount, currency=last.currency)
+        rows.append(Evidence("price of all machines an hour", last.amount, text))
+    says, remedy = _cost_says(facts, hours)
     return Verdict(
         key="cost",
         question="What did it cost?",
-        answer="measured" if is_priced(facts) and hours is not None else "cannot tell",
+        answer="measured" if is_priced(facts) else "cannot tell",
         says=says,
         evidence=tuple(rows),
         method="Wall clock x the price of each machine, summed; time between two starts is not "
         "counted.",
         remedy=remedy,
     )
+
+
+def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
+    """What is known of the cost, and the remedy for what is not."""
+    if not facts.segments:
+        return "Nothing was timed.", ""
+    paid = money_text(spent(facts))
+    if is_priced(facts):
+        says = f"{paid} for machines whose number is not known"
+        if hours is not None:
+            says = f"{_machine_time(hours * HOUR_S)} of machine time, {paid}"
+        if (left_s := measures.left_s(facts)) is None:
+            return f"{says}.", ""
+        return f"{says} so far; {spent_text(facts, more_s=left_s)} when it is done.", ""
+    if hours is None:
+        seen = units.COUNT.text(len(facts.hosts))
+        says = "How many machines took part is not known: the events of a rank, or of a start, are "
+        says += f"missing. The events that are there come from {seen}."
+        says += f" What has a price cost {paid}." if paid else ""
+        return says, "Bring the events of all ranks, or hosts.json of the run."
+    if not paid:
+        text = f"{_machine_time(hours * HOUR_S)} of machine time; no price given."
+        how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
+        return text, how
+    with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
+    return f"{with_price} cost {paid}; no price is known of {without}.", (
+        "Give one price of a machine for an hour, for all of the run: --price '3.06 USD'."
+    )
+
+
+def _spans(facts: Facts, *, priced: bool) -> str:
+    """The machine time of lives with a price, or of those without, and their hosts."""
+    lives = [one for one in facts.segments if (price_per_hour(facts, one) is not None) is priced]
+    spent_s = sum(lived_s(one) * (facts.machines_of(one) or 0) for one in lives)
+    hosts = sorted({host for one in lives for host in facts.hosts_of(one)})
+    return f"{_machine_time(spent_s)} of machine time on {', '.join(hosts)}"
 
 
 def _machine_time(seconds_s: float) -> str:

@@ -15,8 +15,8 @@ from typing import Final
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import LEAST_FALL
-from dragoman.reporting.cost import HOUR_S, machine_hours, spent
-from dragoman.reporting.facts import Facts, Segment, Validation, summed
+from dragoman.reporting.cost import HOUR_S, lived_s, machine_hours, only_currency, spent
+from dragoman.reporting.facts import Facts, summed
 from dragoman.reporting.verdict import Answer
 
 NAMES: Final = "ABCDEFGH"
@@ -144,8 +144,8 @@ def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str
 
 
 def _money(runs: Sequence[Facts]) -> Iterator[Budget]:
-    """Money is a budget where the price of every run is known, in one currency."""
-    currencies = {facts.price.currency if facts.price else None for facts in runs}
+    """Money is a budget if the price of every life of every run is known, in one currency."""
+    currencies = {only_currency(facts) for facts in runs}
     (currency, *others) = currencies
     if currency is not None and not others:
         yield Budget("money", "money", partial(units.money, currency=currency))
@@ -161,25 +161,18 @@ def _readings(facts: Facts) -> Iterator[Reading]:
     for seen in facts.validations:
         place = bisect_right(steps, seen.step)
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
-        wall_s = _alive_s(facts.segments, seen)
-        used |= _time_and_money(facts, wall_s)
+        used |= _time_and_money(facts, until=seen.time)
         yield Reading(used, seen.dev_loss, seen.bleu, seen.bleu_low, seen.bleu_high)
 
 
-def _time_and_money(facts: Facts, wall_s: float) -> dict[str, float]:
-    hours = machine_hours(facts)
-    if hours is None or not facts.wall_s:
-        return {"wall_s": wall_s}
-    part = wall_s / facts.wall_s
-    used = {"wall_s": wall_s, "machine_s": part * hours * HOUR_S}
-    if (amount := spent(facts)) is not None:
-        used["money"] = part * amount
+def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, float]:
+    """Life by life; the time between two lives is not counted."""
+    used = {"wall_s": sum(lived_s(one, until) for one in facts.segments)}
+    if (hours := machine_hours(facts, until=until)) is not None:
+        used["machine_s"] = hours * HOUR_S
+    if (currency := only_currency(facts)) is not None:
+        used["money"] = spent(facts, until=until)[currency]
     return used
-
-
-def _alive_s(segments: Sequence[Segment], seen: Validation) -> float:
-    """Seconds that the run had lived until then; the time between two lives is not counted."""
-    return sum(max(min(seen.time, one.ended) - one.started, 0.0) for one in segments)
 
 
 def _used_in_all(facts: Facts) -> dict[str, float]:
@@ -187,8 +180,8 @@ def _used_in_all(facts: Facts) -> dict[str, float]:
         "pairs": summed(one.pairs for one in facts.intervals),
         "tokens": measures.tokens(facts),
     }
-    if facts.wall_s is not None:
-        known |= _time_and_money(facts, facts.wall_s)
+    if facts.segments:
+        known |= _time_and_money(facts)
     return {name: amount for name, amount in known.items() if amount is not None}
 
 

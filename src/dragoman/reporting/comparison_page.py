@@ -18,7 +18,7 @@ from dragoman.reporting.comparison import (
     reading_text,
     totals,
 )
-from dragoman.reporting.cost import HOUR_S
+from dragoman.reporting.cost import HOUR_S, only_currency
 from dragoman.reporting.page import NARROW, WIDE, escape, whole_page
 from dragoman.reporting.render import cell, write_files
 from dragoman.reporting.svg import Axis, Series, line_plot
@@ -129,10 +129,10 @@ def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
         ends = [points[-1][0] for course in found.courses if (points := course.losses(budget))]
         unit, scale = ("hours", HOUR_S) if max(ends, default=0.0) >= 2 * HOUR_S else ("minutes", 60)
         yield budget, Axis(f"{unit} of {budget.name}", "{:.3g}".format), scale
-    prices = [course.facts.price for course in found.courses]
     for budget in found.budgets:
-        if budget.key == "money" and prices[0] is not None:
-            yield budget, Axis(f"money, {prices[0].currency}", "{:.3g}".format), 1.0
+        if budget.key == "money":
+            currency = only_currency(found.courses[0].facts)
+            yield budget, Axis(f"money, {currency}", "{:.3g}".format), 1.0
 
 
 def _plots(found: Comparison, width: int) -> Iterator[str]:

@@ -1,6 +1,9 @@
-"""Machine-hours and what they cost at a stated price."""
+"""Machine-hours and what they cost: each life at the price of its own machines."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from dragoman.base import units
 from dragoman.reporting.facts import Facts, Price, Segment
@@ -8,81 +11,90 @@ from dragoman.reporting.facts import Facts, Price, Segment
 HOUR_S = 3600.0
 
 
-def machine_hours(facts: Facts, *, priced_alone: bool = False) -> float | None:
+def lived_s(segment: Segment, until: float | None = None) -> float:
+    """Seconds that a life lasted, or had lasted at a moment."""
+    ended = segment.ended if until is None else min(segment.ended, until)
+    return max(ended - segment.started, 0.0)
+
+
+def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
     """Hours of all machines together, from each start to each end; None without a time.
 
     None also if it is not known how many machines took part: see `Facts.machines_of`.
-    priced_alone: of lives on hosts that the price is of.
+    until: the moment at which to stop counting.
     """
     if not facts.segments:
         return None
     spent_s = 0.0
     for segment in facts.segments:
-        if priced_alone and not has_price(facts, segment):
-            continue
         machines = facts.machines_of(segment)
         if machines is None:
             return None
-        spent_s += (segment.ended - segment.started) * machines
+        spent_s += lived_s(segment, until) * machines
     return spent_s / HOUR_S
 
 
-def has_price(facts: Facts, segment: Segment) -> bool:
-    """Whether a life recorded its price, or the price of a machine is of its hosts."""
-    if segment.price is not None or facts.priced_hosts is None:
-        return True
-    return set(facts.hosts_of(segment)) <= set(facts.priced_hosts)
+def price_per_hour(facts: Facts, segment: Segment) -> Price | None:
+    """Of all machines of one life together; None if it is not known.
+
+    A price that was given counts for each machine; else what the life recorded; else the sum of
+    the prices that hosts.json has of its hosts, if it has all.
+    """
+    machines = facts.machines_of(segment)
+    if facts.price is not None:
+        return replace(facts.price, amount=machines * facts.price.amount) if machines else None
+    if segment.price is not None:
+        return segment.price
+    known = [facts.host_prices.get(host) for host in dict.fromkeys(facts.hosts_of(segment))]
+    prices = [price for price in known if price is not None]
+    if not prices or len(prices) != machines:
+        return None
+    return replace(prices[0], amount=sum(price.amount for price in prices))
 
 
 def is_priced(facts: Facts) -> bool:
-    """Whether there is a price, and of the hosts of every life."""
-    return facts.price is not None and all(has_price(facts, one) for one in facts.segments)
+    """Whether the price of every life is known, and there is one."""
+    known = [price_per_hour(facts, segment) is not None for segment in facts.segments]
+    return bool(known) and all(known)
 
 
-def spent(facts: Facts, *, more_s: float = 0.0, priced_alone: bool = False) -> float | None:
-    """What the run has cost so far, and what it will in `more_s` more; None if not known.
+def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> dict[str, float]:
+    """What the lives with a price have cost, by currency.
 
-    Each life costs what its machines cost together: see `Segment.price`.
-    priced_alone: pass over lives without a price.
+    until: the moment at which to stop counting. more_s: seconds that the last life goes on.
     """
-    if not facts.segments:
-        return None
-    amount = per_hour = 0.0
+    amounts: dict[str, float] = {}
     for segment in facts.segments:
-        known = price_per_hour(facts, segment)
-        if known is None and priced_alone:
-            continue
-        if known is None:
-            return None
-        per_hour = known
-        amount += (segment.ended - segment.started) / HOUR_S * per_hour
-    return amount + more_s / HOUR_S * per_hour
+        price = price_per_hour(facts, segment)
+        if price is not None:
+            seconds_s = lived_s(segment, until) + (more_s if segment is facts.segments[-1] else 0.0)
+            before = amounts.get(price.currency, 0.0)
+            amounts[price.currency] = before + seconds_s / HOUR_S * price.amount
+    return amounts
 
 
-def price_per_hour(facts: Facts, segment: Segment) -> float | None:
-    """Of all machines of one life together: as it recorded it, else each at the price of one."""
-    if segment.price is not None:
-        return segment.price.amount
-    machines = facts.machines_of(segment)
-    if facts.price is None or not machines or not has_price(facts, segment):
-        return None
-    return machines * facts.price.amount
+def only_currency(facts: Facts) -> str | None:
+    """In which all is paid; None if a life has no price, or if there are several currencies."""
+    currencies = list(spent(facts)) if is_priced(facts) else []
+    return currencies[0] if len(currencies) == 1 else None
+
+
+def money_text(amounts: Mapping[str, float]) -> str:
+    """Amounts by currency in words: "3.77 EUR and 14.05 USD"."""
+    return " and ".join(units.money(amount, currency=name) for name, amount in amounts.items())
 
 
 def spent_text(facts: Facts, *, more_s: float = 0.0) -> str:
-    """`spent` in words; "" if it is not known."""
-    amount = spent(facts, more_s=more_s)
-    if amount is None or facts.price is None:
-        return ""
-    return units.money(amount, currency=facts.price.currency)
+    """`spent` in words; "" if the price of a life is not known."""
+    return money_text(spent(facts, more_s=more_s)) if is_priced(facts) else ""
 
 
 def cost_text(facts: Facts, seconds_s: float) -> str:
     """What some seconds of the machines of now cost; "" if machines or price are not known."""
-    per_hour = price_per_hour(facts, facts.segments[-1]) if facts.segments else None
-    if per_hour is None or facts.price is None:
+    price = price_per_hour(facts, facts.segments[-1]) if facts.segments else None
+    if price is None:
         return ""
-    return units.money(seconds_s / HOUR_S * per_hour, currency=facts.price.currency)
+    return units.money(seconds_s / HOUR_S * price.amount, currency=price.currency)
 
 
 def machines_now(facts: Facts) -> int | None:

@@ -412,9 +412,9 @@ class Facts:
     imported_scores: tuple[tuple[int, float], ...] = ()
     """(step, what the other tool called its BLEU)."""
     price: Price | None = None
-    """Of one machine; the mean if they differ. A life with a price of its own is paid by that."""
-    priced_hosts: tuple[str, ...] | None = None
-    """Hosts that the price is of; None if it was given for any."""
+    """Of each machine, as it was given: it counts for all lives."""
+    host_prices: Mapping[str, Price] = field(default_factory=dict)
+    """Of one machine each, by name, as hosts.json has them."""
     recorded_hosts: int | None = None
     """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
     problems: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -53,7 +53,7 @@ class Records:
 def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
     """The facts of a run.
 
-    price: of one machine for an hour; where it is None, what its hosts.toml said.
+    price: of one machine for an hour; if it is None, each life is paid as it or hosts.json tells.
     now: seconds since 1970, this moment where it is None.
     Raises CheckpointError if there is no run.
     """
@@ -129,13 +129,8 @@ def combine(
         recipe=recipe,
         recorded_hosts=_recorded_hosts(records.hosts, known.world_size),
     )
-    if price is not None:
-        found = replace(found, price=price)
-    else:
-        last_hosts = set(found.hosts_of(found.segments[-1])) if found.segments else set()
-        priced = _price(records.hosts, known_hosts=last_hosts)
-        found = replace(found, price=priced, priced_hosts=tuple(sorted(last_hosts)))
-    found = with_measured(_at_price(found, price), files)
+    found = replace(found, price=price, host_prices=_host_prices(records.hosts, found))
+    found = with_measured(found, files)
     problems += _short_ranks(found)
     return replace(found, problems=tuple(problems))
 
@@ -284,29 +279,29 @@ def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
         return None
 
 
-def _at_price(found: Facts, given: Price | None) -> Facts:
-    """The same with one currency: a price that is given now counts for all lives; else what each
-    recorded counts for it, and one machine's, where hosts.json has none, is that of the last."""
-    lives = found.segments
-    if given is not None or len({life.price.currency for life in lives if life.price}) > 1:
-        return replace(found, segments=tuple(replace(life, price=None) for life in lives))
-    last = next((life for life in reversed(lives) if life.price), None)
-    if last is None or last.price is None:
-        return found
-    price, machines = found.price, found.machines_of(last)
-    if price is None or price.currency != last.price.currency:
-        amount = last.price.amount / machines if machines else None
-        price = None if amount is None else replace(last.price, amount=amount)
-    return replace(found, price=price)
+def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, Price]:
+    """What each machine costs, by its name; empty if nothing tells which are those of hosts.json.
 
-
-def _price(hosts: Hosts | None, *, known_hosts: Set[str]) -> Price | None:
-    """The mean price of a host; None if one has no price, or if the run was trained elsewhere."""
-    if hosts is None or hosts.price_per_hour is None:
-        return None
-    if len(known_hosts) == 1 < len(hosts.host):
-        return None
-    return Price(amount=hosts.price_per_hour / len(hosts.host), currency=hosts.currency)
+    hosts.json lists them by the ranks of the last life on hosts, which is the last that recorded a
+    price: a life after it was trained without --hosts. Old runs recorded none.
+    """
+    if hosts is None or not found.segments:
+        return {}
+    priced = [life for life in found.segments if life.price is not None]
+    last = (priced or found.segments)[-1]
+    of_rank = [number for number, host in enumerate(hosts.host) for _ in range(host.ranks)]
+    if len(of_rank) != last.world_size:
+        return {}
+    lives = ((rank.rank, rank.life_beside(last)) for rank in found.ranks)
+    places = {(life.host, of_rank[rank]) for rank, life in lives if life and rank < len(of_rank)}
+    names = dict(places)
+    if not len(names) == len(set(names.values())) == len(places):
+        return {}
+    return {
+        name: Price(amount=amount, currency=hosts.currency)
+        for name, number in names.items()
+        if (amount := hosts.host[number].paid_per_hour) is not None
+    }
 
 
 def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:

@@ -10,7 +10,8 @@ import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.recipe.recipe import load_recipe
-from dragoman.reporting.facts import Chosen, Facts
+from dragoman.reporting.cost import price_per_hour
+from dragoman.reporting.facts import Chosen, Facts, Price
 from dragoman.reporting.network import computed_exposed_s, network_fit
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdicts import judge
@@ -83,21 +84,24 @@ def test_what_bytes_do_not_explain_is_said(sync_s: float, said: str, tmp_path: P
     assert bool(said) == bool(remedy)
 
 
+def _price_per_hour(run: Path) -> Price | None:
+    facts = read_facts(run)
+    return price_per_hour(facts, facts.segments[-1])
+
+
 def test_the_price_of_its_hosts_is_that_of_the_run(tmp_path: Path) -> None:
     run = Recorded(steps=2000).write(tmp_path / "run")
     host = {"address": "10.0.0.1", "slots": 1, "price_per_hour": 3.0}
     two = {"host": [host, {**host, "price_per_hour": 5.0}], "currency": "EUR"}
     record = run / HOSTS_FILE
     record.write_text(Hosts.model_validate_json(json.dumps(two)).model_dump_json())
-    price = read_facts(run).price
-    assert price is not None
-    assert (price.amount, price.currency) == (4.0, "EUR")
+    assert _price_per_hour(run) == Price(amount=8.0, currency="EUR")
     # Trained here after all, one without a price, a record that is broken: nobody knows.
     here = Recorded(steps=2000, one_host=True).write(tmp_path / "here")
     (here / HOSTS_FILE).write_bytes(record.read_bytes())
-    assert read_facts(here).price is None
+    assert _price_per_hour(here) is None
     two["host"] = [host, {"address": "10.0.0.2", "slots": 1}]
     record.write_text(Hosts.model_validate_json(json.dumps(two)).model_dump_json())
-    assert read_facts(run).price is None
+    assert _price_per_hour(run) is None
     record.write_text("{")
     assert any(HOSTS_FILE in problem for problem in read_facts(run).problems)
