@@ -71,7 +71,6 @@ def _opened(options: Namespace) -> Iterator[LiveRun]:
         return
     from dragoman.base.errors import ConfigError
     from dragoman.cluster.hosts import load_hosts
-    from dragoman.reporting.facts import Price
     from dragoman.watch.remote import remote_run
 
     if options.run is None:
@@ -79,9 +78,7 @@ def _opened(options: Namespace) -> Iterator[LiveRun]:
             "the run is not named", place="watch --hosts", remedy="name it as it is called there"
         )
     hosts = load_hosts(options.hosts)
-    if price is None and hosts.price_per_hour is not None:
-        price = Price(amount=hosts.price_per_hour / len(hosts.host), currency=hosts.currency)
-    with remote_run(hosts.host, options.run, price=price) as run:
+    with remote_run(hosts, options.run, price=price) as run:
         yield run
 
 

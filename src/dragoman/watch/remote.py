@@ -17,7 +17,7 @@ from typing import IO, Final, Self
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
-from dragoman.cluster.hosts import Host
+from dragoman.cluster.hosts import Host, Hosts, record_hosts
 from dragoman.reporting.facts import Price
 from dragoman.watch import sender
 from dragoman.watch.live import LiveRun
@@ -178,15 +178,18 @@ class Mirror:
 
 
 @contextmanager
-def remote_run(hosts: Sequence[Host], run: Path, *, price: Price | None) -> Iterator[LiveRun]:
+def remote_run(hosts: Hosts, run: Path, *, price: Price | None) -> Iterator[LiveRun]:
     """A run that hosts hold: by its name in their folders, or by its path there.
 
+    price: of one machine for an hour; if it is None, what the run recorded or else its hosts cost.
     Raises MachineError if no host can be reached.
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:
         directory = Path(scratch) / run.name
+        directory.mkdir(exist_ok=True)
+        record_hosts(directory, hosts)
         with (
-            Mirror(directory, hosts, run) as mirror,
+            Mirror(directory, hosts.host, run) as mirror,
             closing(LiveRun(directory, price=price, troubles=mirror.troubles)) as live,
         ):
             yield live

@@ -13,7 +13,8 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
-from dragoman.cluster.hosts import Host
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.reporting.cost import spent_text
 from dragoman.watch import sender
 from dragoman.watch.remote import Mirror, remote_run
 from dragoman.watch.screen import screen
@@ -51,7 +52,7 @@ def _is_like(one: Path, other: Path) -> Callable[[], bool]:
 
 def test_a_run_on_a_host_is_watched_as_if_it_were_here(host: Host) -> None:
     there = Recorded(steps=2000, reason=None).write(_home() / ".dragoman" / "runs" / RUN.name)
-    with remote_run([host], RUN, price=None) as run:
+    with remote_run(Hosts(host=(host,)), RUN, price=None) as run:
         run.look()
         lines = screen(run.now(), width=80, height=24)
         assert "2,000 of 8,000 steps" in "\n".join(line.plain for line in lines)
@@ -62,6 +63,17 @@ def test_a_run_on_a_host_is_watched_as_if_it_were_here(host: Host) -> None:
                 file.write(whole[path.stat().st_size :])
         wait_until(lambda: run.look() and run.now().facts.last_step == 3000, limit_s=60)
         assert run.now().alerts == ()
+
+
+def test_what_a_run_on_hosts_costs_is_the_price_of_its_own_hosts(host: Host) -> None:
+    alone = Recorded(steps=2000, world_size=1, reason=None, recipe=())
+    alone.write(_home() / ".dragoman" / "runs" / RUN.name)
+    hosts = Hosts(host=(host.model_copy(update={"price_per_hour": 36.0}),), currency="EUR")
+    with remote_run(hosts, RUN, price=None) as run:
+        wait_until(lambda: run.look() and run.now().facts.last_step == 2000, limit_s=60)
+        wall_s = run.now().facts.wall_s
+        assert wall_s is not None
+        assert spent_text(run.now().facts) == f"{wall_s / 100:.2f} EUR"
 
 
 def test_a_run_may_begin_later_and_lie_at_a_path_of_its_own(host: Host, tmp_path: Path) -> None:
