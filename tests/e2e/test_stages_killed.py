@@ -71,6 +71,16 @@ def last_step(place: Path) -> int:
     return max((event.step or 0 for path in paths for event in read_events(path)), default=0)
 
 
+def planned(place: Path) -> dict[tuple[int, str], float]:
+    """The share of each entry in each stage, as the run said it at its start."""
+    (path,) = place.glob("runs/stages-*/events/rank-0000.jsonl")
+    parts = [event.payload for event in read_events(path) if event.kind == "mixture_planned"]
+    return {
+        (part["first_step"], part["entry"]): pytest.approx(part["share"], abs=0.002)
+        for part in parts
+    }
+
+
 def weights(place: Path) -> dict[str, torch.Tensor]:
     (run,) = place.glob("runs/stages-*")
     return load_file(run / "checkpoints" / "step-0000180" / "model.safetensors")
@@ -86,6 +96,11 @@ def test_a_kill_in_every_stage_changes_no_bit(tmp_path: Path) -> None:
         (place / "stages.toml").write_text(RECIPE)
     whole, killed = places
     assert train(whole).wait(timeout=200) == 0
+    assert planned(whole) == {
+        (0, "a"): 0.75, (0, "b"): 0.25,
+        (60, "a"): 0.0, (60, "b"): 1.0,
+        (120, "a"): 1 / 3, (120, "b"): 2 / 3,
+    }  # fmt: skip
     for step in (25, 85, 145):
         training = train(killed)
         wait_until(lambda step=step: last_step(killed) >= step)  # type: ignore[misc]

@@ -67,6 +67,12 @@ class TextFiles(Section):
     scores: tuple[ScoreLimit, ...] = ()
     """Bounds on further columns of a TSV file, such as `{column = 5, at_most = 4.0}`."""
 
+    @property
+    def title(self) -> str:
+        """Its name, or that of its file."""
+        files = (self.source, self.tsv, self.tmx, self.moses, self.mtdata)
+        return self.name or next(filter(None, files))
+
     @model_serializer(mode="wrap")
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The digests of recipes that were written before there were these keys stay as they are.

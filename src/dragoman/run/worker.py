@@ -50,6 +50,7 @@ from dragoman.telemetry.events import (
     EventListener,
     EventWriter,
     LinkMeasured,
+    MixturePlanned,
     RunStarted,
 )
 from dragoman.telemetry.host import collective_interface, hourly_price
@@ -118,6 +119,8 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
                 _sampling(run, updates, world, events),
             ):
                 oversized = max(sampler.num_oversized for sampler in updates.samplers)
+                if world.is_main and not state.step:
+                    _tell_mixtures(recipe, prepared, events)
                 if world.is_main and oversized:
                     events.write(_oversized(oversized), step=state.step)
                 result = fit(
@@ -350,16 +353,38 @@ def _tell_link(world: World, events: EventWriter, *, step: int) -> float | None:
     return rate.bytes_per_s
 
 
-def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
-    shards = TokenShards(prepared / "train")
+def _stages(recipe: Recipe, shards: TokenShards) -> list[Stage]:
     mixtures = [
         None if weights is None else Mixture(shards.entries(), weights)
         for weights in recipe.weights()
     ]
+    return list(map(Stage, recipe.stage_starts(), mixtures))
+
+
+def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
+    """Say what each stage draws from each entry of text, if that is not simply all of it."""
+    for stage in _stages(recipe, TokenShards(prepared / "train")):
+        if stage.mixture is None:
+            continue
+        parts = stage.mixture.parts()
+        total = sum(draws for _, draws in parts)
+        for entry, (pairs, draws) in zip(recipe.corpus.train, parts, strict=True):
+            planned = MixturePlanned(
+                first_step=stage.first_update,
+                entry=entry.title,
+                pairs=len(pairs),
+                share=draws / total,
+                draws_per_pair=draws / max(1, len(pairs)),
+            )
+            events.write(planned, step=0)
+
+
+def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+    shards = TokenShards(prepared / "train")
     return BatchStream(
         shards,
         recipe.data,
-        stages=list(map(Stage, recipe.stage_starts(), mixtures)),
+        stages=_stages(recipe, shards),
         seed=recipe.train.seed,
         rank=world.rank,
         world_size=world.world_size,

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dragoman.base import units
+from dragoman.base.printable import printable_line
 from dragoman.base.terminal import Terminal
 from dragoman.base.units import Quantity
 from dragoman.telemetry import events
@@ -125,6 +126,22 @@ def _strategy_chosen(event: Event, _progress: Progress, _width: int) -> list[Tex
     ]
 
 
+def _mixture_planned(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    part = event.payload
+    share = units.SHARE.text(part["share"])
+    pairs = units.COUNT.text(part["pairs"])
+    drawn = f" of the pairs: each of {pairs} {part['draws_per_pair']:.3g} times an epoch"
+    name = printable_line(str(part["entry"]))
+    return [
+        Text.assemble(
+            (f"from step {units.COUNT.text(part['first_step'])}  ", "dim"),
+            (name, "bold"),
+            f"  {share}",
+            (drawn, "dim"),
+        )
+    ]
+
+
 def _validated(event: Event, progress: Progress, width: int) -> list[Text]:
     seen, step = event.payload, event.step or 0
     last = units.COUNT.text(progress.max_steps or step)
@@ -204,6 +221,7 @@ def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
 _WORDS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.RunStarted.kind: _run_started,
     StrategyChosen.kind: _strategy_chosen,
+    events.MixturePlanned.kind: _mixture_planned,
     events.Validated.kind: _validated,
     TestScored.kind: _test_scored,
     MetricScored.kind: _metric_scored,

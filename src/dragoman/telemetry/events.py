@@ -310,6 +310,21 @@ class StrategyChosen(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixturePlanned(Payload):
+    """What a stage of the training draws from one entry of text.
+
+    share: of the pairs of an epoch. draws_per_pair: how often an epoch draws each of its pairs.
+    """
+
+    kind: ClassVar[str] = "mixture_planned"
+    first_step: int
+    entry: str
+    pairs: int
+    share: float
+    draws_per_pair: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostSampled(Payload):
     """Processor, memory and disk of a host, and what its loader holds ready.
 

@@ -13,7 +13,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from dragoman.base.errors import MachineError
 from dragoman.telemetry.console import ConsoleSink
-from dragoman.telemetry.events import Alert, CheckpointWritten, CorpusStage, Event, MetricScored
+from dragoman.telemetry.events import (
+    Alert,
+    CheckpointWritten,
+    CorpusStage,
+    Event,
+    MetricScored,
+    MixturePlanned,
+)
 from dragoman.telemetry.sinks import TensorBoardSink
 from example_events import (
     RUN_FINISHED,
@@ -51,6 +58,16 @@ def _shown(events: list[Event], *, terminal: bool, width: int = 80, quiet: bool 
         sink(one)
     sink.close()
     return file.getvalue()
+
+
+def test_the_mixture_of_each_stage_is_a_line_for_each_entry() -> None:
+    part = MixturePlanned(
+        first_step=2000, entry="web\x1b[2J", pairs=24_000, share=0.25, draws_per_pair=0.3021
+    )
+    (line,) = _shown([event(part, step=0)], terminal=False).splitlines()
+    assert (
+        line == "from step 2,000  web\ufffd[2J  25.0% of the pairs: each of 24,000 0.302 times an epoch"
+    )
 
 
 def test_without_a_terminal_each_event_is_one_plain_line() -> None:
