@@ -30,12 +30,14 @@ class Update:
     """What makes the updates of a recipe: the numbers that a rule may change.
 
     batch: the recipe's measure of a batch, `batch_tokens` or `batch_sentences`, and how many.
+    has_stages: whether the recipe has stages, whose steps no rule can set.
     """
 
     max_steps: int
     schedule: ScheduleConfig
     optimizer: OptimizerConfig
     batch: tuple[str, int]
+    has_stages: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe) -> Update:
@@ -43,7 +45,9 @@ class Update:
         name = "batch_sentences" if recipe.data.batch_tokens is None else "batch_tokens"
         count = recipe.data.batch_tokens or recipe.data.batch_sentences
         assert count is not None
-        return cls(recipe.train.max_steps, recipe.schedule, recipe.optimizer, (name, count))
+        batch = name, count
+        has_stages = bool(recipe.stages)
+        return cls(recipe.train.max_steps, recipe.schedule, recipe.optimizer, batch, has_stages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,8 @@ def larger_batches(plan: Plan) -> list[str]:
     for rule in batch_rules(plan.update, factor=factor):
         beyond = f"; {rule.beyond}" if rule.beyond else ""
         lines.append(f"  {rule.name} ({rule.source}): {' '.join(rule.settings)}{beyond}")
+    if plan.update.has_stages:
+        lines.append(f"  Divide the steps of each stage in the recipe by {factor}, too.")
     if tokens * factor > MOST_TARGET_TOKENS:
         most = units.SHORT_COUNT.text(MOST_TARGET_TOKENS)
         lines.append(f"  No rule is known to hold beyond {most} target tokens (Ott et al. 2018).")

@@ -152,6 +152,29 @@ def is_warming_up(facts: Facts) -> bool:
     return peak > _RISE_LEFT * now
 
 
+def stage_ahead(facts: Facts) -> int | None:
+    """The updates before the next stage, which changes text or rate; None if none is to come.
+
+    It is to come until there is a validation after it.
+    """
+    if facts.recipe is None or facts.max_steps is None:
+        return None
+    seen = losses(facts)
+    last = seen[-1][0].step if seen else 0
+    starts = facts.recipe.stage_starts()[1:]
+    return next((start for start in starts if last <= start < facts.max_steps), None)
+
+
+def stage_since(facts: Facts, step: int) -> int | None:
+    """The updates before the first stage that began at this step or later, and was validated."""
+    if facts.recipe is None:
+        return None
+    seen = losses(facts)
+    last = seen[-1][0].step if seen else 0
+    starts = facts.recipe.stage_starts()[1:]
+    return next((start for start in starts if step <= start < last), None)
+
+
 def start_if_trained(facts: Facts) -> Validation | None:
     """The validation before the first step, if the run began with a model that had learnt."""
     start = next((one for one in facts.validations if one.step == 0), None)
@@ -544,6 +567,8 @@ def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
             return "yes", f"{say}.", f"Use the checkpoint of {at}."
         case "rises":
             say += ", and so has the loss on training text: it gets worse, not better."
+            if (start := stage_since(facts, best)) is not None:
+                return "no", say, _look_at_stage(start)
             return "no", say, f"Go on from the checkpoint of {at}, with a lower learning rate."
         case None:
             say += "; whether the loss on training text still fell is not clear."
@@ -580,7 +605,19 @@ def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
     if decay_left(facts) > _DECAY_LEFT:
         say += ", but the learning rate is still to decay."
         return "cannot tell", say, "Let the schedule come to its end: its decay lowers the loss."
+    if (start := stage_ahead(facts)) is not None:
+        say += f", but a stage with other text or another learning rate begins with {_step(start)}."
+        return "cannot tell", say, "Train on, and validate in that stage."
     return "yes", f"{say}.", ""
+
+
+def _step(updates: int) -> str:
+    """The first step after so many updates, in words."""
+    return f"step {units.COUNT.text(updates + 1)}"
+
+
+def _look_at_stage(start: int) -> str:
+    return f"Look at the stage that begins with {_step(start)}: its text, its learning rate."
 
 
 def _skipped_share(facts: Facts) -> float:
@@ -647,11 +684,17 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
             return "yes", say, f"Use that checkpoint; {remedy}"
         if text_loss == "rises":
             say = "The dev loss has risen, and so has the loss on training text: "
-            return "no", f"{say}that is not overfitting.", "Look at the learning rate."
+            start = stage_since(facts, best)
+            look = "Look at the learning rate." if start is None else _look_at_stage(start)
+            return "no", f"{say}that is not overfitting.", look
         say = "The dev loss has turned; where the loss on training text went is not clear."
         return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
     may_have = may_have_turned(facts)
     turned = f"may have risen since {at}" if may_have else "has not turned"
+    if share < BY_HEART and facts.recipe and any(facts.recipe.weights()):
+        say = f"The dev loss {turned}, but {of}. Entries of text are drawn by weights, so "
+        say += "epochs do not tell how often the text was seen: the dev text may be harder."
+        return "cannot tell", say, "Take dev text from the same source as the training text."
     if share < BY_HEART and facts.intervals and facts.intervals[-1].epoch == 0:
         say = f"The dev loss {turned}, but {of}. No training text was seen twice yet, so it "
         say += "cannot be known by heart: the dev text is of another kind, or is harder."

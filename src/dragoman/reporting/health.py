@@ -29,6 +29,8 @@ from dragoman.reporting.convergence import (
     left_of_uniform,
     loss_trend,
     losses,
+    stage_ahead,
+    stage_since,
     trained,
     training_loss_since,
     uniform_loss,
@@ -122,7 +124,7 @@ def _flat_share_left(facts: Facts) -> float | None:
         return 0.0
     if max(-found.low, found.high) >= LEAST_FALL or has_learnt(facts) is None:
         return None
-    if decay_left(facts) > 1 or is_warming_up(facts):
+    if decay_left(facts) > 1 or is_warming_up(facts) or stage_ahead(facts) is not None:
         return 0.0
     if trained(facts).answer != "yes":  # BLEU may rise yet, or the weights not change at all
         return None
@@ -137,22 +139,24 @@ def _spikes(facts: Facts) -> float | None:
     is not at its best any more.
     """
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
-    losses = [
+    train_losses = [
         one.train_loss
         for one in facts.intervals
         if one.train_loss is not None and one.step > warmup
     ]
-    if len(losses) <= SMOOTHED:
+    if len(train_losses) <= SMOOTHED:
         return None
-    chance, lowest, high = by_chance(losses), float("inf"), []
-    for number in range(SMOOTHED, len(losses)):
-        lowest = min(lowest, statistics.median(losses[number - SMOOTHED : number]))
-        if losses[number] > far_above(lowest, chance):
-            high.append(losses[number])
+    chance, lowest, high = by_chance(train_losses), float("inf"), []
+    for number in range(SMOOTHED, len(train_losses)):
+        lowest = min(lowest, statistics.median(train_losses[number - SMOOTHED : number]))
+        if train_losses[number] > far_above(lowest, chance):
+            high.append(train_losses[number])
+    seen = losses(facts)
+    best = min(seen, key=lambda pair: pair[1])[0].step if seen else 0
     is_of_model = (
         has_diverged(facts)
         or sum(is_beyond_uniform(facts, loss) for loss in high) >= MOST_SPIKES
-        or ends_above_best(facts)
+        or (ends_above_best(facts) and stage_since(facts, best) is None)
     )
     return float(len(high)) if len(high) < MOST_SPIKES or is_of_model else None
 

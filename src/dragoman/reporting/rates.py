@@ -48,20 +48,28 @@ class Rates:
             text += f", d_model = {self.d_model}"
         if "warmup" in formula.lower():
             text += f", warmup = {units.COUNT.text(config.warmup_steps)}"
-        if self.recipe is not None:
-            for stage, start in zip(self.recipe.stages, self.recipe.stage_starts(), strict=False):
-                if (factor := stage.learning_rate_factor) != 1.0:
-                    text += f"; {factor:g} of it from step {units.COUNT.text(start)} on"
+        for factor, start in self.factors:
+            text += f"; times {factor:g} from step {units.COUNT.text(start + 1)} on"
         return text
+
+    @property
+    def factors(self) -> list[tuple[float, int]]:
+        """What the stages multiply the rate by, and after how many updates; none if all are 1."""
+        if self.recipe is None:
+            return []
+        stages = zip(self.recipe.stages, self.recipe.stage_starts(), strict=False)
+        found = [(stage.learning_rate_factor, start) for stage, start in stages]
+        return found if any(factor != 1.0 for factor, _ in found) else []
 
     def peak(self) -> tuple[int, float]:
         """The first update with the highest rate, and that rate: at the end of the warmup, at the
-        end, or among a thousand from the start on.
+        end, where a stage begins, or among a thousand from the start on.
         """
         warmup, last = self.config.warmup_steps, self.max_steps - 1
         near = range(max(warmup - 2, 0), min(warmup + 2, self.max_steps))
         between = range(0, self.max_steps, max(self.max_steps // 1000, 1))
-        known = sorted({*near, *between, last})
+        stages = {start for _, start in self.factors}
+        known = sorted({*near, *between, *stages, last})
         return max(((update, self.at(update)) for update in known), key=lambda found: found[1])
 
 
@@ -93,7 +101,10 @@ def rate(facts: Facts) -> Verdict:
         rises = f"it begins with {units.LEARNING_RATE.text(peak)}"
     says = f"{found.formula}: {rises}"
     falls = found.at(found.max_steps - 1) < peak
-    says += ", then falls with the step alone." if falls else "."
+    if found.factors:
+        says += "; the stages change it."
+    else:
+        says += ", then falls with the step alone." if falls else "."
     remedy = ""
     if deviation is not None and deviation > LARGEST_DEVIATION:
         remedy = "What was logged is not this formula: was the recipe changed during the run?"

@@ -7,6 +7,7 @@ through distributed/launch.py for several.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import shlex
@@ -354,11 +355,14 @@ def _tell_link(world: World, events: EventWriter, *, step: int) -> float | None:
 
 
 def _stages(recipe: Recipe, shards: TokenShards) -> list[Stage]:
-    mixtures = [
-        None if weights is None else Mixture(shards.entries(), weights)
-        for weights in recipe.weights()
+    """Where other text begins: a stage with the weights of the one before goes on in its order."""
+    by_weights = itertools.groupby(
+        zip(recipe.stage_starts(), recipe.weights(), strict=True), key=lambda stage: stage[1]
+    )
+    return [
+        Stage(next(same)[0], None if weights is None else Mixture(shards.entries(), weights))
+        for weights, same in by_weights
     ]
-    return list(map(Stage, recipe.stage_starts(), mixtures))
 
 
 def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
@@ -370,7 +374,7 @@ def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
         total = sum(draws for _, draws in parts)
         for entry, (pairs, draws) in zip(recipe.corpus.train, parts, strict=True):
             planned = MixturePlanned(
-                first_step=stage.first_update,
+                first_step=stage.first_update + 1,
                 entry=entry.title,
                 pairs=len(pairs),
                 share=draws / total,

@@ -65,9 +65,8 @@ def test_the_mixture_of_each_stage_is_a_line_for_each_entry() -> None:
         first_step=2000, entry="web\x1b[2J", pairs=24_000, share=0.25, draws_per_pair=0.3021
     )
     (line,) = _shown([event(part, step=0)], terminal=False).splitlines()
-    assert (
-        line == "from step 2,000  web\ufffd[2J  25.0% of the pairs: each of 24,000 0.302 times an epoch"
-    )
+    assert line.startswith("from step 2,000  web\ufffd[2J  25.0% of the pairs: ")
+    assert line.endswith("each of 24,000 0.302 times an epoch")
 
 
 def test_without_a_terminal_each_event_is_one_plain_line() -> None:
