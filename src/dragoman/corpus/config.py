@@ -61,7 +61,7 @@ class TextFiles(Section):
     """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)
     """What the weights of a stage call this entry of the training text."""
-    weight: float | None = Field(default=None, ge=0.0)
+    weight: float | None = Field(default=None, ge=0.0, le=1e9)
     """Share of the training pairs that come from this entry, in any unit."""
 
     scores: tuple[ScoreLimit, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -50,16 +50,16 @@ class StageConfig(Section):
 
     steps: int | None = Field(default=None, ge=1)
     """Its length in updates; the last stage has none, it ends with the run."""
-    weights: dict[str, float] | None = Field(default=None, min_length=1)
+    weights: dict[str, Annotated[float, Field(ge=0.0, le=1e9)]] | None = Field(
+        default=None, min_length=1
+    )
     """Share of the pairs from each entry of `corpus.train`, by its `name`, in any unit; entries
     that are not named here are left out. Without weights, those of the entries hold."""
-    learning_rate_factor: float = Field(default=1.0, gt=0.0)
+    learning_rate_factor: float = Field(default=1.0, gt=0.0, le=1000.0)
     """Multiplies the rate of the schedule, which goes on through all stages."""
 
     @model_validator(mode="after")
     def _draws_something(self) -> Self:
-        if self.weights is not None and (min(self.weights.values()) < 0):
-            raise ValueError("a weight is below 0")
         if self.weights is not None and not sum(self.weights.values()):
             raise ValueError("all weights of a stage are 0: no pair would be drawn")
         return self

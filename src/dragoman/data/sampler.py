@@ -31,6 +31,8 @@ _SLOTS_STREAM: Final = 2**64 - 1
 _ENTRY_STREAMS: Final = 2**40
 _STAGE_STREAMS: Final = 2**56
 """How far apart the streams of two entries and of two stages lie."""
+_MOST_ORDERS: Final = 1024
+"""Orders of equal pairs in a mixture: a small entry with a large weight has more turns an epoch."""
 _SMALL_STRETCH: Final = 8
 """So few micro-batches of a mixture are shuffled without regard to their lengths."""
 _TARGET_STEPS: Final = (1, 2, 3, 4)
@@ -241,10 +243,11 @@ class _Part:
         # How often this rank was drawn before decides in which order of equal pairs it is now.
         in_epoch = places - _ceil_div(ranks * draws - start, size)
         before = _ceil_div((ranks + 1) * draws, size) - _ceil_div((ranks + 1 - epoch) * draws, size)
-        turns = before + in_epoch
+        turns = (before + in_epoch) % _MOST_ORDERS
+        by_turn = np.argsort(turns, kind="stable")
+        used, first = np.unique(turns[by_turn], return_index=True)
         drawn = np.zeros_like(self.pairs, shape=draws)
-        for turn in range(int(turns.min()), int(turns.max()) + 1):
-            now = turns == turn
+        for turn, now in zip(used.tolist(), np.split(by_turn, first[1:]), strict=True):
             drawn[now] = self.pairs[self._ranked(turn)[ranks[now]]]
         return drawn
 

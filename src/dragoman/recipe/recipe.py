@@ -79,7 +79,7 @@ class Recipe(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     search: SearchConfig = SearchConfig()
     sinks: SinksConfig = SinksConfig()
-    stages: tuple[StageConfig, ...] = ()
+    stages: tuple[StageConfig, ...] = Field(default=(), max_length=100)
     """`[[stages]]`, one after the other, each with its own mixture of text and learning rate."""
 
     @model_serializer(mode="wrap")

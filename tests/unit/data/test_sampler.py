@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 
 import numpy as np
 import pytest
@@ -292,6 +293,20 @@ def test_the_shares_hold_at_any_time_though_one_entry_is_of_longer_pairs() -> No
         ours.append(deviation(batches))
         at_random.append(deviation([batches[i] for i in shuffled]))
     assert np.mean(ours) < 0.75 * np.mean(at_random)
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_few_pairs_of_a_large_weight_are_drawn_at_once(size: int) -> None:
+    pairs = random_pairs(60_000 + size)
+    mixture = Mixture(np.repeat(np.arange(2), [size, 60_000]), (9.0, 1.0))
+    planned = Sampler(
+        pairs.source_lengths, pairs.target_lengths, CONFIGS["tokens"], seed=7, mixture=mixture
+    )
+    began = time.process_time()
+    counts = np.bincount(drawn_pairs(planned, 3), minlength=len(mixture.entries))
+    assert time.process_time() - began < 5  # 0.3 s; a turn at a time 54,000 times as much
+    assert counts[:size].sum() == pytest.approx(0.9 * (60_000 + size), abs=1)
+    assert counts[:size].max() - counts[:size].min() <= 2
 
 
 def test_a_mixture_of_all_pairs_draws_what_no_mixture_draws() -> None:
