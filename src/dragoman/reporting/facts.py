@@ -485,8 +485,10 @@ class Facts:
 
     @property
     def is_one_host(self) -> bool:
-        """Whether every rank has told that it is on the same host as the others."""
-        return len(self.hosts) == 1 and len(self.ranks) == self.world_size
+        """Whether every rank has told that it is on the same host as the others, at one time."""
+        if len(self.hosts) != 1 or len(self.ranks) != self.world_size or not self.segments:
+            return False
+        return self.machines_of(self.segments[-1]) == 1
 
     def ranks_at(self, step: int) -> int:
         """How many ranks made a step together; 0 if no start says it."""
