@@ -3,7 +3,7 @@
 Both come from the package registry, in an environment of their own:
 
     python -m venv argos
-    argos/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
+    argos/bin/pip install torch    # a build for processors is enough
     argos/bin/pip install argostranslate libretranslate
     python benchmarks/argos.py --run runs/demo-... --python argos/bin/python
 
