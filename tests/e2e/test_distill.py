@@ -89,6 +89,13 @@ def test_a_student_is_trained_exported_and_compared(
     assert len(list((tmp_path / "runs").glob("student-*"))) == 1
     assert f"{result.scores['bleu'].second:.2f}" in printed
 
+    lines = (tmp_path / "train.en").read_text().splitlines(keepends=True)
+    for number, part in enumerate((lines[:150], lines[150:300])):
+        (tmp_path / "other.en").write_text("".join(part))
+        other = dragoman.distill(teacher, recipe, text="other.en")
+        assert other.synthesized.lines == 150
+        assert len(list((tmp_path / "runs").glob("student-*"))) == 2 + number
+
 
 def test_a_teacher_without_a_test_set_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -96,6 +103,8 @@ def test_a_teacher_without_a_test_set_is_refused(
     from small_run import small_run
 
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(dragoman.ConfigError, match="give them to load_recipe"):
+        dragoman.distill(small_run(), small_run().recipe(), overrides=["train.max_steps=1"])
     with pytest.raises(dragoman.ConfigError, match=r"no test set, by which its student"):
         dragoman.distill(small_run(), "student-tiny")
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,8 @@ from dragoman.api.comparison import Comparison, compare
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, RecipeLike, RunLike, train
 from dragoman.api.translation import export
-from dragoman.base.errors import ConfigError
-from dragoman.base.files import remove_tree, whole_file
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.files import file_sha256, remove_tree, whole_file
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.encode import without_tag
 from dragoman.corpus.shards import UNK, TokenShards
@@ -62,6 +63,7 @@ class _HeldOut(NamedTuple):
     target: Path
 
     def entry(self) -> TextFiles:
+        """The same as an entry of a recipe."""
         return TextFiles(source=str(self.source), target=str(self.target))
 
 
@@ -92,10 +94,20 @@ def distill(
     A call that was broken off goes on.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     """
+    if isinstance(recipe, Recipe) and overrides:
+        raise ConfigError(
+            "change nothing of a recipe that is loaded",
+            place="overrides",
+            remedy="give them to load_recipe",
+        )
     run = teacher if isinstance(teacher, RunDirectory) else RunDirectory.open(Path(teacher))
     valid, test = (_held_out(run, split) for split in ("valid", "test"))
     student = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    digest = weights_digest(run.path, checkpoint)[:8]
+    # Another teacher or another text makes another student, in a folder of its own.
+    learnt_from = weights_digest(run.path, checkpoint)
+    if text is not None:
+        learnt_from += _digest_of(Path(text))
+    digest = hashlib.sha256(learnt_from.encode()).hexdigest()[:8]
     place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
     place.mkdir(parents=True, exist_ok=True)
     if text is None:
@@ -132,6 +144,15 @@ def distill(
     beams = [one.recipe().search.beam_size for one in (run, trained)]
     first, second = map(Served, exports, sizes, beams, rates)
     return Distilled(trained, synthesized, comparison, first, second)
+
+
+def _digest_of(text: Path) -> str:
+    try:
+        return file_sha256(text)
+    except OSError as error:
+        raise CorpusError(
+            f"cannot be read: {error.strerror}", place=text, remedy="check its name"
+        ) from error
 
 
 def _held_out(run: RunDirectory, split: str) -> _HeldOut:

@@ -1,4 +1,4 @@
-"""The data section of a recipe: how pairs become batches; and its stages: which pairs."""
+"""The sections of a recipe that make batches: how (data), and of which pairs (stages)."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.errors import CorpusError
 from dragoman.data.config import DataConfig
 
 _SLOTS_STREAM: Final = 2**64 - 1
@@ -167,13 +168,21 @@ class Mixture:
     def parts(self) -> list[tuple[NDArray[np.int64], int]]:
         """The pairs of each entry, and how many of them an epoch draws.
 
-        An epoch has as many pairs as the entries that are drawn from. Fractions of a pair go to
-        those with the largest (Hamilton's method).
+        An epoch has as many pairs as the entries that are drawn from. What rounding down leaves
+        goes to the largest fractions of a pair (Hamilton's method).
+        Raises: CorpusError if these entries have no pair.
         """
         pairs = [np.flatnonzero(self.entries == entry) for entry in range(len(self.weights))]
         sizes = np.array([len(part) for part in pairs])
         weights = np.where(sizes > 0, self.weights, 0.0)
         total = int(sizes[weights > 0].sum())
+        if not total:
+            raise CorpusError(
+                "no pair is left of the entries that a stage draws from",
+                place="corpus.train",
+                remedy="give a weight to another entry; of a pair that two entries hold, the first "
+                "entry keeps it (dragoman prepare says what was dropped)",
+            )
         exact = weights / weights.sum() * total
         draws = np.floor(exact).astype(np.int64)
         most = np.argsort(draws - exact, kind="stable")[: total - int(draws.sum())]
@@ -182,7 +191,7 @@ class Mixture:
 
 
 class _Part:
-    """Pairs of which every epoch draws as many, each once before any is drawn again.
+    """Pairs of one entry. Every epoch draws the same number, each once before any is drawn again.
 
     pairs: their indices, ascending. keys: their order of length. stream: where its random bits lie.
     """
@@ -265,9 +274,9 @@ def _ceil_div(numbers: NDArray[np.int64], divisor: int) -> NDArray[np.int64]:
 def _spread(batches: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.integer]:
     """Micro-batches in a random order in which any stretch has batches of all lengths.
 
-    Of two neighbours in length one goes into the first half, the other into the second, and so on
-    inside the halves: a van der Corput sequence, scrambled (Owen 1995).
-    batches: numbers of micro-batches, by length. rank: of each of all, drawn at random.
+    Two neighbours in length go into different halves of the result, and so on inside each half:
+    a van der Corput sequence, scrambled (Owen 1995).
+    batches: numbers of micro-batches, by length. rank: a random place for every micro-batch.
     """
     if len(batches) <= _SMALL_STRETCH:
         return batches[np.argsort(rank[batches])]

@@ -355,7 +355,7 @@ def _tell_link(world: World, events: EventWriter, *, step: int) -> float | None:
 
 
 def _stages(recipe: Recipe, shards: TokenShards) -> list[Stage]:
-    """Where other text begins: a stage with the weights of the one before goes on in its order."""
+    """The stages by text: one with the weights of the stage before it goes on in its order."""
     by_weights = itertools.groupby(
         zip(recipe.stage_starts(), recipe.weights(), strict=True), key=lambda stage: stage[1]
     )

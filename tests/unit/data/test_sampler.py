@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dragoman.base.errors import CorpusError
 from dragoman.data.config import DataConfig
 from dragoman.data.sampler import EpochPlan, GlobalPosition, Mixture, Sampler, rank_rows
 from memory_pairs import MemoryPairs, random_pairs
@@ -293,6 +294,11 @@ def test_the_shares_hold_at_any_time_though_one_entry_is_of_longer_pairs() -> No
         ours.append(deviation(batches))
         at_random.append(deviation([batches[i] for i in shuffled]))
     assert np.mean(ours) < 0.75 * np.mean(at_random)
+
+
+def test_entries_of_which_no_pair_is_left_are_refused() -> None:
+    with pytest.raises(CorpusError, match="no pair is left of the entries"):
+        Mixture(np.zeros(5, dtype=np.int64), (0.0, 1.0)).parts()
 
 
 @pytest.mark.parametrize("size", [1, 10])
