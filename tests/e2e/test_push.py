@@ -19,7 +19,6 @@ from fake_hub import TOKEN, FakeHub, fake_hub
 from small_run import small_run
 
 NAME = "somebody/small-en-de"
-pytestmark = pytest.mark.slow  # minutes: each push is a process, most of which check an export
 
 
 @pytest.fixture
