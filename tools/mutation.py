@@ -1,14 +1,18 @@
 """Mutants of the modules that must not be wrong, and whether a test notices each: mutmut 3.
 
-    .venv/bin/python tools/mutation.py [MODULE ...]      all modules of TESTS, or some
+    .venv/bin/python tools/mutation.py [--sample N] [MODULE ...]      all modules of TESTS, or some
 
+With --sample, N mutants of each module, drawn at random but the same ones every time: some modules
+have so many that all would take hours.
 Each module runs by itself in `build/mutation/<module>` with only the tests that hold it, so that a
 mutant costs seconds. What survives is printed; docs/mutation.md says of the known ones why.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -84,8 +88,13 @@ Tests that start processes do not count: mutants live in the process that mutmut
 """
 
 
-def main(wanted: list[str]) -> int:
+def main() -> int:
     """Run the wanted modules; 0 if each could be run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("modules", nargs="*", metavar="MODULE")
+    parser.add_argument("--sample", type=int, help="mutants of each module (default: all)")
+    options = parser.parse_args()
+    wanted: list[str] = options.modules
     unknown = [module for module in wanted if module not in TESTS]
     if unknown:
         print(f"not in the table: {', '.join(unknown)}; known: {', '.join(TESTS)}", file=sys.stderr)
@@ -93,7 +102,7 @@ def main(wanted: list[str]) -> int:
     failed = False
     for module in wanted or TESTS:
         began = time.monotonic()
-        results = _run(module)
+        results = _run(module, options.sample)
         counts = Counter(results.values())
         caught = counts["killed"] + counts["timeout"]
         failed |= not results or "not checked" in counts
@@ -108,8 +117,8 @@ def main(wanted: list[str]) -> int:
     return int(failed)
 
 
-def _run(module: str) -> dict[str, str]:
-    """Status of each mutant of a module, by its name; empty if mutmut could not run."""
+def _run(module: str, sample: int | None) -> dict[str, str]:
+    """Status of each mutant of a module, or of a sample; empty if mutmut could not run."""
     place = PLACE / module
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -117,21 +126,35 @@ def _run(module: str) -> dict[str, str]:
     for folder in ("src", "tests"):
         shutil.copytree(REPOSITORY / folder, place / folder, symlinks=True, ignore=ignored)
     (place / "pyproject.toml").write_text(tomli_w.dumps(_settings(module)), encoding="utf-8")
-    log = place / "mutmut.log"
-    with log.open("wb") as file:
-        done = subprocess.run(
-            [_mutmut(), "run", "--max-children", str(os.cpu_count() or 1)],
+    drawn: list[str] = []
+    if sample:
+        _mutmut_run(place, "none of them")  # it makes all mutants first, then finds none to run
+        made = sorted(_statuses(place))
+        drawn = random.Random(1).sample(made, min(sample, len(made)))  # noqa: S311  # not a secret
+    code = _mutmut_run(place, *drawn)
+    results = _statuses(place)
+    if drawn:
+        results = {name: results[name] for name in drawn}
+    if code or not results:
+        print(f"{module}: mutmut ended with {code}; see {place}/mutmut.log", file=sys.stderr)
+    return results
+
+
+def _mutmut_run(place: Path, *mutants: str) -> int:
+    with (place / "mutmut.log").open("wb") as log:
+        return subprocess.run(
+            [_mutmut(), "run", "--max-children", str(os.cpu_count() or 1), *mutants],
             cwd=place,
             env=_environment(),
-            stdout=file,
+            stdout=log,
             stderr=subprocess.STDOUT,
             check=False,
-        )
+        ).returncode
+
+
+def _statuses(place: Path) -> dict[str, str]:
     found = _mutmut_says(place, "results", "--all", "true")
-    results = dict(re.findall(r"^\s+(\S+__mutmut_\d+): (.+)$", found, re.MULTILINE))
-    if done.returncode or not results:
-        print(f"{module}: mutmut ended with {done.returncode}; see {log}", file=sys.stderr)
-    return results
+    return dict(re.findall(r"^\s+(\S+__mutmut_\d+): (.+)$", found, re.MULTILINE))
 
 
 def _settings(module: str) -> dict[str, object]:
@@ -186,4 +209,4 @@ def _difference(module: str, name: str, status: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -14,7 +14,6 @@ from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
 from dragoman.corpus.prepare import OnProgress
-from dragoman.evaluation.metrics import Score
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.recipe import load_recipe as read_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -24,6 +23,7 @@ from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.events import Event, EventListener, MetricScored, TestScored
 
 if TYPE_CHECKING:
+    from dragoman.evaluation.metrics import Score
     from dragoman.formats.load import Origin
 
 RecipeLike: TypeAlias = Recipe | str | Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import shutil
@@ -133,6 +132,8 @@ def _refusal(path: Path, problem: str) -> OSError:
 
 def file_sha256(path: Path) -> str:
     """Digest of a regular file, in hexadecimal digits; raises OSError."""
+    import hashlib  # it takes a tenth of `dragoman --help`
+
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

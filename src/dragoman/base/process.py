@@ -7,8 +7,6 @@ import errno
 import io
 import os
 import sys
-import tempfile
-import traceback
 from typing import Final
 
 from dragoman.base.errors import DragomanError
@@ -127,6 +125,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return "this machine: memory ran out; free memory, or give the command less to do", 1
     if isinstance(error, UnicodeEncodeError):
         return "; ".join(unwritable_name(error)), 1
+    import traceback  # a command that ends well starts sooner without it
+
     traceback_text = "".join(traceback.format_exception(error))
     what = traceback.format_exception_only(error)[-1].strip()
     return f"internal error: {what}; {_place_of_traceback(traceback_text)}", INTERNAL
@@ -136,6 +136,8 @@ def _place_of_traceback(text: str) -> str:
     if os.environ.get(DEBUG_VARIABLE):
         sys.stderr.write(text)
         return "please report it with the traceback above"
+    import tempfile
+
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="dragoman-", suffix=".traceback", delete=False, errors="backslashreplace"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 from argparse import Namespace
@@ -37,6 +36,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Train a recipe as one of several machines that run this same command."""
+    import hashlib
+
     from dragoman.base.files import disk_errors_named, write_whole
     from dragoman.cluster.scheduled import Place, met
     from dragoman.recipe.recipe import load_recipe

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.cli.options import Commands
 
@@ -61,8 +59,7 @@ def run(options: Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """What is to be written, where if nobody says where, and the same as JSON."""
 
     write: Callable[[Path], list[Path]]
@@ -71,6 +68,8 @@ class _Found:
 
 
 def _answer(price: Price | None, options: Namespace) -> _Found:
+    import tempfile
+
     from dragoman.reporting.openseq2seq import import_log
     from dragoman.reporting.reading import read_facts
     from dragoman.reporting.render import Report, as_json

@@ -79,6 +79,12 @@ def _are_marks(text: str) -> NDArray[np.bool_]:
 
 @cache
 def _mark_table() -> NDArray[np.bool_]:
-    # Three Tibetan vowels are no marks themselves, but are made of them.
-    first = (unicodedata.normalize("NFD", chr(code))[0] for code in range(_NUM_CODES))
-    return np.array([*(unicodedata.combining(one) > 0 for one in first), False])
+    # Three Tibetan vowels are no marks themselves, but are made of them. What has no decomposition
+    # is its own: to ask so first takes a thirtieth of the time.
+    marks = (
+        unicodedata.combining(unicodedata.normalize("NFD", one)[0])
+        if unicodedata.decomposition(one)
+        else unicodedata.combining(one)
+        for one in map(chr, range(_NUM_CODES))
+    )
+    return np.array([*marks, 0]) > 0

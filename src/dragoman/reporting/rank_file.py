@@ -84,8 +84,6 @@ class RankFile:
     alerts: list[facts.Alert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     prepare_s: float | None = None
-    samples: Samples = field(default_factory=Samples)
-    """Those of all lives."""
     unreadable: str = ""
     """Why the file could not be read to its end."""
     damaged: list[int] = field(default_factory=list)
@@ -116,6 +114,11 @@ class RankFile:
         except MachineError as error:
             found.unreadable = str(error)
         return found
+
+    @property
+    def samples(self) -> Samples:
+        """Those of all lives."""
+        return Samples.summed(home.samples for home in [*self.homes, self._next])
 
     def problems(self) -> list[str]:
         """What is wrong with the file, in words."""
@@ -268,7 +271,6 @@ class RankFile:
             self.prepare_s = (self.prepare_s or 0.0) + seconds_s
 
     def _sample(self, event: Event, moment: float) -> None:
-        self.samples.see(event, moment)
         self._home.samples.see(event, moment)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,19 @@ class _Series:
         self.seconds_s += seconds_s
         self.weighted += value * seconds_s
         self.sum += value
-        self.most = value if self.most is None else max(self.most, value)
+        if self.most is None or value > self.most:
+            self.most = value
         self.last = value
+
+    def extend(self, later: _Series) -> None:
+        """Add all samples of a later series."""
+        if later.last is None or later.most is None:
+            return
+        self.seconds_s += later.seconds_s
+        self.weighted += later.weighted
+        self.sum += later.sum
+        self.most = later.most if self.most is None else max(self.most, later.most)
+        self.last = later.last
 
     @property
     def mean(self) -> float | None:
@@ -77,6 +88,23 @@ class _Sums:
             self.last_bad = (self.samples, moment)
             self.bad += 1
 
+    def extend(self, later: _Sums) -> None:
+        """Add all samples of later sums."""
+        for name, series in later.of.items():
+            self.of[name].extend(series)
+        self.reasons.update(later.reasons)
+        self.throttled_s += later.throttled_s
+        self.name = later.name or self.name
+        if later.bad:
+            (first, since), (last, until) = later.first_bad, later.last_bad
+            if not self.bad:
+                self.first_bad = (self.samples + first, since)
+            self.last_bad = (self.samples + last, until)
+        self.bad += later.bad
+        self.samples += later.samples
+        self.seconds_s += later.seconds_s
+        self.ended = later.ended or self.ended
+
     @property
     def spell(self) -> Spell | None:
         """From the first bad sample to the last; None if none is bad."""
@@ -101,6 +129,19 @@ class Samples:
         default_factory=lambda: defaultdict(_Sums)
     )
     _machines: defaultdict[str, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
+
+    @classmethod
+    def summed(cls, parts: Iterable[Samples]) -> Samples:
+        """All samples of parts that follow one another in time."""
+        found = cls()
+        for part in parts:
+            for gpu, sums in part._gpus.items():
+                found._gpus[gpu].extend(sums)
+            for interface, sums in part._traffic.items():
+                found._traffic[interface].extend(sums)
+            for machine, sums in part._machines.items():
+                found._machines[machine].extend(sums)
+        return found
 
     def see(self, event: Event, moment: float) -> None:
         """Add one sample; moment: when it ended, by the clock of its host that nobody sets."""

@@ -6,6 +6,7 @@ divided by it. Doctor compares hosts by the one, `plan` computes with the other.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ _STEPS: Final = 20
 _LEAST_STEPS: Final = 3
 _WARM_STEPS: Final = 2
 _AT_MOST_S: Final = 10.0
-_ALIKE: Final = 0.05
-"""Steps whose quartiles are no further apart, in parts of the median, need no more beside them."""
+_UNSURE: Final = 0.05
+"""No more steps are needed when their median is known to this part of it, at 95% confidence."""
 _FIRST_PIECE: Final = 4
 """Below it are the special pieces."""
 _FLOP_PER_WEIGHT: Final = 6
@@ -80,9 +81,13 @@ def measure_steps(world: World) -> dict[str, float]:
 
 
 def agree(seconds: Sequence[float]) -> bool:
-    """Whether more steps would hardly change their median."""
+    """Whether more steps would hardly change their median.
+
+    Its 95% interval is the median ± 1.57 interquartile ranges / sqrt(n) (McGill, Tukey and Larsen
+    1978, Variations of box plots).
+    """
     first, middle, third = statistics.quantiles(seconds, n=4, method="inclusive")
-    return third - first <= _ALIKE * middle
+    return 1.57 * (third - first) / math.sqrt(len(seconds)) <= _UNSURE * middle
 
 
 def _update(pairs: int, vocab_size: int, world: World) -> Update:

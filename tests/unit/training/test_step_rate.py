@@ -25,6 +25,8 @@ def test_steps_are_measured_and_their_arithmetic_is_counted() -> None:
         ([0.50, 0.51, 0.50, 0.50, 2.00], True),  # one step that was disturbed
         ([0.50, 0.60, 0.50, 0.70, 0.51], False),
         ([0.50, 0.90, 0.50, 0.90, 0.90, 0.50], False),
+        ([0.50, 0.52, 0.48, 0.56], False),
+        ([0.50, 0.52, 0.48, 0.56] * 4, True),  # no less spread, but a median of more steps
     ],
 )
 def test_steps_that_agree_need_no_more_beside_them(seconds: list[float], enough: bool) -> None:
