@@ -49,7 +49,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "corpus/encode": _CORPUS,
     "data/sampler": ("unit/data/test_sampler.py", "unit/data/test_loader.py"),
     "training/step": ("unit/training/test_step.py",),
-    "training/checkpoint": ("unit/training/test_checkpoint.py",),
+    "training/checkpoint": ("unit/training/test_checkpoint.py", "unit/training/test_trainer.py"),
     "distributed/all_reduce": ("distributed/test_gradient_sync.py", *_DISTRIBUTED),
     "distributed/diloco": _DILOCO,
     "distributed/diloco_work": _DILOCO,
