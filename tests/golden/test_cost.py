@@ -11,7 +11,7 @@ import pytest
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting import measures
 from dragoman.reporting.comparison import compare
-from dragoman.reporting.cost import spent_text
+from dragoman.reporting.cost import cost_text, parse_price, spent_text
 from dragoman.reporting.facts import Facts, Price
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
@@ -274,3 +274,14 @@ def test_ranks_that_are_late_in_turn_are_not_the_network(tmp_path: Path) -> None
     assert {one.key: one.answer for one in judge(facts)}["network"] == "no"
     without = replace(facts, ranks=facts.ranks[:1])
     assert {one.key: one.answer for one in judge(without)}["network"] == "cannot tell"
+
+
+def test_further_time_has_a_cost_only_with_a_price(tmp_path: Path) -> None:
+    run = Recorded().write(tmp_path / "run")
+    assert cost_text(read_facts(run), 1800.0) == ""
+    # Two machines for half an hour.
+    assert cost_text(read_facts(run, price=PRICE), 1800.0) == "3.60 USD"
+
+
+def test_a_price_is_an_amount_and_a_currency() -> None:
+    assert parse_price("3.6 USD") == PRICE
