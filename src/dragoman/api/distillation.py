@@ -18,7 +18,7 @@ from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256, remove_tree, whole_file
 from dragoman.corpus.config import CorpusConfig, TextFiles
-from dragoman.corpus.encode import without_tag
+from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.validate import read_lines
@@ -178,7 +178,7 @@ def _write_sources(run: RunDirectory, path: Path) -> None:
             last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
             rows = [shards.source(pair).tolist() for pair in range(first, last)]
             for line in vocabulary.decode([row for row in rows if UNK not in row]):
-                file.write(f"{without_tag(line, tags)}\n".encode())
+                file.write(f"{without_first_word(line, tags)}\n".encode())
 
 
 def _student_text(

@@ -51,6 +51,7 @@ def synthesize(
     output: str | Path,
     *,
     direction: Direction = "back",
+    target_language: str = "",
     checkpoint: str | Sequence[str] = "best",
     n_best: Count = 1,
     sampling: Sampling | None = None,
@@ -64,6 +65,7 @@ def synthesize(
     model: a run or what `export` wrote. text: a file, a sentence a line.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
         TAB translation, for distillation.
+    target_language: to translate into, if the model has several.
     n_best: translations, and so pairs, of each line.
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     overrides: of the recipe's section search, such as "search.beam_size=1".
@@ -90,6 +92,7 @@ def synthesize(
             threads=threads,
             quantization=quantization,
             sampling=sampling,
+            target=target_language,
         ) as opened,
         progress_bar() if progress else nullcontext(lambda _: None) as show,
     ):

@@ -32,10 +32,12 @@ class Translator:
     model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
+    target_language: to translate into, if the model has several.
     quantization: "int8" or "float32", of the weights, with CTranslate2.
     threads: cores; None: all.
     overrides: of the recipe's section search, such as "search.length_penalty=0.8".
-    Raises CheckpointError if the model is damaged or none, ConfigError if the engine cannot run it.
+    Raises CheckpointError if the model is damaged or none, ConfigError if the engine cannot run it
+    or it has no such target.
     """
 
     @checked
@@ -43,6 +45,7 @@ class Translator:
         self,
         model: RunLike,
         *,
+        target_language: str = "",
         checkpoint: str | Sequence[str] = "best",
         engine: EngineName = "auto",
         quantization: Quantization | None = None,
@@ -63,6 +66,7 @@ class Translator:
                 engine=engine,
                 threads=threads,
                 quantization=quantization,
+                target=target_language,
             )
         )
         self._translator = opened.translator
@@ -171,14 +175,16 @@ def translate(
     model: RunLike,
     texts: Sequence[str],
     *,
+    target_language: str = "",
     beam_size: Count | None = None,
     checkpoint: str | Sequence[str] = "best",
 ) -> list[str]:
     """The translation of each text by a run, a bundle or a folder for CTranslate2.
 
+    target_language: if the model has several.
     A `Translator` loads the model once for many calls, and has more options.
     """
-    with Translator(model, checkpoint=checkpoint) as translator:
+    with Translator(model, target_language=target_language, checkpoint=checkpoint) as translator:
         return translator.translate(texts, beam_size=beam_size)
 
 
@@ -192,6 +198,7 @@ def export(
     quantization: Quantization | None = None,
     licence: str = "Not stated.",
     sentences: str | Path | None = None,
+    target_language: str = "",
 ) -> Exported:
     """Write a checkpoint in a format that others run, and check what was written.
 
@@ -200,6 +207,7 @@ def export(
     quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8").
     licence: of the model, for its card.
     sentences: a file of source text to check it on; None: the run's dev set.
+    target_language: of a package for Argos Translate, if the model translates into several.
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
@@ -213,6 +221,7 @@ def export(
         quantization=quantization,
         licence=licence,
         sentences=None if sentences is None else Path(sentences),
+        target=target_language,
     )
     with join_world() as world:
         return write(opened_run(run), request, world)

@@ -26,6 +26,10 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
     )
+    parser.add_argument(
+        "--target", default="", metavar="LANGUAGE",
+        help="of a package for argos, if the model translates into several",
+    )  # fmt: skip
     parser.set_defaults(run_command=run)
 
 
@@ -43,6 +47,7 @@ def run(options: Namespace) -> int:
         quantization=options.quantization,
         licence=options.licence,
         sentences=options.sentences,
+        target_language=options.target,
     )
     verified = exported.verified
     print(

@@ -73,6 +73,16 @@ def add_model(parser: Parser, name: str = "RUN", meaning: str = "a run directory
     add_overrides(parser)
 
 
+def add_target(parser: Parser) -> None:
+    """--target, for models of several languages."""
+    parser.add_argument(
+        "--target",
+        default="",
+        metavar="LANGUAGE",
+        help="the language to translate into, of a model of several",
+    )
+
+
 def add_hosts(parser: Parser, *, required: bool = False) -> None:
     """--hosts, a file or the inline form."""
     parser.add_argument(

@@ -15,6 +15,7 @@ def add_parser(commands: Commands) -> None:
     """Add `dragoman synthesize`."""
     parser = commands.add_parser("synthesize", help="make pairs of monolingual text")
     shared.add_model(parser, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
+    shared.add_target(parser)
     parser.add_argument("--input", type=Path, required=True, help="text, a sentence a line")
     parser.add_argument(
         "--output",
@@ -70,6 +71,7 @@ def run(options: Namespace) -> int:
         options.input,
         options.output,
         direction=options.direction,
+        target_language=options.target,
         checkpoint=options.checkpoint.split(","),
         n_best=options.n_best,
         sampling=sampling,

@@ -13,6 +13,7 @@ def add_parser(commands: Commands) -> None:
     """Add `dragoman translate`."""
     parser = commands.add_parser("translate", help="translate lines of text or documents")
     shared.add_model(parser, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
+    shared.add_target(parser)
     parser.add_argument("--input", type=Path, help="text, a sentence a line (default: stdin)")
     parser.add_argument(
         "--output",

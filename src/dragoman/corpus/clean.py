@@ -245,8 +245,7 @@ def clean_block(
         rejected=[],
         entry=block.entry.number,
     )
-    languages = (config.source_language, config.target_language)
-    columns = Columns(sources, targets, languages=languages, given_scores=given_scores)
+    columns = Columns(sources, targets, languages=block.entry.direction, given_scores=given_scores)
 
     def survey(
         chosen: Filter,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.clean import DUPLICATE, RejectedPair, num_bytes, pack_rejected
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.filters import FilterConfig, Rejection, Scores
 from dragoman.corpus.lexical import LexicalTable
 from dragoman.corpus.runs import HeldOutSides, KeyRange, Keys, SortedPairs, SortedRuns, repeated
@@ -59,7 +60,8 @@ class Selector:
     """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
 
     held_out: keys of the pairs that were moved from the training text to dev or test.
-    sides: of all dev and test pairs, without tags. tags: that sources may begin with.
+    sides: of all dev and test pairs, without tags.
+    words: that sources may begin with, one of each list: language tokens, tags.
     """
 
     def __init__(
@@ -68,10 +70,10 @@ class Selector:
         *,
         held_out: Keys,
         sides: HeldOutSides,
-        tags: Sequence[str] = (),
+        words: Sequence[Sequence[str]] = (),
     ) -> None:
         self._config = config
-        self._tags = tags
+        self._words = [one for one in words if one]
         self._held_out = held_out
         self._sides = sides
 
@@ -92,9 +94,9 @@ class Selector:
         if self._config.drop_duplicates:
             duplicate = repeated(keys)
         if self._config.drop_overlap:
-            plain = (
-                (without_tag(source, self._tags) for source in sources) if self._tags else sources
-            )
+            plain = sources
+            for words in self._words:
+                plain = [without_first_word(source, words) for source in plain]
             overlap = map(self._sides.overlap, plain, targets)
             shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
         reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
@@ -103,12 +105,6 @@ class Selector:
             Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
             for row in np.flatnonzero(reasons)
         ]
-
-
-def without_tag(source: str, tags: Sequence[str]) -> str:
-    """The source without the tag that it may begin with."""
-    first, _, rest = source.partition(" ")
-    return rest if first in tags else source
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +147,7 @@ class RangeEncoder:
     """The task of a worker: select and encode one range. Done ranges are passed over.
 
     files: the name of the source file of each run. entries: its entry of the training text.
-    files: the name of the source file of each run. lexical: tells what pairs gain; None: nobody
-    asks.
+    lexical: tells what pairs gain; None: nobody asks.
     """
 
     def __init__(

@@ -215,7 +215,7 @@ def _constant(value: float, _: FilterConfig) -> float:
     return value
 
 
-def check_filters(config: FilterConfig, *, languages: tuple[str, str]) -> None:
+def check_filters(config: FilterConfig, *, languages: Sequence[str]) -> None:
     """Raise ConfigError or MachineError if a filter that is on cannot work."""
     if config.max_language_log_odds is not None:
         check_languages(*languages, place="corpus.filters.max_language_log_odds")

@@ -24,6 +24,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
+from dragoman.corpus.directions import Direction
 
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are read at once, and about as many are unpacked at once."""
@@ -287,13 +288,15 @@ class ColumnLimit:
 class TextEntry:
     """One entry of a corpus with its files found; target is None if source is a TSV file.
 
-    tag: a word that is put before each source; "": none. number: of the entry in its split.
+    direction: its languages. number: of the entry in its split.
+    tag: words that are put before each source; "": none.
     limits: on further columns of a TSV file.
     has_header: its first line names the columns.
     """
 
     source: NamedPath
     target: NamedPath | None = None
+    direction: Direction = field(default=Direction("en", "de"), kw_only=True)
     tag: str = field(default="", kw_only=True)
     number: int = field(default=0, kw_only=True)
     limits: tuple[ColumnLimit, ...] = field(default=(), kw_only=True)

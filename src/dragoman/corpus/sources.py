@@ -22,6 +22,7 @@ from typing import Any, Final
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
 from dragoman.base.files import disk_errors_named, file_sha256, remove_tree, whole_file, write_whole
 from dragoman.corpus.config import CorpusConfig, ScoreLimit, TextFiles
+from dragoman.corpus.directions import Direction, language_token
 from dragoman.corpus.download import download, unpack_file, unpack_members
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
@@ -292,6 +293,7 @@ class Sources:
     def __init__(self, config: CorpusConfig, *, downloads: Path) -> None:
         self._config = config
         self._downloads = downloads
+        self._languages: dict[Path, tuple[str, str]] = {}
         self.files: list[SourceState] = []
         self.entries = {
             split: [self._find(split, number, entry) for number, entry in enumerate(entries)]
@@ -350,14 +352,14 @@ class Sources:
 
     def _find(self, split: str, number: int, files: TextFiles) -> TextEntry:
         folder = Path(self._config.folder)
-        languages = (self._config.source_language, self._config.target_language)
+        languages = self._config.direction_of(files)
         found: list[NamedPath]
         if files.mtdata:
             fetched = fetch(
                 files.mtdata,
                 self._downloads,
-                source_language=languages[0],
-                target_language=languages[1],
+                source_language=languages.source,
+                target_language=languages.target,
             )
             paths = [Path(fetched.source), Path(fetched.target)]
             found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
@@ -370,6 +372,8 @@ class Sources:
         else:
             names = filter(None, (files.source, files.tsv, files.target))
             found = [NamedPath(name, folder / name) for name in names]
+            if any(entry.source_language or entry.target_language for entry in self._config.train):
+                self._check_languages(split, number, found, languages)
         for file in found:
             path = file.path
             if not path.is_file():
@@ -382,7 +386,33 @@ class Sources:
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
         limits, has_header = _column_limits(found[0].path, files.scores)
-        return TextEntry(*found, tag=files.tag, number=number, limits=limits, has_header=has_header)
+        token = language_token(languages.target) if self._config.language_tokens else ""
+        return TextEntry(
+            *found,
+            direction=languages,
+            tag=" ".join(filter(None, (token, files.tag))),
+            number=number,
+            limits=limits,
+            has_header=has_header,
+        )
+
+    def _check_languages(
+        self, split: str, number: int, found: Sequence[NamedPath], languages: Direction
+    ) -> None:
+        """Raises ConfigError if another entry says that one of these files is in another language.
+
+        A tsv has two, which it must have in the same order.
+        """
+        said = languages if len(found) > 1 else (" to ".join(languages),)
+        for file, language in zip(found, said, strict=True):
+            place = f"corpus.{split}[{number}]"
+            known, other = self._languages.setdefault(file.path.resolve(), (language, place))
+            if known != language:
+                raise ConfigError(
+                    f"takes {file.name} for {language}, and {other} takes it for {known}",
+                    place=place,
+                    remedy="correct source_language or target_language of one of them",
+                )
 
 
 def _column_limits(

@@ -13,6 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
 from dragoman.base.errors import CorpusError
+from dragoman.evaluation.config import EvaluateConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,23 @@ def chrf(
 
 METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
 """What a validation computes, by name; each is called as `bleu` is."""
+
+
+def score_all(
+    hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
+) -> dict[str, Score]:
+    """Every one of METRICS by name, or none where nothing was decoded."""
+    if not hypotheses:
+        return {}
+    return {
+        name: metric(
+            hypotheses,
+            references,
+            lowercase=config.lowercase,
+            bootstrap_samples=config.bootstrap_samples,
+        )
+        for name, metric in METRICS.items()
+    }
 
 
 class Chrf(CHRF):

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.base.errors import ConfigError, MachineError
+from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
 from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.formats.sentence_ends import write_sentence_ends
-from dragoman.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
@@ -60,14 +60,18 @@ def write_argos(
     model: Transformer,
     subwords: tuple[Vocabulary, Vocabulary],
     source_vocabulary: bytes,
-    recipe: Recipe,
     folder: Path,
     *,
+    direction: Direction,
+    token: str,
+    lowercase: bool,
     quantization: Quantization,
 ) -> None:
     """Write the files of a package but its README into a new folder.
 
     source_vocabulary: the content of the run's source.model.
+    direction: of the package. token: stands before every text of it; "" if the model has one
+    target language. lowercase: whether it reads small letters alone.
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
     source, _ = subwords
@@ -75,15 +79,16 @@ def write_argos(
     write_ctranslate2(model, subwords, folder / MODEL_FOLDER, quantization=quantization)
     if isinstance(source, ImportedVocabulary):
         pieces = base64.b64decode(source.file.encoding)
-        _add_prefix(folder / MODEL_FOLDER / "config.json", source)
+        (token,) = source.pieces([*source.file.prefix]) or [""]
     else:
-        pieces = with_normalization(source_vocabulary, lowercase=recipe.corpus.lowercase)
+        pieces = with_normalization(source_vocabulary, lowercase=lowercase)
+    if token:
+        _add_prefix(folder / MODEL_FOLDER / "config.json", token)
     (folder / _PIECES_FILE).write_bytes(pieces)
     (folder / "minisbd").mkdir()
     write_sentence_ends(folder / "minisbd" / "sentence_ends.onnx")
-    languages = (recipe.corpus.source_language, recipe.corpus.target_language)
     metadata = {"type": "translate", "package_version": "1.0", "argos_version": _OLDEST_ARGOS}
-    for side, code in zip(("from", "to"), languages, strict=True):
+    for side, code in zip(("from", "to"), direction, strict=True):
         metadata |= {f"{side}_code": code, f"{side}_name": _name(code)}
     _write_json(folder / "metadata.json", metadata)
 
@@ -120,11 +125,8 @@ def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:
     return [text.replace("▁", " ").replace("_", " ").removeprefix(" ") for text in texts]
 
 
-def _add_prefix(config: Path, source: ImportedVocabulary) -> None:
-    """Have CTranslate2 begin every text with the code of the language chosen at import."""
-    if not source.file.prefix:
-        return
-    (code,) = source.pieces([*source.file.prefix])
+def _add_prefix(config: Path, code: str) -> None:
+    """Have CTranslate2 begin every text with the piece that says into which language."""
     values: dict[str, Any] = json.loads(config.read_bytes())
     _write_json(config, values | {"bos_token": code, "add_source_bos": True})
 

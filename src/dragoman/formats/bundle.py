@@ -27,6 +27,7 @@ from dragoman.base.errors import CheckpointError, DragomanError
 from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
+from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
@@ -84,8 +85,25 @@ class Verified(Section):
     chrf: float
 
 
+class BundleDirection(Section):
+    """One direction of a model of several.
+
+    token: what stands before a source to say so; "" if the model has one target language.
+    zero_shot: whether it had no training text.
+    """
+
+    source: str = Field(pattern=LANGUAGE, max_length=35)
+    target: str = Field(pattern=LANGUAGE, max_length=35)
+    token: str = Field(default="", max_length=40)
+    zero_shot: bool = False
+
+
 class BundleInfo(Section):
-    """What a bundle says of itself; vocabularies: SHA-256 by file name."""
+    """What a bundle says of itself; vocabularies: SHA-256 by file name.
+
+    directions: of a model of several languages, of which the first is source_language and
+    target_language; else empty.
+    """
 
     format_version: Literal[1] = 1
     kind: Kind
@@ -94,6 +112,7 @@ class BundleInfo(Section):
     created: str
     source_language: str = Field(pattern=LANGUAGE, max_length=35)
     target_language: str = Field(pattern=LANGUAGE, max_length=35)
+    directions: tuple[BundleDirection, ...] = ()
     licence: str
     run: str
     checkpoint: str
@@ -105,6 +124,20 @@ class BundleInfo(Section):
     """The name of the folder that an imported model came from; "" if it was trained here."""
     scores: tuple[BundleScore, ...]
     verified: Verified
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Every language that it reads or writes."""
+        named = [code for one in self.directions for code in (one.source, one.target)]
+        return tuple(dict.fromkeys((self.source_language, self.target_language, *named)))
+
+    @property
+    def title(self) -> str:
+        """From which languages into which, in words."""
+        pairs = [(one.source, one.target) for one in self.directions]
+        return listed(
+            Direction(*pair) for pair in pairs or [(self.source_language, self.target_language)]
+        )
 
     @property
     def weights_name(self) -> str:

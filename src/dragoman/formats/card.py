@@ -10,13 +10,20 @@ from pathlib import Path
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
+from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
 from dragoman.formats.hub import card_header
 from dragoman.model.config import power_search
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import Event, TestScored, Validated, read_events
+from dragoman.telemetry.events import (
+    DirectionScored,
+    Event,
+    TestScored,
+    Validated,
+    read_events,
+)
 from dragoman.training.checkpoint import read_state
 from dragoman.training.durable import DIGESTS_FILE
 
@@ -39,15 +46,16 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         header = card_header(info, base_form=_architecture(recipe))
     else:
         # Without quotes, the language no would be false.
-        languages = json.dumps([info.source_language, info.target_language])
+        languages = json.dumps([*info.languages])
         header = f"---\nlanguage: {languages}\npipeline_tag: translation\n---"
     parts = [
         header,
-        f"# {info.name}: {info.source_language} to {info.target_language}",
+        f"# {info.name}: {info.title}",
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
         f"{_maker(info)} with dragoman {info.dragoman_version}; weights in {info.quantization}.",
         f"```\n{_USES[info.kind]}\n```",
+        _directions(info),
         _notes(recipe, manifest, info.kind),
         "## Data",
         _data(manifest),
@@ -69,6 +77,26 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         + ("" if info.kind == "argos" else " `digests.json` has size and SHA-256 of every file."),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _directions(info: BundleInfo) -> str:
+    """How a model of several languages is told which one, and what it was not trained for."""
+    said = []
+    tokens = {one.target: one.token for one in info.directions if one.token}
+    if tokens:
+        listing = ", ".join(f"{target} {_code(token)}" for target, token in tokens.items())
+        target, token = next(iter(tokens.items()))
+        how = {
+            "huggingface": f'it stands before the text: `tokenizer("{token} A text.")`.',
+            "onnx": "the number of that piece is the first of a source.",
+            "ctranslate2": f"`--target {target}` puts it there; without dragoman it is the first "
+            f'piece: `["{token}", *processor.encode(text, out_type=str)]`.',
+        }.get(info.kind, f"`--target {target}` puts it there.")
+        said.append(f"A token says into which language ({listing}): {how}")
+    zero_shot = [Direction(one.source, one.target) for one in info.directions if one.zero_shot]
+    if zero_shot:
+        said.append(f"There was no training text (zero-shot) for {listed(zero_shot)}.")
+    return " ".join(said)
 
 
 def _architecture(recipe: Recipe) -> str:
@@ -185,14 +213,25 @@ def scores_of(run: RunDirectory, checkpoint: Path) -> tuple[tuple[BundleScore, .
         step = None
     weights = file_sha256(checkpoint / DIGESTS_FILE)
     found: dict[str, list[BundleScore]] = {}
+    measured: set[str] = set()
     for path in sorted(run.events.glob("rank-0000*.jsonl")):
         for event in read_events(path):
             said = event.payload
             if event.kind == Validated.kind and step is not None and event.step == step:
                 found["dev"] = list(_scores_in(event, f"dev, {said['decoded_pairs']} lines"))
-            elif event.kind == TestScored.kind and _is_of(event, weights):
+            elif event.kind == TestScored.kind:
                 name = said["name"]
-                found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
+                if _is_of(event, weights):
+                    measured.add(name)
+                    found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
+                else:
+                    measured.discard(name)
+            elif event.kind == DirectionScored.kind:  # it follows the score of its text
+                name = said["text"]
+                if name in measured or (name == "valid" and event.step == step):
+                    text = "dev" if name == "valid" else name
+                    text += f" {said['source']}-{said['target']}"
+                    found[text] = list(_scores_in(event, f"{text}, {said['pairs']} lines"))
     return tuple(score for scores in found.values() for score in scores), step
 
 

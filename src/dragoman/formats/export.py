@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import cycle, islice, zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,13 @@ from safetensors.torch import save_file
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.version import VERSION
+from dragoman.corpus.directions import (
+    Direction,
+    language_token,
+    token_for,
+    with_token,
+    without_first_word,
+)
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
@@ -33,6 +40,7 @@ from dragoman.formats.argos import (
 from dragoman.formats.bundle import (
     CARD_FILE,
     INFO_FILE,
+    BundleDirection,
     BundleInfo,
     Kind,
     Verified,
@@ -75,6 +83,7 @@ class Request:
     quantization: of the weights; None: int8 for Argos Translate, else float32.
     licence: of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set where it is None.
+    target: the language of a package for Argos Translate, of a model of several.
     """
 
     to: Kind
@@ -83,6 +92,7 @@ class Request:
     quantization: Quantization | None = None
     licence: str = "Not stated."
     sentences: Path | None = None
+    target: str = ""
 
     @property
     def bits(self) -> Quantization:
@@ -105,7 +115,10 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An export under way; recipe, manifest: as far as they are written into it."""
+    """An export under way; recipe, manifest: as far as they are written into it.
+
+    tokens: of the target languages that it is for.
+    """
 
     run: RunDirectory
     checkpoint: Path
@@ -113,6 +126,14 @@ class _Job:
     manifest: Manifest
     model: TranslationModel
     request: Request
+    tokens: tuple[str, ...]
+
+    @property
+    def direction(self) -> Direction:
+        """The first of those that it is for."""
+        directions = self.recipe.corpus.directions
+        fitting = (one for one in directions if self.request.target in ("", one.target))
+        return next(fitting)
 
     def ids(self, texts: list[str]) -> list[list[int]]:
         """Their pieces."""
@@ -160,10 +181,20 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     check_place(output)
     checkpoint = checkpoint_path(run, request.checkpoint, recipe)
     model = TranslationModel.load(run, [str(checkpoint)], world)
+    tokens = recipe.corpus.language_tokens
     if request.to == "argos":
         check_for_argos(model.subwords)
+        directions = recipe.corpus.directions
+        token = token_for(request.target, directions, tokens, place="--to argos without --target")
+        tokens = (token,) if token else ()
+    elif request.target:
+        raise ConfigError(
+            "such an export has all languages of the model",
+            place=f"--target {request.target}",
+            remedy="leave it out; a package for Argos Translate has one",
+        )
     manifest = public_manifest(Manifest.load(run.path))
-    job = _Job(run, checkpoint, recipe, manifest, model, request)
+    job = _Job(run, checkpoint, recipe, manifest, model, request, tokens)
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
@@ -189,13 +220,23 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         check_equal(fair, place=job.checkpoint)
     recipe, request = job.recipe, job.request
     scores, step = scores_of(job.run, job.checkpoint)
+    directions = recipe.corpus.directions if request.to != "argos" else ()
     info = BundleInfo(
         kind=request.to,
         name=recipe.name,
         dragoman_version=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        source_language=recipe.corpus.source_language,
-        target_language=recipe.corpus.target_language,
+        source_language=job.direction.source,
+        target_language=job.direction.target,
+        directions=tuple(
+            BundleDirection(
+                source=one.source,
+                target=one.target,
+                token=language_token(one.target) if job.tokens else "",
+                zero_shot=one not in recipe.corpus.train_directions,
+            )
+            for one in directions[: len(directions) if len(directions) > 1 else 0]
+        ),
         licence=request.licence,
         run=job.run.path.resolve().name,
         checkpoint=job.checkpoint.name,
@@ -242,7 +283,9 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
             return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
         assert isinstance(subword, Subword)
         pieces = subword.scored_pieces()
-        write_huggingface(model, job.recipe, job.power_search(), pieces, draft)
+        write_huggingface(
+            model, job.recipe, job.power_search(), pieces, draft, tokens=[*subword.tokens]
+        )
         return translate_with_huggingface(draft, texts, search)
     ids = job.ids(texts)
     if job.request.to == "onnx":
@@ -254,8 +297,18 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if for_argos:
         vocabulary = read_vocabulary(job.run.path / VOCABULARIES[0])
         folder = draft / _UNPACKED / MODEL_FOLDER
-        write_argos(model, subwords, vocabulary, job.recipe, draft / _UNPACKED, quantization=bits)
+        write_argos(
+            model,
+            subwords,
+            vocabulary,
+            draft / _UNPACKED,
+            direction=job.direction,
+            token=next(iter(job.tokens), ""),
+            lowercase=job.recipe.corpus.lowercase,
+            quantization=bits,
+        )
         # CTranslate2 adds the prefix of a text itself there.
+        texts = [without_first_word(text, job.tokens) for text in texts]
         ids = subwords[0].encode_plain([job.normalized(text) for text in texts])
     else:
         write_ctranslate2(model, subwords, folder, quantization=bits)
@@ -281,7 +334,7 @@ def _sentences(job: _Job) -> list[str]:
                 place=error.place,
                 remedy="name some source text: --sentences FILE",
             ) from error
-    lines = read_lines(file)
+    lines = _for_every_language(read_lines(file), job.tokens)
     subword, longest = job.model.subwords[0], job.model.max_source_pieces
     fitting = (
         line for line in lines if 0 < len(subword.encode([job.normalized(line)])[0]) <= longest
@@ -294,6 +347,16 @@ def _sentences(job: _Job) -> list[str]:
             remedy="name other source text: --sentences FILE",
         )
     return chosen
+
+
+def _for_every_language(lines: list[str], tokens: Sequence[str]) -> list[str]:
+    """Lines that begin with these tokens, each in turn; they are put before lines of other text."""
+    if not tokens:
+        return lines
+    own = [[line for line in lines if line.partition(" ")[0] == token] for token in tokens]
+    if any(own):
+        return [line for group in zip_longest(*own) for line in group if line is not None]
+    return [with_token(token, line) for token, line in zip(cycle(tokens), lines, strict=False)]
 
 
 def compare(ours: Sequence[str], theirs: Sequence[str]) -> Verified:

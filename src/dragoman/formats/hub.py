@@ -66,7 +66,7 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
         results.append(
             EvalResult(
                 task_type="translation",
-                task_name=f"Translation {info.source_language}-{info.target_language}",
+                task_name=f"Translation {_languages_of(info, text)}",
                 dataset_type=_slug(f"{info.name} {text.partition(',')[0]}"),
                 dataset_name=text,
                 metric_type="bleu" if metric == "BLEU" else "chrf",
@@ -76,7 +76,7 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
             )
         )
     licence, licence_name = _licence(info.licence)
-    languages = dict.fromkeys(map(_language, (info.source_language, info.target_language)))
+    languages = dict.fromkeys(map(_language, info.languages))
     data = ModelCardData(
         language=[one for one in languages if one] or None,
         license=licence,
@@ -88,6 +88,14 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
         eval_results=results or None,
     )
     return f"---\n{data.to_yaml()}\n---"
+
+
+def _languages_of(info: BundleInfo, text: str) -> str:
+    """The direction that a score is of: its text begins "test en-de," if there are several."""
+    directions = [f"{one.source}-{one.target}" for one in info.directions]
+    of_several = f"{'-'.join(info.languages)}" if directions else ""
+    own = [one for one in directions if text.partition(",")[0].endswith(f" {one}")]
+    return next(iter(own), of_several) or f"{info.source_language}-{info.target_language}"
 
 
 def check_can_push(hub_id: str) -> HfApi:

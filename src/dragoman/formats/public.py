@@ -16,8 +16,9 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 
 CORPUS: Final = {
-    "source_language", "target_language", "train", "valid", "test", "valid_pairs", "test_pairs",
-    "lowercase", "filters.max_words", "filters.max_length_ratio",
+    "source_language", "target_language", "temperature", "language_token",
+    "train", "valid", "test", "valid_pairs", "test_pairs", "lowercase",
+    "filters.max_words", "filters.max_length_ratio",
     "filters.max_control_characters", "filters.drop_identical", "filters.drop_duplicates",
     "filters.drop_overlap", "filters.max_number_differences",
     "filters.drop_other_ending", "filters.max_language_log_odds", "filters.min_lexical_gain",
@@ -98,6 +99,8 @@ def _named(entry: TextFiles) -> TextFiles:
         mtdata=_file_name(entry.mtdata),
         tmx=_file_name(entry.tmx),
         moses=_file_name(entry.moses),
+        source_language=entry.source_language,
+        target_language=entry.target_language,
     )
 
 

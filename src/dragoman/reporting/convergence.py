@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from dragoman.base import units
 from dragoman.reporting.cost import cost_text
+from dragoman.reporting.directions import direction_evidence
 from dragoman.reporting.facts import Facts, Validation
 from dragoman.reporting.measures import step_s
 from dragoman.reporting.trend import Trend, fit_curve, trend
@@ -728,6 +729,7 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
     if (best_score := best_bleu(facts)) is not None:
         text = f"{_bleu_text(*best_score)} at step {units.COUNT.text(best_score[0].step)}"
         yield Evidence("best BLEU", best_score[1], text)
+    yield from direction_evidence(facts)
     rising = bleu_trend(facts)
     if rising is not None:
         low, high = units.SCORE.text(rising.low), units.SCORE.text(rising.high)

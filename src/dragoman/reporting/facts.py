@@ -163,6 +163,21 @@ class TestScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectionScore:
+    """One direction of a validation or of a test set, of a model of several languages."""
+
+    text: str
+    source: str
+    target: str
+    zero_shot: bool
+    step: int | None = None
+    loss: float | None = None
+    bleu: float | None = None
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWrite:
     """A checkpoint that was written."""
 
@@ -392,6 +407,7 @@ class Facts:
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
     test_scores: tuple[TestScore, ...] = ()
+    direction_scores: tuple[DirectionScore, ...] = ()
     checkpoints: tuple[CheckpointWrite, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
     prepare_s: float | None = None

@@ -15,7 +15,7 @@ def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
     """A dataclass of those of its fields that the payload has, each of the right type.
 
     A field of another type counts as missing. None if a field is missing that can be neither
-    None nor left to its default. Annotations are int, float or str, each perhaps `| None`.
+    None nor left to its default. Annotations are int, float, str or bool, each perhaps `| None`.
     """
     # pydantic is faster, but refuses a whole payload for one field, which here counts as missing.
     values: dict[str, Any] = {}
@@ -41,6 +41,8 @@ def _typed(value: object, annotation: str) -> object:
     kind = annotation.removesuffix(" | None")
     if kind == "str":
         return value if isinstance(value, str) else None
+    if kind == "bool":
+        return value if isinstance(value, bool) else None
     found = number(value)
     if kind == "float":
         return found

@@ -78,6 +78,7 @@ class RankFile:
     repeated: list[facts.Interval] = field(default_factory=list)
     validations: list[facts.Validation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
+    direction_scores: list[facts.DirectionScore] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     link_changes: list[facts.LinkChange] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
@@ -330,6 +331,7 @@ _READERS: dict[str, _Reader] = {
     events.TrainInterval.kind: RankFile._train_interval,
     events.Validated.kind: _kept(facts.Validation, "validations"),
     TestScored.kind: _kept(facts.TestScore, "test_scores"),
+    events.DirectionScored.kind: _kept(facts.DirectionScore, "direction_scores"),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
     events.Environment.kind: RankFile._environment,
     events.Alert.kind: _kept(facts.Alert, "alerts"),

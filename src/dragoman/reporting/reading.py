@@ -162,6 +162,7 @@ def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
         train_pairs=run.train_pairs,
         validations=tuple(file.validations),
         test_scores=tuple(file.test_scores),
+        direction_scores=tuple(file.direction_scores),
         checkpoints=tuple(file.checkpoints),
         prepare_s=file.prepare_s,
         environment=file.environment,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import disk_errors_named
+from dragoman.corpus.directions import token_for
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
@@ -171,12 +172,14 @@ def evaluate(
     checkpoint: str = "best",
     source: Path | None = None,
     reference: Path | None = None,
+    target: str = "",
     ranks: int | None = None,
     overrides: Sequence[str] = (),
     listeners: Sequence[EventListener] = (),
 ) -> None:
     """Translate and score the run's test set, or another text and its reference.
 
+    target: language of the reference, if the model translates into several.
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
     listeners: called with each event of rank 0.
     """
@@ -195,7 +198,16 @@ def evaluate(
     check_sections(overrides, ("search", "evaluate"))
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
     if source is not None and reference is not None:
+        corpus = directory.recipe().corpus
+        token_for(target, corpus.directions, corpus.language_tokens, place="--target")
         arguments += ["--source", str(source), "--reference", str(reference)]
+        arguments += [f"--target={target}"]
+    elif target:
+        raise ConfigError(
+            "the run's own test set says its languages itself",
+            place=f"--target {target}",
+            remedy="leave it out, or give a text with --source and --reference",
+        )
     for override in overrides:
         arguments += ["--set", override]
     _work(arguments, directory, ranks, listeners)

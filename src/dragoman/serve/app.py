@@ -178,8 +178,8 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        for model in models:
-            model.batcher.close()
+        for _, batcher in models.batchers():
+            batcher.close()
 
     app = FastAPI(
         title="dragoman",
@@ -382,13 +382,8 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
     @app.get("/metrics", response_class=Response, responses=_READING_ERRORS | as_text)
     async def numbers() -> Response:
         """Counters for Prometheus."""
-        for model in models:
-            what = model.description
-            metrics.see(
-                (what.name, what.source, what.target),
-                model.batcher.num_rows,
-                model.batcher.waiting_pieces,
-            )
+        for name, batcher in models.batchers():
+            metrics.see(name, batcher.num_rows, batcher.waiting_pieces)
         return Response(metrics.text(), media_type=_PROMETHEUS)
 
 

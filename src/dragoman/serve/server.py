@@ -58,7 +58,11 @@ def serve(options: Namespace) -> int:
     )
     ending = Ending(options.timeout)
     with ExitStack() as stack:
-        served = [ServedModel.of(*_open(stack, path, options), limits) for path in options.bundles]
+        served = [
+            model
+            for path in options.bundles
+            for model in ServedModel.of(*_open(stack, path, options), limits)
+        ]
         config = uvicorn.Config(
             create_app(served, limits, ending),
             http=BoundedProtocol,
@@ -101,6 +105,7 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tex
             "--to ctranslate2, "
             f"then serve {shlex.quote(str(export))}",
         )
+    bundle = Bundle.open(path)
     opened = stack.enter_context(
         open_translator(
             path,
@@ -109,9 +114,10 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tex
             engine="ctranslate2",
             threads=options.threads,
             batch_cells=options.batch_cells,
+            target=bundle.info.target_language,  # each direction gets its own token
         )
     )
-    return Bundle.open(path), opened.translator
+    return bundle, opened.translator
 
 
 def _token(file: Path | None) -> str | None:

@@ -9,13 +9,14 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
+from dragoman.corpus.directions import token_for, with_token
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
@@ -141,12 +142,14 @@ class TextTranslator:
     """An engine with the subwords it was trained with.
 
     max_source_pieces: the longest row that is translated in one go.
+    token: says into which language, before every row; "" if the model has none.
     """
 
     engine: Engine
     subwords: tuple[Vocabulary, Vocabulary]
     lowercase: bool
     max_source_pieces: int
+    token: str = ""
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
         """Cut texts into rows; nothing is lost."""
@@ -160,7 +163,9 @@ class TextTranslator:
                     source = part.source().replace("\n", " ")
                     for window in _windows(normalize(source, lowercase=self.lowercase)):
                         rows += cut_into_chunks(
-                            window, self.subwords[0], max_pieces=self.max_source_pieces
+                            with_token(self.token, window),
+                            self.subwords[0],
+                            max_pieces=self.max_source_pieces,
                         )
                 parts.append((part, len(rows) - before))
             parts_of_texts.append(parts)
@@ -253,6 +258,7 @@ def open_translator(
     batch_cells: int | None = None,
     quantization: Quantization | None = None,
     sampling: Sampling | None = None,
+    target: str = "",
 ) -> Iterator[Opened]:
     """The translator of a run or a bundle.
 
@@ -260,8 +266,9 @@ def open_translator(
     suit the model.
     quantization: of the weights, for CTranslate2; None: as they are.
     sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
-    Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it or a bundle is
-    asked for one of its run's checkpoints.
+    target: the language to translate into, if there are several.
+    Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it, it has no such
+    target or a bundle is asked for one of its run's checkpoints.
     """
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
@@ -282,10 +289,14 @@ def open_translator(
                 place=f"--quantization {quantization}",
                 remedy="leave it out, or name the run",
             )
+        token = _token(bundle.recipe, target)
+        translator = translator_of(
+            bundle, threads=threads, batch_cells=batch_cells, sampling=sampling
+        )
         yield Opened(
-            translator_of(bundle, threads=threads, batch_cells=batch_cells, sampling=sampling),
+            replace(translator, token=token),
             load_recipe(path / "recipe.toml", overrides),
-            _identity(path, [path], overrides, bundle.info.quantization),
+            _identity(path, [path], overrides, bundle.info.quantization, token),
         )
         return
     from dragoman.distributed.world import join_world
@@ -294,6 +305,7 @@ def open_translator(
 
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)
+        token = _token(load_recipe(path / "recipe.toml"), target)
         arithmetic = _arithmetic(model, engine, quantization)
         if sampling is not None and arithmetic == "torch":
             raise ConfigError(
@@ -327,10 +339,17 @@ def open_translator(
                 model.subwords,
                 lowercase=model.lowercase,
                 max_source_pieces=model.max_source_pieces,
+                token=token,
             ),
             load_recipe(path / "recipe.toml", overrides),
-            _identity(path, weights, overrides, arithmetic),
+            _identity(path, weights, overrides, arithmetic, token),
         )
+
+
+def _token(recipe: Recipe, target: str) -> str:
+    """What says into which language; raises ConfigError."""
+    corpus = recipe.corpus
+    return token_for(target, corpus.directions, corpus.language_tokens, place="--target")
 
 
 def _arithmetic(
@@ -376,7 +395,7 @@ def translator_of(
 
 
 def _identity(
-    path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str
+    path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str, token: str
 ) -> dict[str, Any]:
     digests = [file_sha256(one / DIGESTS_FILE) for one in weights]
     return {
@@ -384,4 +403,5 @@ def _identity(
         "weights": digests,
         "set": [*overrides],
         "arithmetic": arithmetic,
+        **({"token": token} if token else {}),
     }

@@ -183,6 +183,21 @@ def _metric_scored(event: Event, _progress: Progress, _width: int) -> list[Text]
     return [line]
 
 
+def _direction_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    direction = printable_line(f"{seen['source']} to {seen['target']}")
+    line = Text(f"  {direction}   ")
+    if seen["loss"] is not None:
+        _measured(line, "dev loss", told(units.LOSS, seen["loss"]))
+    for metric, name in (("bleu", "BLEU"), ("chrf", "chrF")):
+        if seen[metric] is not None:
+            _measured(line, name, units.SCORE.text(seen[metric]), interval_of(seen, metric))
+    line.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
+    if seen["zero_shot"]:
+        line.append("  zero-shot: no training text, not in the mean", style="dim")
+    return [line]
+
+
 def _checkpoint(event: Event, _progress: Progress, _width: int) -> list[Text]:
     seen = event.payload
     name = str(seen["path"]).rstrip("/").rsplit("/", 1)[-1]
@@ -225,6 +240,7 @@ _WORDS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.Validated.kind: _validated,
     TestScored.kind: _test_scored,
     MetricScored.kind: _metric_scored,
+    events.DirectionScored.kind: _direction_scored,
     events.CheckpointWritten.kind: _checkpoint,
     events.Alert.kind: _alert,
     events.CorpusStage.kind: _corpus_stage,
@@ -249,8 +265,10 @@ class ConsoleSink(EventListener):
     def __call__(self, event: Event) -> None:
         """Show one event."""
         self._progress.see(event)
-        loud = event.kind in _LOUD_KINDS or (
-            event.kind == events.Alert.kind and event.payload["severity"] != "info"
+        loud = (
+            event.kind in _LOUD_KINDS
+            or (event.kind == events.Alert.kind and event.payload["severity"] != "info")
+            or (event.kind == events.DirectionScored.kind and event.payload["text"] != "valid")
         )
         if self._quiet and not loud:
             return

@@ -249,6 +249,31 @@ class MetricScored(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectionScored(Payload):
+    """One direction of what was just scored, of a model of several; the score before is the mean.
+
+    text: "valid", or the name of the test set. zero_shot: whether it has no training text, and so
+    is not in the mean. loss: as in Validated; None for a test set.
+    """
+
+    kind: ClassVar[str] = "direction_scored"
+    text: str
+    source: str
+    target: str
+    zero_shot: bool
+    pairs: int
+    loss: float | None
+    bleu: float | None
+    bleu_low: float | None
+    bleu_high: float | None
+    bleu_signature: str | None
+    chrf: float | None
+    chrf_low: float | None
+    chrf_high: float | None
+    chrf_signature: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWritten(Payload):
     """A checkpoint is complete on disk."""
 

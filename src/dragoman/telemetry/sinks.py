@@ -30,6 +30,7 @@ from dragoman.base.files import disk_errors_named
 from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.events import (
     Alert,
+    DirectionScored,
     Event,
     EventListener,
     EventWriter,
@@ -86,6 +87,9 @@ def scalars(event: Event) -> dict[str, float]:
     if event.kind == TestScored.kind:
         test = re.sub(r"\W", "_", str(seen["name"]))
         found = {f"{test}_{name}": value for name, value in found.items()}
+    elif event.kind == DirectionScored.kind:
+        text = re.sub(r"\W", "_", f"{seen['text']}_{seen['source']}_{seen['target']}")
+        found = {f"{text}_{name}": seen[name] for name in ("loss", "bleu", "chrf")}
     elif event.kind == GpuSampled.kind:
         found = {f"gpu_{seen['gpu']}_{name}": value for name, value in found.items()}
     elif event.kind == NetworkSampled.kind and seen["seconds_s"]:
@@ -164,6 +168,9 @@ class TensorBoardSink(EventListener):
 
 def _tensorboard_scalars(event: Event) -> dict[str, float]:
     """The values that TensorBoard shows, under the names that it has always shown them."""
+    seen = event.payload
+    if event.kind == DirectionScored.kind and seen["text"] == "valid":
+        return scalars(event)
     if event.kind == MetricScored.kind and event.payload["text"] == "valid":
         return {f"eval_{event.payload['metric']}": event.payload["value"]}
     found = scalars(event)

@@ -22,7 +22,7 @@ from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,
     EventWriter,
-    MetricScored,
+    Payload,
     RunFinished,
     SampleTranslation,
     Validated,
@@ -52,8 +52,8 @@ class Validation(Protocol):
         """Sample translations."""
 
     @property
-    def further_scores(self) -> Sequence[MetricScored]:
-        """Scores of metrics for which `event` has no field."""
+    def further_scores(self) -> Sequence[Payload]:
+        """Events of scores for which `event` has no field."""
 
     def event(self) -> Validated:
         """The scores."""
