@@ -97,6 +97,11 @@ class Recipe(Section):
             raise ValueError("corpus.train names no text to train on")
         if not corpus.valid and not corpus.valid_pairs and not imported:
             raise ValueError("neither corpus.valid nor corpus.valid_pairs is set")
+        if corpus.subword.kind == "imported" and corpus.language_tokens:
+            raise ValueError(
+                "an imported model has language tokens of its own: "
+                "corpus.train may have one target language"
+            )
         if self.model.tied_embeddings == "all" and not corpus.subword.joint:
             raise ValueError('model.tied_embeddings = "all" needs corpus.subword.joint = true')
         if (
