@@ -60,6 +60,7 @@ def compare(
     second: RunLike,
     *,
     tests: Sequence[tuple[str | Path, str | Path]] = (),
+    target_language: str = "",
     threads: Count | None = None,
 ) -> list[Comparison]:
     """Translate test sets with two models and test whether the difference can be chance.
@@ -67,6 +68,7 @@ def compare(
     first, second: each a run, a checkpoint's directory in a run, an export, or a file of
         translations that are there already, a line each (then there is one test set).
     tests: source text and reference of each test set; none: the test set of the runs.
+    target_language: of the references, if a model translates into several.
     threads: cores; None: all.
     Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
     cannot be read or has another number of lines, CheckpointError if a model is damaged.
@@ -95,7 +97,7 @@ def compare(
             counts, counted_pairs = _training_words(run, lowercase=lowercase)
     given = [None if path.is_dir() else _read_translations(path, sets[0]) for path in paths]
     one, other = (
-        _translate(path, run, sets, threads) if lines is None else [lines]
+        _translate(path, run, sets, target_language, threads) if lines is None else [lines]
         for path, run, lines in zip(paths, runs, given, strict=True)
     )
     return [
@@ -150,6 +152,12 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
     """The test set that the runs have in common."""
     found: list[_Test] = []
     for run in runs:
+        if len(run.recipe().corpus.directions) > 1:
+            raise ConfigError(
+                "its test set is of several directions, and one is compared",
+                place=run.path,
+                remedy="give one with --test SOURCE,REFERENCE and --target LANGUAGE",
+            )
         with suppress(CorpusError):  # its prepared text is gone; the other's may be there
             folder = run.prepared() / "test"
             found.append(_read_test(folder / "source.txt", folder / "target.txt"))
@@ -194,14 +202,19 @@ def _read_translations(path: Path, test: _Test) -> list[str]:
 
 
 def _translate(
-    path: Path, run: RunDirectory | None, tests: Sequence[_Test], threads: int | None
+    path: Path, run: RunDirectory | None, tests: Sequence[_Test], target: str, threads: int | None
 ) -> list[list[str]]:
     """The translations of every test set."""
     model, checkpoint = path, "best"
     if run is not None and run.path.absolute() != path.absolute():
         model, checkpoint = run.path, str(path)
     with open_translator(
-        model, checkpoints=[checkpoint], overrides=(), engine="auto", threads=threads
+        model,
+        checkpoints=[checkpoint],
+        overrides=(),
+        engine="auto",
+        threads=threads,
+        target=target,
     ) as opened:
         return [
             [

@@ -101,6 +101,12 @@ def distill(
             remedy="give them to load_recipe",
         )
     run = teacher if isinstance(teacher, RunDirectory) else RunDirectory.open(Path(teacher))
+    if len(run.recipe().corpus.directions) > 1:
+        raise ConfigError(
+            "a teacher of several directions",
+            place=run.path,
+            remedy="make pairs with dragoman synthesize --target, and train a student on them",
+        )
     valid, test = (_held_out(run, split) for split in ("valid", "test"))
     student = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     # Another teacher or another text makes another student, in a folder of its own.
