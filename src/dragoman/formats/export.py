@@ -293,7 +293,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         return job.decoded(translate_with_onnx(draft, ids, search))
     subwords, bits = job.model.subwords, job.request.bits
     for_argos = job.request.to == "argos"
-    folder = draft
+    folder, plain = draft, texts
     if for_argos:
         vocabulary = read_vocabulary(job.run.path / VOCABULARIES[0])
         folder = draft / _UNPACKED / MODEL_FOLDER
@@ -308,8 +308,8 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
             quantization=bits,
         )
         # CTranslate2 adds the prefix of a text itself there.
-        texts = [without_first_word(text, job.tokens) for text in texts]
-        ids = subwords[0].encode_plain([job.normalized(text) for text in texts])
+        plain = [without_first_word(text, job.tokens) for text in texts]
+        ids = subwords[0].encode_plain([job.normalized(text) for text in plain])
     else:
         write_ctranslate2(model, subwords, folder, quantization=bits)
     engine = CTranslate2Engine(folder, subwords, batch_cells=fitting_cells(job.recipe.model))
@@ -318,7 +318,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])
         check_near(hypotheses, scored, place=job.checkpoint)
     if for_argos:
-        return translate_as_argos(draft / _UNPACKED, texts)
+        return translate_as_argos(draft / _UNPACKED, plain)
     return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
 
 

@@ -128,7 +128,7 @@ class Models:
 
     def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
         """What runs the models: the name of each, its sources and its targets, with commas."""
-        for batcher in dict.fromkeys(model.batcher for model in self):
+        for batcher in {id(model.batcher): model.batcher for model in self}.values():
             own = [model.description for model in self if model.batcher is batcher]
             sources, targets = (
                 ",".join(dict.fromkeys(getattr(one, side) for one in own))

@@ -19,6 +19,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.split import read_directions, read_text
 from dragoman.corpus.subword import Subword
+from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.recipe.recipe import digest, load_recipe
 from parallel_text import sentences, write_lines
 
@@ -87,6 +88,19 @@ def test_no_text_is_cut_into_a_token(tmp_path: Path) -> None:
     assert [piece for piece in vocabulary.pieces(ids) if piece in vocabulary.tokens] == ["<2de>"]
     assert vocabulary.prefix("<2fr> a b") == ([vocabulary.tokens["<2fr>"]], "a b")
     assert vocabulary.prefix("<2xx> a b") == ([], "<2xx> a b")
+
+
+def test_every_part_of_a_long_text_has_the_token(tmp_path: Path) -> None:
+    prepared = tmp_path / "prepared"
+    prepare(corpus(tmp_path), prepared, workers=1)
+    vocabulary = Subword.load(prepared / "source.model")
+    text = " ".join(IN["en"][:5])
+    chunks = cut_into_chunks(f"<2de> {text}", vocabulary, max_pieces=20)
+    assert len(chunks) > 5
+    assert {chunk[0] for chunk in chunks} == {vocabulary.tokens["<2de>"]}
+    assert max(map(len, chunks)) <= 20
+    assert " ".join(vocabulary.decode([chunk[1:] for chunk in chunks])) == text
+    assert cut_into_chunks("<2de> ", vocabulary, max_pieces=20) == []
 
 
 def test_a_model_without_a_joint_vocabulary_has_tokens_in_that_of_the_source(
