@@ -68,9 +68,9 @@ class TextFiles(Section):
     scores: tuple[ScoreLimit, ...] = ()
     """Bounds on further columns of a TSV file, such as `{column = 5, at_most = 4.0}`."""
     source_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
-    """If it is not the section's."""
+    """If it is another than the section's."""
     target_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
-    """If it is not the section's."""
+    """If it is another than the section's."""
 
     @property
     def title(self) -> str:
@@ -123,7 +123,9 @@ class CorpusConfig(Section):
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
     """Where relative file names start; itself relative to the recipe's folder."""
     source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
+    """Of every entry that names no other beside it."""
     target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
+    """The same. If entries have several, a token such as `<2de>` is put before each source."""
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}`, `{tmx = "a.tmx"}`,
     `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or
@@ -137,9 +139,10 @@ class CorpusConfig(Section):
     test: tuple[TextFiles, ...] = ()
     """The test set, in such entries."""
     valid_pairs: int = Field(default=0, ge=0)
-    """Where `valid` is empty: this many training pairs are held out for validation."""
+    """Where `valid` is empty: this many training pairs of each direction are held out for
+    validation."""
     test_pairs: int = Field(default=0, ge=0)
-    """Where `test` is empty: this many training pairs are held out for testing."""
+    """Where `test` is empty: this many of each direction are held out for testing."""
     lowercase: bool = False
     """Train on lower-cased text; what is translated later is lower-cased too."""
     filters: FilterConfig = FilterConfig()

@@ -93,9 +93,8 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
 def _languages_of(info: BundleInfo, text: str) -> str:
     """The direction that a score is of: its text begins "test en-de," if there are several."""
     directions = [f"{one.source}-{one.target}" for one in info.directions]
-    of_several = f"{'-'.join(info.languages)}" if directions else ""
     own = [one for one in directions if text.partition(",")[0].endswith(f" {one}")]
-    return next(iter(own), of_several) or f"{info.source_language}-{info.target_language}"
+    return own[0] if own else "-".join(info.languages)
 
 
 def check_can_push(hub_id: str) -> HfApi:
