@@ -7,14 +7,10 @@ into it, whatever stands in the text, and it is one id before those of the text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dragoman.base.errors import ConfigError
-
-TOKEN: Final = re.compile(r"<2[a-z0-9][a-z0-9._@-]*>")
-"""What `language_token` makes."""
 
 
 class Direction(NamedTuple):

@@ -692,7 +692,8 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
     may_have = may_have_turned(facts)
     turned = f"may have risen since {at}" if may_have else "has not turned"
-    if share < BY_HEART and facts.recipe and any(facts.recipe.weights()):
+    recipe = facts.recipe
+    if share < BY_HEART and recipe and (any(recipe.weights()) or recipe.corpus.temperature):
         say = f"The dev loss {turned}, but {of}. Entries of text are drawn by weights, so "
         say += "epochs do not tell how often the text was seen: the dev text may be harder."
         return "cannot tell", say, "Take dev text from the same source as the training text."
