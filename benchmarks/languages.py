@@ -86,12 +86,12 @@ def _print_scores(
     together = dragoman.evaluate(several).directions
     print(f"\nBLEU on test2016; {options.steps} updates in all on each side")
     print(f"{'':10} {'one model':>10} {'its own':>10} {'difference':>11}")
-    rows = []
+    rows: list[tuple[str, float, float]] = []
     for target, run in zip(options.targets, single, strict=True):
         alone = dragoman.evaluate(run).scores["bleu"].value
         rows.append((f"en-{target}", together[f"en-{target}"]["bleu"].value, alone))
-    means = (sum(row[side] for row in rows) / len(rows) for side in (1, 2))
-    for name, one, other in (*rows, ("mean", *means)):
+    mean = sum(row[1] for row in rows) / len(rows), sum(row[2] for row in rows) / len(rows)
+    for name, one, other in (*rows, ("mean", *mean)):
         print(f"{name:10} {one:10.2f} {other:10.2f} {one - other:+11.2f}", flush=True)
 
 

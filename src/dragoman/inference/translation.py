@@ -166,7 +166,7 @@ def score_text(
     checkpoint: str,
     source: Path | None,
     reference: Path | None,
-    target: str,
+    target: str = "",
     overrides: Sequence[str],
     world: World,
     events: EventWriter,
