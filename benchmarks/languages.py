@@ -1,6 +1,6 @@
 """Several languages in one model against one model for each: Multi30k, English to others.
 
-    benchmarks/languages.py --multi30k DIR --scratch DIR [--targets de fr cs] [--steps 1800]
+    benchmarks/languages.py --multi30k DIR --scratch DIR [--targets de fr cs] [--steps 1200]
 
 One model of all directions has as many updates as the single ones together, which share them
 equally; all have the same recipe. Prints BLEU of each direction on test2016 by both. Then every
@@ -39,7 +39,7 @@ test = [{test}]
 [corpus.subword]
 vocab_size = {pieces}
 [data]
-batch_tokens = 4096
+batch_tokens = 2048
 [model]
 d_model = 128
 num_heads = 4
@@ -61,7 +61,7 @@ validate_at_start = false
 [checkpoint]
 every_steps = {every}
 [evaluate]
-bleu_pairs = 150
+bleu_pairs = 90
 [search]
 beam_size = 5
 length_penalty = "power"
@@ -194,7 +194,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--multi30k", type=Path, required=True, help="train.en, test2016.de ...")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--targets", nargs="+", default=["de", "fr", "cs"])
-    parser.add_argument("--steps", type=int, default=1800)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--lines", type=int, default=300)
     return parser.parse_args()
 
