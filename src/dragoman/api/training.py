@@ -225,6 +225,8 @@ def evaluate(
 
 def _scores(scored: Mapping[str, Any]) -> dict[str, Score]:
     """Those that an event has fields for."""
+    from dragoman.evaluation.metrics import Score
+
     return {
         metric: Score(
             scored[metric],
