@@ -203,6 +203,8 @@ def evaluate(
             "the scores were written and cannot be read", place=run.events, remedy="look there"
         )
     scores = _scores(scored)
+    from dragoman.evaluation.metrics import Score
+
     for further in (event.payload for event in found if event.kind == MetricScored.kind):
         scores[further["metric"]] = Score(
             further["value"], further["low"], further["high"], further["signature"]
