@@ -54,7 +54,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/write_reference.py --check || { echo "docs/reference/recipe.md is stale: make docs" >&2; exit 1; }
+	$(BIN)/python tools/write_reference.py --check
 	@find src -name '*.py' -print0 | xargs -0 cat | wc -l | xargs printf 'src: %s lines in '
 	@find src -name '*.py' | wc -l | xargs printf '%s files\n'
 

@@ -11,13 +11,21 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman export`."""
-    parser = commands.add_parser("export", help="a model in a format that others run, checked")
+    parser = commands.add_parser(
+        "export",
+        help="a model in a format that others run, checked",
+        description="Write a model in a format that others run, and check it against our own "
+        "search.",
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument(
-        "--to", choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos"], required=True
+        "--to",
+        choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos"],
+        required=True,
+        help="the format",
     )
     parser.add_argument("--checkpoint", default="best", help="as for translate")
-    parser.add_argument("--output", type=Path, help="default: RUN/export/FORMAT")
+    parser.add_argument("--output", type=Path, help="a new folder (default: RUN/export/FORMAT)")
     parser.add_argument(
         "--quantization", choices=["float32", "float16", "int8"],
         help="of the weights, for ctranslate2 (default: float32) and argos (default: int8)",
