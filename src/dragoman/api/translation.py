@@ -192,6 +192,7 @@ def export(
     quantization: Quantization | None = None,
     licence: str = "Not stated.",
     sentences: str | Path | None = None,
+    overrides: Sequence[str] = (),
 ) -> Exported:
     """Write a checkpoint in a format that others run, and check what was written.
 
@@ -200,6 +201,7 @@ def export(
     quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8").
     licence: of the model, for its card.
     sentences: a file of source text to check it on; None: the run's dev set.
+    overrides: of the recipe's section search, such as "search.beam_size=2", if the format has it.
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
@@ -213,6 +215,7 @@ def export(
         quantization=quantization,
         licence=licence,
         sentences=None if sentences is None else Path(sentences),
+        overrides=overrides,
     )
     with join_world() as world:
         return write(opened_run(run), request, world)

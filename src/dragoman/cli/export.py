@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from dragoman.cli import options as shared
 from dragoman.cli.options import Commands
 
 
@@ -25,6 +26,7 @@ def add_parser(commands: Commands) -> None:
         help="the format",
     )
     parser.add_argument("--checkpoint", default="best", help="as for translate")
+    shared.add_overrides(parser)
     parser.add_argument("--output", type=Path, help="a new folder (default: RUN/export/FORMAT)")
     parser.add_argument(
         "--quantization", choices=["float32", "float16", "int8"],
@@ -51,6 +53,7 @@ def run(options: Namespace) -> int:
         quantization=options.quantization,
         licence=options.licence,
         sentences=options.sentences,
+        overrides=options.overrides,
     )
     verified = exported.verified
     print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError
@@ -173,11 +173,13 @@ def _scores(info: BundleInfo) -> str:
     return "\n".join(lines)
 
 
-def scores_of(run: RunDirectory, checkpoint: Path) -> tuple[tuple[BundleScore, ...], int | None]:
+def scores_of(
+    run: RunDirectory, checkpoint: Path, overrides: Sequence[str] = ()
+) -> tuple[tuple[BundleScore, ...], int | None]:
     """Scores of a checkpoint from its run's events, and its step; None for an average.
 
     Test scores are those that `dragoman evaluate` found for these very weights, with the recipe's
-    own search.
+    own search or with the one that these overrides make of it.
     """
     try:
         step = read_state(checkpoint).step
@@ -188,20 +190,22 @@ def scores_of(run: RunDirectory, checkpoint: Path) -> tuple[tuple[BundleScore, .
     for path in sorted(run.events.glob("rank-0000*.jsonl")):
         for event in read_events(path):
             said = event.payload
-            if event.kind == Validated.kind and step is not None and event.step == step:
+            is_step = step is not None and event.step == step
+            if event.kind == Validated.kind and is_step and not overrides:
                 found["dev"] = list(_scores_in(event, f"dev, {said['decoded_pairs']} lines"))
-            elif event.kind == TestScored.kind and _is_of(event, weights):
+            elif event.kind == TestScored.kind and _is_of(event, weights, overrides):
                 name = said["name"]
                 found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
     return tuple(score for scores in found.values() for score in scores), step
 
 
-def _is_of(event: Event, weights: str) -> bool:
+def _is_of(event: Event, weights: str, overrides: Sequence[str]) -> bool:
     """Events of earlier versions do not say whose score they are."""
     settings = event.payload.get("settings")
     if not isinstance(settings, str) or event.payload.get("weights") != weights:
         return False
-    return not any(setting.startswith("search.") for setting in settings.split(" "))
+    of_search = {one for one in settings.split(" ") if one.startswith("search.")}
+    return of_search == set(overrides)
 
 
 def _scores_in(event: Event, text: str) -> Iterator[BundleScore]:

@@ -55,13 +55,15 @@ from dragoman.formats.public import public_manifest, public_recipe
 from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
-from dragoman.recipe.recipe import Recipe, dump_toml
+from dragoman.recipe.recipe import Recipe, check_sections, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import publish
 
 NUM_SENTENCES: Final = 100
 _UNPACKED: Final = "package"
 """The folder in a draft that a package for Argos Translate is made of."""
+_OWN_SEARCH: Final = ("argos", "onnx")
+"""Formats that the recipe's search does not go into."""
 _LEAST_IDENTICAL: Final = 0.9
 _TRAINED_IDENTICAL: Final = 0.99
 _LEAST_CHRF: Final = 98.0
@@ -75,6 +77,7 @@ class Request:
     quantization: of the weights; None: int8 for Argos Translate, else float32.
     licence: of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set where it is None.
+    overrides: of the recipe's section search, such as "search.beam_size=2".
     """
 
     to: Kind
@@ -83,6 +86,7 @@ class Request:
     quantization: Quantization | None = None
     licence: str = "Not stated."
     sentences: Path | None = None
+    overrides: Sequence[str] = ()
 
     @property
     def bits(self) -> Quantization:
@@ -146,7 +150,14 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     Raises ConfigError if the format cannot express the model, CheckpointError if the export
     translates otherwise than we do, or if its place is taken. Nothing is left behind then.
     """
-    recipe = public_recipe(run.recipe())
+    check_sections(request.overrides, ("search",))
+    if request.overrides and request.to in _OWN_SEARCH:
+        raise ConfigError(
+            f"{request.to} has a search of its own",
+            place=f"--set {request.overrides[0]}",
+            remedy="leave it out, or export to another format",
+        )
+    recipe = public_recipe(load_recipe(run.recipe_file, request.overrides))
     if request.to == "huggingface":
         check_expressible(recipe)
     if request.bits != "float32" and request.to not in ("ctranslate2", "argos"):
@@ -188,7 +199,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
             fair = compare(job.ours(texts, job.power_search()), theirs)
         check_equal(fair, place=job.checkpoint)
     recipe, request = job.recipe, job.request
-    scores, step = scores_of(job.run, job.checkpoint)
+    scores, step = scores_of(job.run, job.checkpoint, job.request.overrides)
     info = BundleInfo(
         kind=request.to,
         name=recipe.name,
