@@ -51,9 +51,10 @@ JSON_TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "
 
 
 def page() -> str:
-    """The whole page."""
-    rows = "".join(f"| [`{name}`](#{name}) | {summary(kind)} |\n" for name, kind in KINDS.items())
-    sections = "".join(section(name, kind) for name, kind in KINDS.items())
+    """The whole page; kinds that only the log of another tool has are left out."""
+    kinds = {name: kind for name, kind in KINDS.items() if kind.__module__ == Payload.__module__}
+    rows = "".join(f"| [`{name}`](#{name}) | {summary(kind)} |\n" for name, kind in kinds.items())
+    sections = "".join(section(name, kind) for name, kind in kinds.items())
     return f"{HEADER}\n| kind | what happened |\n|---|---|\n{rows}{sections}"
 
 

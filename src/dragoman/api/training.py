@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dragoman.api.arguments import Count, Flag, checked
 from dragoman.api.notebook import NotebookProgress, in_notebook
@@ -34,13 +34,15 @@ OnEvent: TypeAlias = Callable[[Event], None]
 
 
 @checked
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or file.
+def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or file, or of such sections as a file would hold.
 
+    source: the name of a shipped recipe, a TOML file, or a dictionary such as
+        `{"name": "mine", "corpus": {"train": [{"source": "a.en", "target": "a.de"}]}}`.
     overrides: values in place of its own, such as "train.max_steps=20".
     Raises ConfigError that names the file and line, or the override, the key and the remedy.
     """
-    return read_recipe(name_or_path, overrides)
+    return read_recipe(source, overrides)
 
 
 @checked
