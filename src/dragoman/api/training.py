@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dragoman.api.arguments import Count, Flag, checked
-from dragoman.api.notebook import NotebookProgress, in_notebook
+from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
@@ -244,7 +244,9 @@ def _path(path: str | Path | None) -> Path | None:
 
 
 def _shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
-    return preparing() if progress else nullcontext()
+    if not progress:
+        return nullcontext()
+    return preparing_in_notebook() if in_notebook() else preparing()
 
 
 def _listeners(on_event: OnEvent | None, progress: bool) -> list[EventListener]:
