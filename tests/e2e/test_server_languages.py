@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,13 @@ def test_a_client_of_libretranslate_has_its_language_detected(server: Server) ->
             assert 50 < one["confidence"] <= 100
     assert server.ask("/libretranslate/detect", {}).status == 422
     assert server.ask("/libretranslate/detect", {"q": "a" * 100_001}).status == 413
+
+
+def test_no_text_is_long_to_detect(server: Server) -> None:
+    for text in ("<" * 100_000, "<a " * 33_000, "a" * 100_000, "\0" * 100_000, "😀" * 50_000):
+        started = time.monotonic()
+        assert len(server.ask("/detect", {"text": text}).json["languages"]) == 3
+        assert time.monotonic() - started < 3
 
 
 def test_without_the_detector_the_answer_says_what_to_install(
