@@ -186,7 +186,8 @@ class Models:
 
     def all_pairs(self) -> list[LanguagePair]:
         """Every pair of languages that can be translated."""
-        return [one.pair for one in (*self.by_pair.values(), *self.pivots.values())]
+        own = [model.pair for model in self.by_pair.values()]
+        return own + [pivot.pair for pivot in self.pivots.values()]
 
     def sources(self, target: str | None = None) -> list[str]:
         """The languages that can be translated into this one, or into any."""
