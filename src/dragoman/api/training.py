@@ -175,6 +175,8 @@ def evaluate(
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """
+    from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does without
+
     run = opened_run(run)
     found: list[Event] = []
     steps.evaluate(

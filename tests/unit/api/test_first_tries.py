@@ -75,6 +75,19 @@ def test_answers_show_themselves_at_a_prompt(tmp_path: Path) -> None:
     assert repr(found).endswith("better: neither is shown to be")
 
 
+def test_an_evaluation_has_its_scores_by_name(tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        lines = real_lines("test", language)[:5]
+        (tmp_path / f"t.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    source, reference = tmp_path / "t.en", tmp_path / "t.de"
+    found = dragoman.evaluate(small_run(), source=source, reference=reference, ranks=1)
+    assert found.pairs == 5
+    assert found.scores.keys() == {"bleu", "chrf"}
+    assert found.scores["chrf"].value > 0
+    assert found.scores["bleu"].signature.startswith("BLEU|")
+    assert len(found.translations.read_text(encoding="utf-8").splitlines()) == 5
+
+
 def test_remedies_are_words_of_this_interface() -> None:
     run = small_run()
     for call in (lambda: dragoman.evaluate(run), lambda: dragoman.compare(run, run)):
