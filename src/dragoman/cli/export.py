@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument(
         "--to",
-        choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos"],
+        choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"],
         required=True,
         help="the format",
     )
@@ -36,6 +36,10 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
     )
+    parser.add_argument(
+        "--onnxruntime-web", type=Path, metavar="PATH",
+        help="its npm package, an archive or a folder, for web (default: npm fetches it)",
+    )  # fmt: skip
     parser.set_defaults(run_command=run)
 
 
@@ -54,6 +58,7 @@ def run(options: Namespace) -> int:
         licence=options.licence,
         sentences=options.sentences,
         overrides=options.overrides,
+        onnxruntime_web=options.onnxruntime_web,
     )
     verified = exported.verified
     print(

@@ -13,6 +13,7 @@ from dragoman.base.printable import printable_line
 from dragoman.corpus.manifest import Manifest
 from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
 from dragoman.formats.hub import card_header
+from dragoman.formats.onnxruntime_web import PACKAGE
 from dragoman.model.config import power_search
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -26,6 +27,8 @@ _USES = {
     "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
     "argos": "from argostranslate import package\n"
     "package.install_from_path('THIS_PACKAGE.argosmodel')  # LibreTranslate has it then, too",
+    "web": "python -m http.server --bind 127.0.0.1 --directory THIS_FOLDER\n"
+    "# then open http://127.0.0.1:8000; any server of static files will do",
     "onnx": "encoder.onnx: source_ids -> memory_keys, memory_values\n"
     "decoder.onnx: ids, source_ids, memory_keys, memory_values, past_keys, past_values\n"
     "              -> logits, present_keys, present_values",
@@ -97,6 +100,13 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
             "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
             "translation begins with ids of <s> and a past of no tokens; each step is given the "
             "token that was chosen, and the present as its past. The check below was greedy."
+        )
+    if kind == "web":
+        notes.append(
+            "The search in the browser is greedy. Scores were measured with a beam of "
+            f"{recipe.search.beam_size}. Nothing is sent to any server: the page loads this "
+            "folder's files and works without a network from then on. It is run by "
+            f"{PACKAGE} of Microsoft, under the MIT licence."
         )
     if kind == "argos":
         notes.append(

@@ -47,11 +47,14 @@ from dragoman.formats.huggingface import (
     translate_with_huggingface,
     write_huggingface,
 )
+from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.load import fill_from
 from dragoman.formats.m2m100 import write_m2m100
 from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
+from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.public import public_manifest, public_recipe
+from dragoman.formats.web import check_for_web, write_web
 from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
@@ -74,10 +77,11 @@ _MOST_NATS: Final = 0.2
 class Request:
     """What is to be exported.
 
-    quantization: of the weights; None: int8 for Argos Translate, else float32.
+    quantization: of the weights; None: int8 for Argos Translate and browsers, else float32.
     licence: of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set where it is None.
     overrides: of the recipe's section search, such as "search.beam_size=2".
+    onnxruntime_web: the package of that name for browsers; None: npm fetches it.
     """
 
     to: Kind
@@ -87,11 +91,12 @@ class Request:
     licence: str = "Not stated."
     sentences: Path | None = None
     overrides: Sequence[str] = ()
+    onnxruntime_web: Path | None = None
 
     @property
     def bits(self) -> Quantization:
         """The quantization that was asked for, or what the format has without."""
-        return self.quantization or ("int8" if self.to == "argos" else "float32")
+        return self.quantization or ("int8" if self.to in ("argos", "web") else "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,10 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An export under way; recipe, manifest: as far as they are written into it."""
+    """An export under way.
+
+    recipe, manifest: as far as they are written into it. runtime: the files of onnxruntime-web.
+    """
 
     run: RunDirectory
     checkpoint: Path
@@ -117,6 +125,7 @@ class _Job:
     manifest: Manifest
     model: TranslationModel
     request: Request
+    runtime: dict[str, bytes]
 
     def ids(self, texts: list[str]) -> list[list[int]]:
         """Their pieces."""
@@ -160,21 +169,21 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     recipe = public_recipe(load_recipe(run.recipe_file, request.overrides))
     if request.to == "huggingface":
         check_expressible(recipe)
-    if request.bits != "float32" and request.to not in ("ctranslate2", "argos"):
-        raise ConfigError(
-            f"only CTranslate2 and Argos exports are written in {request.bits}",
-            place="--quantization",
-            remedy="export --to ctranslate2, or leave it out",
-        )
+    _check_bits(request)
     name = default_name(request.to, request.bits)
     output = request.output or run.path / "export" / name
     check_place(output)
     checkpoint = checkpoint_path(run, request.checkpoint, recipe)
     model = TranslationModel.load(run, [str(checkpoint)], world)
+    runtime: dict[str, bytes] = {}
     if request.to == "argos":
         check_for_argos(model.subwords)
+    if request.to == "web":
+        for file in (run.path / name for name in VOCABULARIES):
+            check_for_web(read_vocabulary(file), place=file)
+        runtime = runtime_files(request.onnxruntime_web)
     manifest = public_manifest(Manifest.load(run.path))
-    job = _Job(run, checkpoint, recipe, manifest, model, request)
+    job = _Job(run, checkpoint, recipe, manifest, model, request, runtime)
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
@@ -189,8 +198,8 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     (draft / "manifest.json").write_text(job.manifest.model_dump_json(indent=1), encoding="utf-8")
     theirs = _write_weights(job, texts, draft)
     search = job.recipe.search
-    if job.request.to == "onnx":  # the user of the graphs has a search of his own
-        search = search.without_guard().model_copy(update={"beam_size": 1})
+    if job.request.to in ("onnx", "web"):  # the graphs alone are checked
+        search = _greedy(search)
     verified = compare(job.ours(texts, search), theirs)
     # Of what others search by their own rules, the weights alone are compared.
     if job.request.bits == "float32" and job.request.to != "argos":
@@ -259,6 +268,13 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if job.request.to == "onnx":
         write_onnx(model, draft, metadata=digests)
         return job.decoded(translate_with_onnx(draft, ids, search))
+    if job.request.to == "web":
+        write_web(model, job.recipe, job.runtime, draft, metadata=digests)
+        found = job.decoded(translate_with_onnx(draft, ids, search))
+        same = replace(job, model=replace(job.model, models=(rounded(model),)))
+        ours = same.ours(texts, _greedy(search))
+        check_equal(compare(ours, found), place=job.checkpoint)
+        return found
     subwords, bits = job.model.subwords, job.request.bits
     for_argos = job.request.to == "argos"
     folder = draft
@@ -278,6 +294,23 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if for_argos:
         return translate_as_argos(draft / _UNPACKED, texts)
     return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
+
+
+def _greedy(search: SearchConfig) -> SearchConfig:
+    return search.without_guard().model_copy(update={"beam_size": 1})
+
+
+def _check_bits(request: Request) -> None:
+    """Raises ConfigError for a format that has not such weights."""
+    problem = ""
+    if request.bits != "float32" and request.to not in ("ctranslate2", "argos", "web"):
+        problem = f"only CTranslate2, Argos and web exports are written in {request.bits}"
+    elif request.to == "web" and request.bits != "int8":
+        problem = f"web exports are written in int8, not in {request.bits}"
+    if problem:
+        raise ConfigError(
+            problem, place="--quantization", remedy="export --to ctranslate2, or leave it out"
+        )
 
 
 def _sentences(job: _Job) -> list[str]:
