@@ -106,7 +106,7 @@ def test_without_a_network_it_translates_as_our_greedy_search(
         {"search": {"no_repeat_ngram_size": 2}},
         {"search": {"max_length_ratio": 0.5, "max_length_extra": 1}},
         {"search": {"end_at_limit": True, "never_padding": True, "max_length_ratio": 0.4}},
-        {"corpus": {"max_pieces": 7}},
+        {"corpus": {"max_pieces": 20}},
     ],
     ids=str,
 )

@@ -297,7 +297,9 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
 
 
 def _greedy(search: SearchConfig) -> SearchConfig:
-    return search.without_guard().model_copy(update={"beam_size": 1})
+    """The search of `translate_with_onnx`, which has no rule beside the length limit."""
+    rules = {"never_padding": False, "end_at_limit": False}
+    return search.without_guard().model_copy(update={"beam_size": 1, **rules})
 
 
 def _check_bits(request: Request) -> None:
