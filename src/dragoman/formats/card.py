@@ -62,7 +62,7 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         "It was imported as it is: no translations were compared."
         if info.imported
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
-        "those of dragoman's own search with the full weights; chrF between the two: "
+        f"those of dragoman's own {_search(info.kind)} with the full weights; chrF between the two: "
         f"{info.verified.chrf:.1f}.",
         "## Origin",
         f"The folder {_code(info.imported)}. `digests.json` has size and SHA-256 of every file."
@@ -72,6 +72,10 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         + ("" if info.kind == "argos" else " `digests.json` has size and SHA-256 of every file."),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _search(kind: Kind) -> str:
+    return "greedy search" if kind in ("onnx", "web") else "search"
 
 
 def _architecture(recipe: Recipe) -> str:
