@@ -62,8 +62,8 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         "It was imported as it is: no translations were compared."
         if info.imported
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
-        f"those of dragoman's own {_search(info.kind)} with the full weights; chrF between the two: "
-        f"{info.verified.chrf:.1f}.",
+        f"those of dragoman's own {_search(info.kind)} with the full weights; chrF between the "
+        f"two: {info.verified.chrf:.1f}.",
         "## Origin",
         f"The folder {_code(info.imported)}. `digests.json` has size and SHA-256 of every file."
         if info.imported

@@ -22,26 +22,24 @@ class Int8ModelGraph(ModelGraph):
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
-        self._written: dict[int, tuple[str, str]] = {}
+        self._written: dict[tuple[int, bool], tuple[str, str]] = {}
 
     def _matrix(self, matrix: Tensor, *, transposed: bool = False) -> str:
-        numbers, scales = self._quantized(matrix)
-        wide = self.add("Mul", self.add("Cast", numbers, to=1), scales)
-        return self.add("Transpose", wide, perm=[1, 0]) if transposed else wide
+        numbers, scales = self._quantized(matrix, transposed=transposed)
+        return self.add("Mul", self.add("Cast", numbers, to=1), scales)
 
     def _rows(self, matrix: Tensor, ids: str) -> str:
-        numbers, scales = self._quantized(matrix)
+        numbers, scales = self._quantized(matrix, transposed=False)
         rows = self.add("Cast", self.add("Gather", numbers, ids), to=1)
         return self.add("Mul", rows, self.add("Gather", scales, ids))
 
-    def _quantized(self, matrix: Tensor) -> tuple[str, str]:
-        if matrix.data_ptr() not in self._written:
-            numbers, scales = quantized(matrix)
-            self._written[matrix.data_ptr()] = (
-                self.constant(numbers.cpu().numpy()),
-                self.constant(scales.cpu().numpy()),
-            )
-        return self._written[matrix.data_ptr()]
+    def _quantized(self, matrix: Tensor, *, transposed: bool) -> tuple[str, str]:
+        key = (matrix.data_ptr(), transposed)
+        if key not in self._written:
+            parts = [part.t() if transposed else part for part in quantized(matrix)]
+            numbers, scales = (self.constant(part.cpu().contiguous().numpy()) for part in parts)
+            self._written[key] = (numbers, scales)
+        return self._written[key]
 
 
 def quantized(matrix: Tensor) -> tuple[Tensor, Tensor]:
