@@ -11,11 +11,13 @@ from typing import Any, Final
 import pytest
 import sentencepiece
 
+from dragoman.cli import main
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import UNICODE_SPACES, mark_bounds, normalize
 from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.evaluation.sentences import ABBREVIATIONS
-from dragoman.formats.web import PAGE
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.web import PAGE, PAGE_FILES
 from dragoman.serve.text import cut
 from real_text import real_lines
 from small_run import small_run
@@ -23,6 +25,7 @@ from web_export import (
     StaticServer,
     greedy,
     run_with,
+    settings_of,
     small_web_export,
     static_server,
     web_export,
@@ -98,6 +101,17 @@ def test_without_a_network_it_translates_as_our_greedy_search(
     assert all(url.startswith(own) for url in asked), asked
     assert not problems
     keep(page, "web-wide")
+
+
+def test_it_is_an_export_like_others(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bundle = Bundle.open(small_web_export())
+    assert bundle.info.quantization == "int8"
+    names = {path.name for path in small_web_export().iterdir()}
+    assert names >= {*PAGE_FILES, *settings_of(small_web_export())["files"]}
+    (tmp_path / "in").write_text("A man.\n")
+    command = ["translate", str(small_web_export()), "--input", str(tmp_path / "in")]
+    assert main(command) == 1
+    assert "holds weights for web alone" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
