@@ -219,7 +219,7 @@ def test_space_and_signs_stay_as_they_are(browser: Any, server: StaticServer) ->
     assert found.endswith("\n\n")
     page.fill("#source", "  ")
     page.keyboard.press("Control+Enter")
-    page.wait_for_function("!document.getElementById('result').textContent")
+    page.wait_for_selector("#result:empty", state="attached")
     assert page.is_disabled("#copy")
 
 
