@@ -269,12 +269,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         write_onnx(model, draft, metadata=digests)
         return job.decoded(translate_with_onnx(draft, ids, search))
     if job.request.to == "web":
-        write_web(model, job.recipe, job.runtime, draft, metadata=digests)
-        found = job.decoded(translate_with_onnx(draft, ids, search))
-        same = replace(job, model=replace(job.model, models=(rounded(model),)))
-        ours = same.ours(texts, _greedy(search))
-        check_equal(compare(ours, found), place=job.checkpoint)
-        return found
+        return _write_web(job, texts, draft)
     subwords, bits = job.model.subwords, job.request.bits
     for_argos = job.request.to == "argos"
     folder = draft
@@ -294,6 +289,20 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if for_argos:
         return translate_as_argos(draft / _UNPACKED, texts)
     return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
+
+
+def _write_web(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    """Write the files for browsers; returns translations by their graphs.
+
+    Raises CheckpointError if they are not those of our own search with the same rounded weights.
+    """
+    model, search = job.model.models[0], job.recipe.search
+    digests = vocabulary_digests(job.run.path)
+    write_web(model, job.recipe, job.runtime, draft, metadata=digests)
+    found = job.decoded(translate_with_onnx(draft, job.ids(texts), search))
+    same = replace(job, model=replace(job.model, models=(rounded(model),)))
+    check_equal(compare(same.ours(texts, _greedy(search)), found), place=job.checkpoint)
+    return found
 
 
 def _greedy(search: SearchConfig) -> SearchConfig:

@@ -57,11 +57,14 @@ def check_for_web(vocabulary: bytes, *, place: Path) -> None:
     else:
         model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary)  # type: ignore[attr-defined]
         rules = model.normalizer_spec
-        plain = rules.add_dummy_prefix and rules.remove_extra_whitespaces
+        charsmaps = (rules.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap)
+        spaces = rules.add_dummy_prefix and rules.remove_extra_whitespaces
         if model.trainer_spec.model_type not in _MODEL_TYPES:
             problem = "its SentencePiece model is neither BPE nor unigram"
-        elif rules.precompiled_charsmap or not (plain and rules.escape_whitespaces):
+        elif any(charsmaps) or not (spaces and rules.escape_whitespaces):
             problem = "its SentencePiece model changes text by rules of its own"
+        elif model.trainer_spec.treat_whitespace_as_suffix:
+            problem = "its SentencePiece model has spaces at the ends of words"
         elif {piece.type for piece in model.pieces} - _PIECE_TYPES:
             problem = "its SentencePiece model has pieces for bytes, or unused ones"
     if problem:

@@ -197,6 +197,7 @@ def test_vocabularies_with_rules_of_their_own_are_refused_by_name(tmp_path: Path
         (vocabulary_files(read_folder(imported, Languages()))[0], "was imported"),
         (trained_pieces(), "changes text by rules of its own"),
         (trained_pieces(add_dummy_prefix=False, **plain), "changes text by rules of its own"),
+        (trained_pieces(treat_whitespace_as_suffix=True, **plain), "spaces at the ends of words"),
         (trained_pieces(byte_fallback=True, vocab_size=500, **plain), "pieces for bytes"),
         (
             trained_pieces(model_type="char", hard_vocab_limit=False, **plain),
