@@ -162,14 +162,14 @@ class HealthWatch:
 def serving(
     bundle: Path, *options: str, token: str | None = None, port: int = 0
 ) -> Iterator[Server]:
-    """Start it, and stop it in the end."""
+    """Start it, and stop it in the end. options: further bundles, or what the command takes."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment.pop("DRAGOMAN_TOKEN", None)
     if token:
         environment["DRAGOMAN_TOKEN"] = token
-    command = [sys.executable, "-m", "dragoman.cli", "serve", str(bundle), "--port", str(port)]
+    command = [sys.executable, "-m", "dragoman.cli", "serve", str(bundle), *options]
     process = subprocess.Popen(
-        [*command, *options],
+        [*command, "--port", str(port)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,99 +1,38 @@
-"""Writes docs/reference/recipe.md from the sections' own docstrings.
+"""Writes the pages of docs/reference that are made from the code.
 
-tools/write_reference.py           write the page
-tools/write_reference.py --check   exit code 1 where the page is not what would be written
+tools/write_reference.py           write the pages
+tools/write_reference.py --check   name the pages that are not what would be written; exit code 1
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
 import sys
-import textwrap
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from reference import commands, events, python, recipe
 
-from dragoman.recipe.recipe import Recipe
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "recipe.md"
-HEADER = """# Recipe
-
-A recipe is a TOML file. What it does not say has the default below; `--set section.key=value` on
-the command line overrides both. An unknown key is an error that names the nearest one. This page is
-written by `tools/write_reference.py` from the code.
-"""
-
-
-def meanings(section: type[BaseModel]) -> dict[str, str]:
-    """The docstring under each field of a section."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for field, text in zip(definition.body, definition.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-        ):
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
-
-
-def table(section: type[BaseModel], path: str) -> str:
-    """A section and, after it, the sections inside it."""
-    told = meanings(section)
-    rows, inner = [], []
-    for name, field in section.model_fields.items():
-        if inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
-            inner.append(table(field.annotation, f"{path}.{name}" if path else name))
-            continue
-        if not path and (listed := section_of_list(field)):
-            inner.append(table(listed, f"[{name}]"))
-        meaning = f"{told.get(name, '')} {choices(field)}".strip()
-        rows.append(f"| `{name}` | {default(field)} | {meaning} |")
-    summary = (inspect.getdoc(section) or "").split("\n\n")[0].replace("\n", " ")
-    heading = f"\n## `[{path}]`\n\n{summary}\n" if path else ""
-    body = "\n| key | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
-    return heading + body + "".join(inner)
-
-
-def section_of_list(field: FieldInfo) -> type[BaseModel] | None:
-    """The section that a list of tables is made of."""
-    kinds = [kind for kind in get_args(field.annotation) if inspect.isclass(kind)]
-    return next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
-
-
-def choices(field: FieldInfo) -> str:
-    """The values to choose from, where the field has such."""
-    if get_origin(field.annotation) is not Literal:
-        return ""
-    return f"One of {', '.join(f'`{value}`' for value in get_args(field.annotation))}."
-
-
-def default(field: FieldInfo) -> str:
-    """The default as TOML has it."""
-    if field.is_required():
-        return "required"
-    value: Any = field.get_default(call_default_factory=True)
-    words = {True: "true", False: "false"}
-    if value is None:
-        return "none"
-    text = words.get(value, str(value)) if isinstance(value, bool) else repr(value)
-    return f"`{text.replace(chr(39), chr(34)).replace('()', '[]')}`"
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
+PAGES = {
+    "commands.md": commands.page,
+    "events.md": events.page,
+    "python.md": python.page,
+    "recipe.md": recipe.page,
+}
 
 
 def main() -> int:
-    """Write or check the page."""
-    page = HEADER + table(Recipe, "")
-    if "--check" in sys.argv[1:]:
-        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page else 1
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page, encoding="utf-8")
-    return 0
+    """Write or check the pages."""
+    stale = 0
+    for name, page in PAGES.items():
+        path, text = FOLDER / name, page()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if "--check" in sys.argv[1:]:
+            print(f"docs/reference/{name} is stale: make docs", file=sys.stderr)
+            stale += 1
+        else:
+            path.write_text(text, encoding="utf-8")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-FOR_DEVELOPERS: Final = "dev"
-"""The extra that no user installs."""
+FOR_DEVELOPERS: Final = ("dev", "docs")
+"""The extras that no user installs."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def bill_of(wheel: Path, archive: Path) -> str:
         (name,) = (name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(content.read(name))
     requirements = metadata.requires_dist or []
-    extras = {extra for extra in metadata.provides_extra or [] if extra != FOR_DEVELOPERS}
+    extras = {extra for extra in metadata.provides_extra or [] if extra not in FOR_DEVELOPERS}
     required = _closure(requirements, {""})
     optional = _closure(requirements, {"", *extras})
     known = {name: _component(name, required=name in required) for name in sorted(optional)}

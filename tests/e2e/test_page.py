@@ -156,6 +156,9 @@ def test_names_and_texts_are_shown_as_they_are(browser: Any, server: Server) -> 
     page.on("console", lambda message: problems.append(message.text))
     model = {"name": evil, "source": evil, "target": evil, "licence": evil, "card": evil}
     page.route("**/models", lambda route: route.fulfill(status=200, body=json.dumps([model])))
+    pair = {"source": evil, "target": evil, "via": None, "models": [evil]}
+    languages = json.dumps({"pairs": [pair], "detects": True})
+    page.route("**/languages", lambda route: route.fulfill(status=200, body=languages))
     page.goto(server.url)
     page.wait_for_selector("#model option", state="attached")
     others = [{"text": evil + "2", "score": -1.0}]

@@ -57,6 +57,12 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             if isinstance(place, int):
                 place = parameters[place] if place < len(parameters) else "arguments"
             missing = first["type"].startswith("missing")
+            if first["type"] == "sequence_str":
+                raise ConfigError(
+                    "is one text where a list of them is expected",
+                    place=place,
+                    remedy=f"put it into brackets: [{first['input']!r:.40}]",
+                ) from error
             raise ConfigError(
                 "is missing"
                 if missing

@@ -26,7 +26,7 @@ _COUNTED_PAIRS: Final = 100_000
 """Training pairs whose words are counted at most; they are drawn over the whole text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Two systems on one test set. test: its name. first, second: what was named.
 
@@ -45,6 +45,16 @@ class Comparison:
         """The system that is better by every metric and test, None if none is."""
         winner = self.result.winner
         return None if winner is None else {"first": self.first, "second": self.second}[winner]
+
+    def __repr__(self) -> str:
+        """The scores and the verdict, as a notebook shows them."""
+        lines = [f"{self.test}, {self.result.pairs} sentences: {self.first} and {self.second}"]
+        lines += [
+            f"  {metric}: {score.first:.2f} and {score.second:.2f}, p of the difference "
+            f"{score.p_bootstrap:.3f} (bootstrap), {score.p_randomisation:.3f} (randomisation)"
+            for metric, score in self.result.scores.items()
+        ]
+        return "\n".join([*lines, f"  better: {self.better or 'neither is shown to be'}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,7 @@ def compare(
     if len(sets) > 1 and not all(path.is_dir() for path in paths):
         raise ConfigError(
             "a file of translations belongs to one test set",
-            place="--test",
+            place="tests",
             remedy="name one test set, or models in place of the file",
         )
     lowercase = any(map(_is_scored_in_lower_case, paths, runs))
@@ -165,13 +175,13 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
         raise ConfigError(
             "neither model has a test set of its own",
             place="compare",
-            remedy="give one with --test SOURCE,REFERENCE",
+            remedy="name the files of one: its source and its reference",
         )
     if any(test != found[0] for test in found):
         raise ConfigError(
             "the two runs have different test sets",
             place="compare",
-            remedy="give one with --test SOURCE,REFERENCE",
+            remedy="name the files of one: its source and its reference",
         )
     return _Test("test", found[0].sources, found[0].references)
 

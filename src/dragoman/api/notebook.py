@@ -1,22 +1,30 @@
-"""Progress of a training inside a notebook."""
+"""Progress inside a notebook."""
 
 from __future__ import annotations
 
 import io
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from dragoman.base.terminal import Terminal
+from dragoman.corpus.prepare import OnProgress
+from dragoman.run.progress import STAGES, pairs_done
 from dragoman.telemetry.console import event_lines, progress_view
 from dragoman.telemetry.events import Event, EventListener, RunFinished
 from dragoman.telemetry.progress import Progress
 
 _WIDTH: Final = 110
 _MOST_LINES: Final = 12
-_PAGE: Final = '<pre style="line-height:1.3;white-space:pre-wrap">{code}</pre>'
+_SAY_EVERY_S: Final = 0.3
+_PAGE: Final = (
+    '<pre style="font-family:monospace;line-height:1.3;white-space:pre-wrap">{code}</pre>'
+)
 
 
 def in_notebook() -> bool:
@@ -25,36 +33,63 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
 
 
+class _Place:
+    """One place of a notebook, of which the content is replaced."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is shown there."""
+        return self._shown is not None
+
+    def show(self, body: RenderableType) -> None:
+        """Show this in place of what was there."""
+        from IPython.display import HTML, display
+
+        page = HTML(as_html(body))
+        if self._shown is None:
+            self._shown = display(page, display_id=True)
+        else:
+            self._shown.update(page)
+
+
+@contextmanager
+def preparing_in_notebook() -> Iterator[OnProgress]:
+    """A function that shows how far a preparation is; nothing is shown if all is there already."""
+    place, said_at = _Place(), -_SAY_EVERY_S
+
+    def show(stage: str, pairs: int, total: int | None) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= _SAY_EVERY_S:
+            said_at = time.monotonic()
+            done = pairs_done(pairs, total)
+            place.show(Text(f"{STAGES[stage]}: {done}" if done else STAGES[stage]))
+
+    yield show
+    if place.is_used:
+        place.show(Text("prepared"))
+
+
 class NotebookProgress(EventListener):
     """The progress of a run in one place of a notebook, with the last events above it."""
 
     def __init__(self) -> None:
         self._progress = Progress()
         self._lines: list[Text] = []
-        self._shown: Any = None
+        self._place = _Place()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
         self._progress.see(event)
         self._lines += event_lines(event, self._progress, width=_WIDTH)
         self._lines = self._lines[-_MOST_LINES:]
-        parts = [*self._lines]
-        body = Group(*parts) if event.kind == RunFinished.kind else Group(*parts, self._view())
-        self._show(as_html(body))
-
-    def _view(self) -> Group:
-        return Group(progress_view(self._progress))
-
-    def _show(self, page: str) -> None:
-        from IPython.display import HTML, display
-
-        if self._shown is None:
-            self._shown = display(HTML(page), display_id=True)
-        else:
-            self._shown.update(HTML(page))
+        ended = event.kind == RunFinished.kind
+        self._place.show(Group(*self._lines, *([] if ended else [progress_view(self._progress)])))
 
 
-def as_html(body: Group) -> str:
+def as_html(body: RenderableType) -> str:
     """The text of a terminal as HTML; its characters are escaped."""
     console: Console = Terminal(
         record=True, file=io.StringIO(), width=_WIDTH, highlight=False, markup=False

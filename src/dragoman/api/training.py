@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dragoman.api.arguments import Count, Flag, checked
-from dragoman.api.notebook import NotebookProgress, in_notebook
+from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
@@ -40,13 +40,15 @@ OnEvent: TypeAlias = Callable[[Event], None]
 
 
 @checked
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or file.
+def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or file, or of such sections as a file would hold.
 
+    source: the name of a shipped recipe, a TOML file, or a dictionary such as
+        `{"name": "mine", "corpus": {"train": [{"source": "a.en", "target": "a.de"}]}}`.
     overrides: values in place of its own, such as "train.max_steps=20".
     Raises ConfigError that names the file and line, or the override, the key and the remedy.
     """
-    return read_recipe(name_or_path, overrides)
+    return read_recipe(source, overrides)
 
 
 @checked
@@ -185,6 +187,8 @@ def evaluate(
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """
+    from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does without
+
     run = opened_run(run)
     found: list[Event] = []
     steps.evaluate(
@@ -203,7 +207,6 @@ def evaluate(
             "the scores were written and cannot be read", place=run.events, remedy="look there"
         )
     scores = _scores(scored)
-    from dragoman.evaluation.metrics import Score
 
     for further in (event.payload for event in found if event.kind == MetricScored.kind):
         scores[further["metric"]] = Score(
@@ -270,7 +273,9 @@ def _path(path: str | Path | None) -> Path | None:
 
 
 def _shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
-    return preparing() if progress else nullcontext()
+    if not progress:
+        return nullcontext()
+    return preparing_in_notebook() if in_notebook() else preparing()
 
 
 def _listeners(on_event: OnEvent | None, progress: bool) -> list[EventListener]:

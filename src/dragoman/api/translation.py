@@ -199,15 +199,20 @@ def export(
     licence: str = "Not stated.",
     sentences: str | Path | None = None,
     target_language: str = "",
+    overrides: Sequence[str] = (),
+    onnxruntime_web: str | Path | None = None,
 ) -> Exported:
     """Write a checkpoint in a format that others run, and check what was written.
 
-    to: "bundle", "ctranslate2", "huggingface", "onnx" or "argos".
+    to: "bundle", "ctranslate2", "huggingface", "onnx", "argos" or "web".
     output: a folder that is not there yet; None: `RUN/export/FORMAT`.
-    quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8").
+    quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8");
+        for browsers it is "int8".
     licence: of the model, for its card.
     sentences: a file of source text to check it on; None: the run's dev set.
     target_language: of a package for Argos Translate, if the model translates into several.
+    overrides: of the recipe's section search, such as "search.beam_size=2", if the format has it.
+    onnxruntime_web: its npm package, an archive or a folder, for browsers; None: npm fetches it.
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
@@ -222,6 +227,8 @@ def export(
         licence=licence,
         sentences=None if sentences is None else Path(sentences),
         target=target_language,
+        overrides=overrides,
+        onnxruntime_web=None if onnxruntime_web is None else Path(onnxruntime_web),
     )
     with join_world() as world:
         return write(opened_run(run), request, world)

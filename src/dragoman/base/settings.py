@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
+
+from dragoman.base.errors import ConfigError
 
 _BEYOND: Final = 2**63
 """No counter and no size of a tensor reaches this; larger numbers overflow libraries."""
@@ -25,3 +27,13 @@ class Section(BaseModel):
             if isinstance(value, int) and not -_BEYOND <= value < _BEYOND:
                 raise ValueError(f"{name} does not fit into 64 bits")
         return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises ConfigError: what a run was started with stays as it is."""
+        if name in type(self).model_fields:
+            raise ConfigError(
+                "a recipe that is loaded is not changed",
+                place=name,
+                remedy=f'load it again with an override such as "SECTION.{name}={value}"',
+            )
+        super().__setattr__(name, value)

@@ -16,7 +16,7 @@ _UNBROKEN: Final = 10_000
 
 
 class Terminal(Console):
-    """A rich console on which styles come from us alone.
+    """A rich console on which styles come from us alone, also inside Jupyter.
 
     A character in a text that would steer the terminal is shown as U+FFFD, whoever wrote it.
 
@@ -26,7 +26,8 @@ class Terminal(Console):
     """
 
     def __init__(self, *, outlives_reader: bool = False, **options: Any) -> None:
-        super().__init__(**options)
+        # Inside Jupyter rich would show in the notebook what is meant for another file.
+        super().__init__(**{"force_jupyter": False} | options)
         self._outlives_reader = outlives_reader
 
     def render(

@@ -13,12 +13,18 @@ _DEFAULT_COUNT: Final = 5
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman average`."""
-    parser = commands.add_parser("average", help="average checkpoints into one model")
-    parser.add_argument("run", type=Path, metavar="RUN")
+    parser = commands.add_parser(
+        "average",
+        help="average checkpoints into one model",
+        description="Average the weights of several checkpoints into one model.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--last", type=positive, metavar="K", help="the last K (default: 5)")
     chosen.add_argument("--best", type=positive, metavar="K", help="the best K by dev loss")
-    parser.add_argument("--output", type=Path, help="default: RUN/checkpoints/average")
+    parser.add_argument(
+        "--output", type=Path, help="where it goes (default: RUN/checkpoints/average)"
+    )
     parser.set_defaults(run_command=run)
 
 

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     try:
         words = sys.argv[1:] if arguments is None else arguments
-        parser = _parser()
+        parser = command_parser()
         parser.refuse_empty_words(words)
         options = parser.parse_args(words)
         run: Callable[..., int] = options.run_command
@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> Parser:
+def command_parser() -> Parser:
+    """The parser of `dragoman`, with that of each command."""
     parser = Parser(
         prog="dragoman",
         description="Parallel text in, a measured translation model out.",

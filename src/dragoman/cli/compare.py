@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman compare`."""
-    parser = commands.add_parser("compare", help="test whether one of two models is better")
+    parser = commands.add_parser(
+        "compare",
+        help="test whether one of two models is better",
+        description="Say whether one of two models is better: BLEU and chrF with paired tests, by"
+        " length and by rare words, and the sentences that differ most.",
+    )
     for name in ("first", "second"):
         parser.add_argument(
             name,

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman distill`."""
-    parser = commands.add_parser("distill", help="train a small model on a larger one's output")
+    parser = commands.add_parser(
+        "distill",
+        help="train a small model on a larger one's output",
+        description="Train a small, fast student on the translations of a larger model: "
+        "translate, train, export, compare.",
+    )
     parser.add_argument("teacher", type=Path, metavar="TEACHER", help="a run directory")
     parser.add_argument(
         "recipe",
@@ -37,7 +42,9 @@ def add_parser(commands: Commands) -> None:
         default="int8",
         help="of both models as they are compared (default: int8)",
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
+    )
     parser.add_argument("--ranks", type=positive, help="processes that train (default: one a GPU)")
     parser.add_argument("--threads", type=positive, help="cores that translate (default: all)")
     parser.set_defaults(run_command=run)

@@ -15,7 +15,12 @@ _NEEDED_BYTES: Final = 2_000_000_000
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman doctor`."""
-    parser = commands.add_parser("doctor", help="what is right and wrong on the hosts of a run")
+    parser = commands.add_parser(
+        "doctor",
+        help="what is right and wrong on the hosts of a run",
+        description="Measure what is right and wrong on the hosts of a run and between them, and "
+        "name remedies.",
+    )
     shared.add_hosts(parser, required=True)
     parser.add_argument("--run", type=Path, help="compare also its files on the hosts")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -11,7 +11,11 @@ from dragoman.cli.options import Commands, positive
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman evaluate`."""
-    parser = commands.add_parser("evaluate", help="translate a test set and score it")
+    parser = commands.add_parser(
+        "evaluate",
+        help="translate a test set and score it",
+        description="Translate a test set and score it: BLEU and chrF with signature and interval.",
+    )
     shared.add_model(parser)
     parser.add_argument("--source", type=Path, help="source text (default: the run's test set)")
     parser.add_argument("--reference", type=Path, help="its reference translation")

@@ -6,18 +6,28 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from dragoman.cli import options as shared
 from dragoman.cli.options import Commands
 
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman export`."""
-    parser = commands.add_parser("export", help="a model in a format that others run, checked")
+    parser = commands.add_parser(
+        "export",
+        help="a model in a format that others run, checked",
+        description="Write a model in a format that others run, and check it against our own "
+        "search.",
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument(
-        "--to", choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos"], required=True
+        "--to",
+        choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"],
+        required=True,
+        help="the format",
     )
     parser.add_argument("--checkpoint", default="best", help="as for translate")
-    parser.add_argument("--output", type=Path, help="default: RUN/export/FORMAT")
+    shared.add_overrides(parser)
+    parser.add_argument("--output", type=Path, help="a new folder (default: RUN/export/FORMAT)")
     parser.add_argument(
         "--quantization", choices=["float32", "float16", "int8"],
         help="of the weights, for ctranslate2 (default: float32) and argos (default: int8)",
@@ -29,6 +39,10 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--target", default="", metavar="LANGUAGE",
         help="of a package for argos, if the model translates into several",
+    )  # fmt: skip
+    parser.add_argument(
+        "--onnxruntime-web", type=Path, metavar="PATH",
+        help="its npm package, an archive or a folder, for web (default: npm fetches it)",
     )  # fmt: skip
     parser.set_defaults(run_command=run)
 
@@ -48,6 +62,8 @@ def run(options: Namespace) -> int:
         licence=options.licence,
         sentences=options.sentences,
         target_language=options.target,
+        overrides=options.overrides,
+        onnxruntime_web=options.onnxruntime_web,
     )
     verified = exported.verified
     print(

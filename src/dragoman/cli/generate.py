@@ -17,8 +17,13 @@ _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman generate`."""
-    parser = commands.add_parser("generate", help="a file for Slurm, Kubernetes or SkyPilot")
-    parser.add_argument("kind", choices=["slurm", "kubernetes", "skypilot"])
+    parser = commands.add_parser(
+        "generate",
+        help="a file for Slurm, Kubernetes or SkyPilot",
+        description="Write the file of a scheduler that starts the machines itself: Slurm, "
+        "Kubernetes or SkyPilot.",
+    )
+    parser.add_argument("kind", choices=["slurm", "kubernetes", "skypilot"], help="the scheduler")
     shared.add_recipe(parser)
     parser.add_argument("--folder", required=True, help="a folder that all machines share")
     parser.add_argument("--name", help="of the job (default: the recipe's)")

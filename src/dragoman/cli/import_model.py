@@ -11,7 +11,10 @@ from dragoman.cli.options import Commands
 def add_parser(commands: Commands) -> None:
     """Add `dragoman import`."""
     parser = commands.add_parser(
-        "import", help="a MarianMT, M2M100 or NLLB model in Hugging Face form -> a bundle"
+        "import",
+        help="a MarianMT, M2M100 or NLLB model in Hugging Face form -> a bundle",
+        description="Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a "
+        "bundle. What has no counterpart is refused by name.",
     )
     parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="with config.json and model.safetensors"

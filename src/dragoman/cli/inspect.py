@@ -10,8 +10,13 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman inspect`."""
-    parser = commands.add_parser("inspect", help="every file of a run with purpose and size")
-    parser.add_argument("path", type=Path, metavar="RUN|CHECKPOINT|PREPARED")
+    parser = commands.add_parser(
+        "inspect",
+        help="every file of a run with purpose and size",
+        description="List every file of a run, a checkpoint or prepared shards with purpose and "
+        "size.",
+    )
+    parser.add_argument("path", type=Path, metavar="RUN|CHECKPOINT|PREPARED", help="its directory")
     parser.set_defaults(run_command=run)
 
 

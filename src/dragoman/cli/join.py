@@ -23,7 +23,12 @@ _LOOK_EVERY_S: Final = 1.0
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman join`."""
-    parser = commands.add_parser("join", help="train as one of the machines a scheduler started")
+    parser = commands.add_parser(
+        "join",
+        help="train as one of the machines a scheduler started",
+        description="Train as one of the machines that a scheduler started; the files of dragoman"
+        " generate call it.",
+    )
     shared.add_recipe(parser)
     parser.add_argument("--at", required=True, help="ADDRESS:PORT of the first machine")
     parser.add_argument("--node", type=int, help="which machine (default: as the scheduler says)")

@@ -92,7 +92,9 @@ def add_hosts(parser: Parser, *, required: bool = False) -> None:
 
 def add_places(parser: Parser) -> None:
     """Where runs and shards lie, and how many processes prepare."""
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
+    )
     parser.add_argument("--prepared", type=Path, help="shards (default: prepared/NAME-DIGEST)")
     parser.add_argument(
         "--workers", type=positive, default=None, help="processes that prepare (default: cores)"

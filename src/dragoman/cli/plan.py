@@ -11,7 +11,10 @@ from dragoman.cli.options import Commands
 def add_parser(commands: Commands) -> None:
     """Add `dragoman plan`."""
     parser = commands.add_parser(
-        "plan", help="seconds a step, hours and money for every strategy, before any machine"
+        "plan",
+        help="seconds a step, hours and money for every strategy, before any machine",
+        description="Say how many seconds a step, hours and how much money a run takes on given "
+        "hosts and links, for every strategy, before any machine is rented.",
     )
     shared.add_recipe(parser)
     shared.add_hosts(parser)

@@ -10,7 +10,12 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman prepare`."""
-    parser = commands.add_parser("prepare", help="text files -> token shards")
+    parser = commands.add_parser(
+        "prepare",
+        help="text files -> token shards",
+        description="Turn text files into token shards. Every dropped pair has a reason and can "
+        "be read. The same command again goes on.",
+    )
     shared.add_recipe(parser)
     shared.add_places(parser)
     parser.set_defaults(run_command=run)

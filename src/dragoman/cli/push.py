@@ -10,7 +10,12 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman push`."""
-    parser = commands.add_parser("push", help="a model to the Hugging Face Hub, with its card")
+    parser = commands.add_parser(
+        "push",
+        help="a model to the Hugging Face Hub, with its card",
+        description="Export a model in Hugging Face form and send it to the Hugging Face Hub with"
+        " its card, in one commit.",
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument(
         "--to", required=True, dest="hub_id", metavar="OWNER/NAME", help="of the model on the Hub"

@@ -9,7 +9,11 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman recipes`."""
-    parser = commands.add_parser("recipes", help="list the shipped recipes")
+    parser = commands.add_parser(
+        "recipes",
+        help="list the shipped recipes",
+        description="List the recipes that are shipped, and what each is for.",
+    )
     parser.set_defaults(run_command=run)
 
 

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman report`."""
-    parser = commands.add_parser("report", help="answer twelve questions about a run, measured")
+    parser = commands.add_parser(
+        "report",
+        help="answer twelve questions about a run, measured",
+        description="Answer twelve questions about a run from what was measured, as a page. "
+        "Several runs are set beside each other by samples, tokens, time and money, "
+        "never by steps.",
+    )
     parser.add_argument(
         "runs", nargs="*", type=Path, metavar="RUN", help="a run directory; several are compared"
     )

@@ -11,7 +11,12 @@ from dragoman.cli.train import train_shown
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman resume`."""
-    parser = commands.add_parser("resume", help="go on with a run on the hosts it was on")
+    parser = commands.add_parser(
+        "resume",
+        help="go on with a run on the hosts it was on",
+        description="Go on with a run where it was trained before: on its hosts, or on this "
+        "machine.",
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.set_defaults(run_command=run)
 

@@ -10,7 +10,12 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman run`."""
-    parser = commands.add_parser("run", help="prepare, train, score and translate, in one go")
+    parser = commands.add_parser(
+        "run",
+        help="prepare, train, score and translate, in one go",
+        description="Prepare, train, score the test set and translate, in one go. The same "
+        "command again goes on with what is unfinished.",
+    )
     shared.add_recipe(parser)
     shared.add_places(parser)
     shared.add_training(parser)

@@ -10,7 +10,12 @@ from dragoman.cli.options import Commands, add_target
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman score`."""
-    parser = commands.add_parser("score", help="add cross-entropies to pairs of sentences")
+    parser = commands.add_parser(
+        "score",
+        help="add cross-entropies to pairs of sentences",
+        description="Add the model's cross-entropy to each pair of sentences, in one or both "
+        "directions.",
+    )
     parser.add_argument(
         "model",
         metavar="MODEL[,REVERSE]",

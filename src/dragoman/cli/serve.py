@@ -11,12 +11,20 @@ from dragoman.cli.options import Commands, positive
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman serve`."""
-    parser = commands.add_parser("serve", help="translations over HTTP, and a page for people")
+    parser = commands.add_parser(
+        "serve",
+        help="translations over HTTP, and a page for people",
+        description="Serve translations over HTTP: a page for people, an interface for programs "
+        "and that of LibreTranslate. Requests that come together are translated "
+        "together.",
+    )
     parser.add_argument(
         "bundles", type=Path, nargs="+", metavar="BUNDLE", help="one a language pair"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
-    parser.add_argument("--port", type=int, default=8320, help="default: 8320; 0: any free one")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    parser.add_argument("--port", type=int, default=8320, help="0: any free one (default: 8320)")
     parser.add_argument("--token-file", type=Path, help="what clients must know; or DRAGOMAN_TOKEN")
     shared.add_cores(parser)
     parser.add_argument("--timeout", type=positive, default=30, help="seconds a request may take")

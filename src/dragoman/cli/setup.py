@@ -10,7 +10,11 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman setup`."""
-    parser = commands.add_parser("setup", help="make a Python with torch on every host, over ssh")
+    parser = commands.add_parser(
+        "setup",
+        help="make a Python with torch on every host, over ssh",
+        description="Make a Python with torch on every host, over ssh.",
+    )
     shared.add_hosts(parser, required=True)
     parser.set_defaults(run_command=run)
 

@@ -10,9 +10,17 @@ from dragoman.cli.options import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman status`."""
-    parser = commands.add_parser("status", help="where runs stand")
-    parser.add_argument("run", type=Path, metavar="RUN", nargs="*", help="default: all of --runs")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser = commands.add_parser(
+        "status",
+        help="where runs stand",
+        description="Say where runs stand.",
+    )
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", nargs="*", help="run directories (default: all of --runs)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run_command=run)
 

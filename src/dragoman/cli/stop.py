@@ -13,7 +13,11 @@ _STOP_S: Final = 180.0
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman stop`."""
-    parser = commands.add_parser("stop", help="save and end a training, from another terminal")
+    parser = commands.add_parser(
+        "stop",
+        help="save and end a training, from another terminal",
+        description="Save a training and end it, from another terminal.",
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.set_defaults(run_command=run)
 

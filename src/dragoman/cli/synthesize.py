@@ -13,7 +13,12 @@ from dragoman.cli.options import Commands, positive
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman synthesize`."""
-    parser = commands.add_parser("synthesize", help="make pairs of monolingual text")
+    parser = commands.add_parser(
+        "synthesize",
+        help="make pairs of monolingual text",
+        description="Translate monolingual text into pairs to train on, for back-translation or "
+        "distillation.",
+    )
     shared.add_model(parser, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
     shared.add_target(parser)
     parser.add_argument("--input", type=Path, required=True, help="text, a sentence a line")

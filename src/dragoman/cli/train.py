@@ -28,7 +28,13 @@ _OF_A_NEW_RUN: Final = {
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman train`."""
-    parser = commands.add_parser("train", help="token shards -> checkpoints; resumes by default")
+    parser = commands.add_parser(
+        "train",
+        help="token shards -> checkpoints; resumes by default",
+        description="Train checkpoints from token shards, on this machine or with --hosts on "
+        "several. It resumes by default, exactly, on any number of ranks; text that "
+        "is not prepared yet is prepared first.",
+    )
     parser.add_argument("recipe", metavar="RECIPE|RUN", help=f"{RECIPE_HELP}, or a run directory")
     parser.add_argument(
         "--from",

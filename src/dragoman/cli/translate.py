@@ -11,7 +11,12 @@ from dragoman.cli.options import Commands, positive
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman translate`."""
-    parser = commands.add_parser("translate", help="translate lines of text or documents")
+    parser = commands.add_parser(
+        "translate",
+        help="translate lines of text or documents",
+        description="Translate lines, documents or text with tags. Several checkpoints make an "
+        "ensemble.",
+    )
     shared.add_model(parser, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
     shared.add_target(parser)
     parser.add_argument("--input", type=Path, help="text, a sentence a line (default: stdin)")

@@ -25,11 +25,17 @@ _DRAW_EVERY_S: Final = 5.0
 
 def add_parser(commands: Commands) -> None:
     """Add `dragoman watch`."""
-    parser = commands.add_parser("watch", help="a live screen of a run, or a page with --web")
+    parser = commands.add_parser(
+        "watch",
+        help="a live screen of a run, or a page with --web",
+        description="Show a run while it goes on: what is left, curves, hosts, network, alerts.",
+    )
     parser.add_argument(
         "run", nargs="?", type=Path, metavar="RUN", help="a run directory (default: the newest)"
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
+    )
     parser.add_argument(
         "--hosts",
         metavar="HOSTS",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dragoman.base import units
+from dragoman.base.terminal import Terminal
 from dragoman.cluster.batch_rules import Update
 from dragoman.cluster.interruptions import Interrupted, interrupted
 from dragoman.cluster.rates import Link
@@ -93,7 +95,7 @@ class FasterLink:
     synced: Row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """Everything that `dragoman plan` says."""
 
@@ -108,6 +110,16 @@ class Plan:
     """What the recipe says of an update, for `larger_batch`."""
     interrupted: Interrupted | None = None
     """What to expect of the choice, if its hosts may be taken away."""
+
+    def __repr__(self) -> str:
+        """The tables and the choice, as `dragoman plan` prints them."""
+        from dragoman.cluster.plan_view import print_plan
+
+        console = Terminal(
+            file=io.StringIO(), record=True, width=110, highlight=False, markup=False, emoji=False
+        )
+        print_plan(self, console)
+        return console.export_text()
 
     @property
     def chosen(self) -> Row:

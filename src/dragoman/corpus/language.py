@@ -1,4 +1,4 @@
-"""How much likelier it is that a text is in another language than in the one it should be in.
+"""The language of a text: which it is, and how much likelier another one than the one it should be.
 
 py3langid: naive Bayes over n-grams of bytes, made for short text of any domain (Lui and Baldwin
 2012, langid.py). Its probabilities are calibrated by the square root of the text's bytes.
@@ -21,7 +21,7 @@ _SUBTAG: Final = re.compile(r"[-_.@]")
 
 def check_languages(*codes: str, place: str) -> None:
     """Raise ConfigError for a language that cannot be told, MachineError without py3langid."""
-    known = _identifier().labels
+    known = _identifier(place).labels
     for code in codes:
         if base_language(code) not in known:
             raise ConfigError(
@@ -47,20 +47,35 @@ def other_language_log_odds(texts: Iterable[str], language: str) -> list[float]:
     return odds
 
 
+def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]:
+    """Those of the codes that can be told from others, likeliest first, with their probabilities
+    among all languages that py3langid knows.
+
+    Raises MachineError without py3langid.
+    """
+    found: dict[str, float] = dict(_identifier().rank(text))
+    known = [code for code in codes if base_language(code) in found]
+    return sorted(((code, found[base_language(code)]) for code in known), key=lambda one: -one[1])
+
+
 def base_language(code: str) -> str:
     """The language of a code such as pt-BR."""
     return _SUBTAG.split(code)[0].lower()
 
 
-@cache
-def _identifier() -> Any:
+def _identifier(place: str = "") -> Any:
     """The classifier, which has no types."""
     try:
         module = importlib.import_module("py3langid.langid")
     except ImportError as error:
         raise MachineError(
             "telling languages needs a package that is not installed: py3langid",
-            place="corpus.filters.max_language_log_odds",
+            place=place,
             remedy='pip install "dragoman[clean]"',
         ) from error
+    return _loaded(module)
+
+
+@cache
+def _loaded(module: Any) -> Any:
     return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True)

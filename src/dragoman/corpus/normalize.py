@@ -77,6 +77,12 @@ def _are_marks(text: str) -> NDArray[np.bool_]:
     return _mark_table()[np.minimum(codes, _NUM_CODES)]
 
 
+def mark_bounds() -> list[int]:
+    """The codes at which combining marks begin and end, in turn, as far as we look for them."""
+    bounds: list[int] = np.flatnonzero(np.diff(_mark_table(), prepend=False)).tolist()
+    return bounds
+
+
 @cache
 def _mark_table() -> NDArray[np.bool_]:
     # Three Tibetan vowels are no marks themselves, but are made of them. What has no decomposition

@@ -7,6 +7,7 @@ recipe.toml manifest.json   how it was trained, and on what
 model.safetensors config.json tokenizer*.json   for transformers              (huggingface)
 encoder.onnx decoder.onnx   for ONNX runtimes                                        (onnx)
 EN_DE.argosmodel            for Argos Translate and LibreTranslate                  (argos)
+index.html encoder.onnx decoder.onnx onnxruntime-web.wasm ...   for browsers         (web)
 bundle.json README.md       what it is, for programs and for people
 digests.json                size and SHA-256 of all the others
 """
@@ -37,13 +38,14 @@ from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
 
 INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
-Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos"]
+Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"]
 _WEIGHTS: Final[dict[Kind, str]] = {
     "bundle": "model.safetensors",
     "ctranslate2": "model.bin",
     "huggingface": "model.safetensors",
     "onnx": "encoder.onnx",
     "argos": "{source}_{target}.argosmodel",
+    "web": "encoder.onnx",
 }
 """The file with the weights; source, target: codes of the languages."""
 _OWN: Final[dict[Kind, tuple[str, ...]]] = {
@@ -52,6 +54,7 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "huggingface": ("config.json", "tokenizer.json", "tokenizer_config.json"),
     "onnx": ("decoder.onnx",),
     "argos": (),
+    "web": ("decoder.onnx", "index.html", "web.json", "onnxruntime-web.wasm"),
 }
 _MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
 """The same of an imported MarianMT model in Hugging Face form."""

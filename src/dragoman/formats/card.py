@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError
@@ -14,6 +14,7 @@ from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
 from dragoman.formats.hub import card_header
+from dragoman.formats.onnxruntime_web import PACKAGE
 from dragoman.model.config import power_search
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -33,6 +34,8 @@ _USES = {
     "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
     "argos": "from argostranslate import package\n"
     "package.install_from_path('THIS_PACKAGE.argosmodel')  # LibreTranslate has it then, too",
+    "web": "python -m http.server --bind 127.0.0.1 --directory THIS_FOLDER\n"
+    "# then open http://127.0.0.1:8000; any server of static files will do",
     "onnx": "encoder.onnx: source_ids -> memory_keys, memory_values\n"
     "decoder.onnx: ids, source_ids, memory_keys, memory_values, past_keys, past_values\n"
     "              -> logits, present_keys, present_values",
@@ -67,8 +70,8 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         "It was imported as it is: no translations were compared."
         if info.imported
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
-        "those of dragoman's own search with the full weights; chrF between the two: "
-        f"{info.verified.chrf:.1f}.",
+        f"those of dragoman's own {_search(info.kind)} with the full weights; chrF between the "
+        f"two: {info.verified.chrf:.1f}.",
         "## Origin",
         f"The folder {_code(info.imported)}. `digests.json` has size and SHA-256 of every file."
         if info.imported
@@ -99,6 +102,10 @@ def _directions(info: BundleInfo) -> str:
     return " ".join(said)
 
 
+def _search(kind: Kind) -> str:
+    return "greedy search" if kind in ("onnx", "web") else "search"
+
+
 def _architecture(recipe: Recipe) -> str:
     """The name that transformers has for it, see huggingface.py."""
     if recipe.model.norm == "pre":
@@ -125,6 +132,13 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
             "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
             "translation begins with ids of <s> and a past of no tokens; each step is given the "
             "token that was chosen, and the present as its past. The check below was greedy."
+        )
+    if kind == "web":
+        notes.append(
+            "The search in the browser is greedy. Scores were measured with a beam of "
+            f"{recipe.search.beam_size}. Nothing is sent to any server: the page loads this "
+            "folder's files and works without a network from then on. It is run by "
+            f"{PACKAGE} of Microsoft, under the MIT licence."
         )
     if kind == "argos":
         notes.append(
@@ -201,11 +215,13 @@ def _scores(info: BundleInfo) -> str:
     return "\n".join(lines)
 
 
-def scores_of(run: RunDirectory, checkpoint: Path) -> tuple[tuple[BundleScore, ...], int | None]:
+def scores_of(
+    run: RunDirectory, checkpoint: Path, overrides: Sequence[str] = ()
+) -> tuple[tuple[BundleScore, ...], int | None]:
     """Scores of a checkpoint from its run's events, and its step; None for an average.
 
     Test scores are those that `dragoman evaluate` found for these very weights, with the recipe's
-    own search.
+    own search or with the one that these overrides make of it.
     """
     try:
         step = read_state(checkpoint).step
@@ -217,30 +233,32 @@ def scores_of(run: RunDirectory, checkpoint: Path) -> tuple[tuple[BundleScore, .
     for path in sorted(run.events.glob("rank-0000*.jsonl")):
         for event in read_events(path):
             said = event.payload
-            if event.kind == Validated.kind and step is not None and event.step == step:
+            is_step = step is not None and event.step == step
+            if event.kind == Validated.kind and is_step and not overrides:
                 found["dev"] = list(_scores_in(event, f"dev, {said['decoded_pairs']} lines"))
             elif event.kind == TestScored.kind:
                 name = said["name"]
-                if _is_of(event, weights):
+                if _is_of(event, weights, overrides):
                     measured.add(name)
                     found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
                 else:
                     measured.discard(name)
             elif event.kind == DirectionScored.kind:  # it follows the score of its text
                 name = said["text"]
-                if name in measured or (name == "valid" and event.step == step):
+                if name in measured or (name == "valid" and is_step and not overrides):
                     text = "dev" if name == "valid" else name
                     text += f" {said['source']}-{said['target']}"
                     found[text] = list(_scores_in(event, f"{text}, {said['pairs']} lines"))
     return tuple(score for scores in found.values() for score in scores), step
 
 
-def _is_of(event: Event, weights: str) -> bool:
+def _is_of(event: Event, weights: str, overrides: Sequence[str]) -> bool:
     """Events of earlier versions do not say whose score they are."""
     settings = event.payload.get("settings")
     if not isinstance(settings, str) or event.payload.get("weights") != weights:
         return False
-    return not any(setting.startswith("search.") for setting in settings.split(" "))
+    of_search = {one for one in settings.split(" ") if one.startswith("search.")}
+    return of_search == set(overrides)
 
 
 def _scores_in(event: Event, text: str) -> Iterator[BundleScore]:

@@ -55,21 +55,26 @@ from dragoman.formats.huggingface import (
     translate_with_huggingface,
     write_huggingface,
 )
+from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.load import fill_from
 from dragoman.formats.m2m100 import write_m2m100
 from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
+from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.public import public_manifest, public_recipe
+from dragoman.formats.web import check_for_web, write_web
 from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
-from dragoman.recipe.recipe import Recipe, dump_toml
+from dragoman.recipe.recipe import Recipe, check_sections, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import publish
 
 NUM_SENTENCES: Final = 100
 _UNPACKED: Final = "package"
 """The folder in a draft that a package for Argos Translate is made of."""
+_OWN_SEARCH: Final = ("argos", "onnx")
+"""Formats that the recipe's search does not go into."""
 _LEAST_IDENTICAL: Final = 0.9
 _TRAINED_IDENTICAL: Final = 0.99
 _LEAST_CHRF: Final = 98.0
@@ -80,10 +85,12 @@ _MOST_NATS: Final = 0.2
 class Request:
     """What is to be exported.
 
-    quantization: of the weights; None: int8 for Argos Translate, else float32.
+    quantization: of the weights; None: int8 for Argos Translate and browsers, else float32.
     licence: of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set where it is None.
     target: the language of a package for Argos Translate, of a model of several.
+    overrides: of the recipe's section search, such as "search.beam_size=2".
+    onnxruntime_web: the package of that name for browsers; None: npm fetches it.
     """
 
     to: Kind
@@ -93,11 +100,13 @@ class Request:
     licence: str = "Not stated."
     sentences: Path | None = None
     target: str = ""
+    overrides: Sequence[str] = ()
+    onnxruntime_web: Path | None = None
 
     @property
     def bits(self) -> Quantization:
         """The quantization that was asked for, or what the format has without."""
-        return self.quantization or ("int8" if self.to == "argos" else "float32")
+        return self.quantization or ("int8" if self.to in ("argos", "web") else "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +124,9 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An export under way; recipe, manifest: as far as they are written into it.
+    """An export under way.
 
+    recipe, manifest: as far as they are written into it. runtime: the files of onnxruntime-web.
     tokens: of the target languages that it is for.
     """
 
@@ -126,6 +136,7 @@ class _Job:
     manifest: Manifest
     model: TranslationModel
     request: Request
+    runtime: dict[str, bytes]
     tokens: tuple[str, ...]
 
     @property
@@ -167,21 +178,24 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     Raises ConfigError if the format cannot express the model, CheckpointError if the export
     translates otherwise than we do, or if its place is taken. Nothing is left behind then.
     """
-    recipe = public_recipe(run.recipe())
+    check_sections(request.overrides, ("search",))
+    if request.overrides and request.to in _OWN_SEARCH:
+        raise ConfigError(
+            f"{request.to} has a search of its own",
+            place=f"--set {request.overrides[0]}",
+            remedy="leave it out, or export to another format",
+        )
+    recipe = public_recipe(load_recipe(run.recipe_file, request.overrides))
     if request.to == "huggingface":
         check_expressible(recipe)
-    if request.bits != "float32" and request.to not in ("ctranslate2", "argos"):
-        raise ConfigError(
-            f"only CTranslate2 and Argos exports are written in {request.bits}",
-            place="--quantization",
-            remedy="export --to ctranslate2, or leave it out",
-        )
+    _check_bits(request)
     name = default_name(request.to, request.bits)
     output = request.output or run.path / "export" / name
     check_place(output)
     checkpoint = checkpoint_path(run, request.checkpoint, recipe)
     model = TranslationModel.load(run, [str(checkpoint)], world)
     tokens = recipe.corpus.language_tokens
+    runtime: dict[str, bytes] = {}
     if request.to == "argos":
         check_for_argos(model.subwords)
         directions = recipe.corpus.directions
@@ -193,8 +207,18 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
             place=f"--target {request.target}",
             remedy="leave it out; a package for Argos Translate has one",
         )
+    if request.to == "web":
+        if tokens:
+            raise ConfigError(
+                "the page for browsers does not ask into which language",
+                place="--to web",
+                remedy="export a model of one target language, or serve this one",
+            )
+        for file in (run.path / name for name in VOCABULARIES):
+            check_for_web(read_vocabulary(file), place=file)
+        runtime = runtime_files(request.onnxruntime_web)
     manifest = public_manifest(Manifest.load(run.path))
-    job = _Job(run, checkpoint, recipe, manifest, model, request, tokens)
+    job = _Job(run, checkpoint, recipe, manifest, model, request, runtime, tokens)
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
@@ -209,8 +233,8 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     (draft / "manifest.json").write_text(job.manifest.model_dump_json(indent=1), encoding="utf-8")
     theirs = _write_weights(job, texts, draft)
     search = job.recipe.search
-    if job.request.to == "onnx":  # the user of the graphs has a search of his own
-        search = search.without_guard().model_copy(update={"beam_size": 1})
+    if job.request.to in ("onnx", "web"):  # the graphs alone are checked
+        search = _greedy(search)
     verified = compare(job.ours(texts, search), theirs)
     # Of what others search by their own rules, the weights alone are compared.
     if job.request.bits == "float32" and job.request.to != "argos":
@@ -219,7 +243,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
             fair = compare(job.ours(texts, job.power_search()), theirs)
         check_equal(fair, place=job.checkpoint)
     recipe, request = job.recipe, job.request
-    scores, step = scores_of(job.run, job.checkpoint)
+    scores, step = scores_of(job.run, job.checkpoint, job.request.overrides)
     directions = recipe.corpus.directions if request.to != "argos" else ()
     info = BundleInfo(
         kind=request.to,
@@ -291,6 +315,8 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if job.request.to == "onnx":
         write_onnx(model, draft, metadata=digests)
         return job.decoded(translate_with_onnx(draft, ids, search))
+    if job.request.to == "web":
+        return _write_web(job, texts, draft)
     subwords, bits = job.model.subwords, job.request.bits
     for_argos = job.request.to == "argos"
     folder, plain = draft, texts
@@ -320,6 +346,39 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if for_argos:
         return translate_as_argos(draft / _UNPACKED, plain)
     return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
+
+
+def _write_web(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    """Write the files for browsers; returns translations by their graphs.
+
+    Raises CheckpointError if they are not those of our own search with the same rounded weights.
+    """
+    model, search = job.model.models[0], job.recipe.search
+    digests = vocabulary_digests(job.run.path)
+    write_web(model, job.recipe, job.runtime, draft, metadata=digests)
+    found = job.decoded(translate_with_onnx(draft, job.ids(texts), search))
+    same = replace(job, model=replace(job.model, models=(rounded(model),)))
+    check_equal(compare(same.ours(texts, _greedy(search)), found), place=job.checkpoint)
+    return found
+
+
+def _greedy(search: SearchConfig) -> SearchConfig:
+    """The search of `translate_with_onnx`, which has no rule beside the length limit."""
+    rules = {"never_padding": False, "end_at_limit": False}
+    return search.without_guard().model_copy(update={"beam_size": 1, **rules})
+
+
+def _check_bits(request: Request) -> None:
+    """Raises ConfigError for a format that has not such weights."""
+    problem = ""
+    if request.bits != "float32" and request.to not in ("ctranslate2", "argos", "web"):
+        problem = f"only CTranslate2, Argos and web exports are written in {request.bits}"
+    elif request.to == "web" and request.bits != "int8":
+        problem = f"web exports are written in int8, not in {request.bits}"
+    if problem:
+        raise ConfigError(
+            problem, place="--quantization", remedy="export --to ctranslate2, or leave it out"
+        )
 
 
 def _sentences(job: _Job) -> list[str]:

@@ -193,17 +193,21 @@ def list_recipes() -> list[ShippedRecipe]:
     return recipes
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of that name or file, with overrides like "schedule.warmup_steps=400".
 
+    source: a mapping stands for the content of a file in the current folder.
     The value of an override is TOML; a bare word is a string, no value at all restores a default.
     `corpus.folder` of the result is absolute: names in the file start at its own folder, names
     in an override at the current one. So the dump of a recipe works from anywhere.
     Raises ConfigError naming the file and line, or the override, the key and the remedy.
     """
-    file = _find(name_or_path)
-    text = _read(file)
-    values = _parse(text, place=str(file))
+    if isinstance(source, Mapping):
+        file, text, values = Path("recipe"), "", _plain(source)
+    else:
+        file = _find(source)
+        text = _read(file)
+        values = _parse(text, place=str(file))
     values.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem))
     parsed = [_Override.parse(override) for override in overrides]
     for override in parsed:
@@ -371,6 +375,15 @@ def _absolute(entries: Any) -> Any:
         else entry
         for entry in entries
     ]
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy as TOML would have been read; None is a key that is not there."""
+    return {
+        key: _plain(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def _resolved(name: str, base: Path = Path()) -> str:

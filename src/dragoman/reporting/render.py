@@ -24,7 +24,7 @@ REPORT_VERSION = 1
 _MARKS: Final = re.compile(r"[\\`*\[\]|]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """A run's facts and what they answer."""
 
@@ -36,6 +36,14 @@ class Report:
     def of(cls, facts: Facts) -> Report:
         """The report of a run."""
         return cls(facts, tuple(judge(facts)), tuple(examine(facts)))
+
+    def __repr__(self) -> str:
+        """The answers in one line each, for a terminal."""
+        lines = [
+            f"{number:2}. {one.question} {one.answer.upper()}: {one.says}"
+            for number, one in enumerate(self.answers, 1)
+        ]
+        return printable("\n".join([f"{self.facts.name}: {summary(self.facts)}", *lines]))
 
     def _repr_html_(self) -> str:
         """The page inside a notebook, kept apart from the notebook's own styles."""

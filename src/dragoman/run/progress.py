@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from dragoman.base import units
 from dragoman.base.terminal import open_console
 
-_STAGES: Final = {
+STAGES: Final = {
     "clean": "read and clean",
     "learn": "learn the pieces",
     "relate": "learn which translate each other",
@@ -37,7 +37,7 @@ def preparing(
         nonlocal said_at
         if time.monotonic() - said_at >= every_s:
             said_at = time.monotonic()
-            console.print(f"{_STAGES[stage]}: {_pairs(pairs, total)}")
+            console.print(f"{STAGES[stage]}: {pairs_done(pairs, total)}")
 
     if not console.is_terminal:
         yield say
@@ -51,12 +51,13 @@ def preparing(
             nonlocal shown
             if stage != shown:
                 shown = stage
-                bar.reset(task, total=total, description=_STAGES[stage])
-            bar.update(task, completed=pairs, done=_pairs(pairs, total))
+                bar.reset(task, total=total, description=STAGES[stage])
+            bar.update(task, completed=pairs, done=pairs_done(pairs, total))
 
         yield draw
 
 
-def _pairs(pairs: int, total: int | None) -> str:
+def pairs_done(pairs: int, total: int | None) -> str:
+    """In words; "" if there are none yet."""
     of_all = "" if total is None else f" of {units.COUNT.text(total)}"
     return f"{units.COUNT.text(pairs)}{of_all} pairs" if pairs else ""

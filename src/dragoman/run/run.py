@@ -187,13 +187,13 @@ def evaluate(
         raise ConfigError(
             "a source needs its reference and a reference its source",
             place="evaluate",
-            remedy="give both --source and --reference, or neither for the run's own test set",
+            remedy="give both source and reference, or neither for the run's own test set",
         )
     if source is None and not (directory.prepared() / "test").is_dir():
         raise ConfigError(
             "the run has no test set",
             place=directory.path,
-            remedy="give a text with --source and its translation with --reference",
+            remedy="name another text: its source and its reference",
         )
     check_sections(overrides, ("search", "evaluate"))
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]

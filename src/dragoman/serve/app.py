@@ -1,4 +1,4 @@
-"""The HTTP interface: its own, described at /openapi.json, and that of LibreTranslate."""
+"""The HTTP interface, described at /openapi.json; that of LibreTranslate is beside it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
 )
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
@@ -27,14 +24,15 @@ from starlette.types import ASGIApp
 
 from dragoman.base.version import VERSION
 from dragoman.serve.batcher import OverloadedError
-from dragoman.serve.bodies import JsonRoute, fields_of, in_thread_if_long
+from dragoman.serve.bodies import JsonRoute, Text, check_size, in_thread_if_long
+from dragoman.serve.detection import DetectedLanguage, can_detect, choose, detected
+from dragoman.serve.libretranslate import add_libretranslate
 from dragoman.serve.limits import Guard, Limits
 from dragoman.serve.metrics import Metrics
-from dragoman.serve.models import ModelDescription, Models, ServedModel
+from dragoman.serve.models import LanguagePair, ModelDescription, Models, Pivot, ServedModel
 from dragoman.serve.protocol import Ending
 from dragoman.serve.text import TextFormat, paragraphs
 
-_MAX_CHARACTERS: Final = 100_000
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
 _LONGEST_NAME: Final = 100
@@ -50,16 +48,6 @@ _POLICY: Final = (
 )
 
 
-def _is_text(text: str) -> str:
-    """JSON may hold half of a surrogate pair, which no encoding of text can."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("not Unicode text: half of a surrogate pair") from error
-    return text
-
-
-Text = Annotated[str, AfterValidator(_is_text), Field(examples=["A man is singing."])]
 Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
 
 
@@ -70,6 +58,7 @@ class TranslateRequest(BaseModel):
 
     text: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
     source: Language | None = None
+    """auto: the language is detected; left out: there must be one for the target."""
     target: Language | None = None
     alternatives: int = Field(default=0, ge=0, le=9)
     """Further translations of each text."""
@@ -112,8 +101,33 @@ class TranslateResponse(BaseModel):
     translations: list[TranslatedText]
     source: str
     target: str
+    via: str | None
+    """The language in between if two models translated, one after the other."""
     model: str
+    detected: DetectedLanguage | None
+    """If the source was auto."""
     seconds: float
+
+
+class DetectRequest(BaseModel):
+    """A text of which the language is asked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text
+
+
+class DetectResponse(BaseModel):
+    """The languages of the models, likeliest first."""
+
+    languages: list[DetectedLanguage]
+
+
+class Languages(BaseModel):
+    """What can be translated. detects: whether a source may be auto although there are several."""
+
+    pairs: list[LanguagePair]
+    detects: bool
 
 
 class StreamLine(BaseModel):
@@ -136,21 +150,6 @@ class Health(BaseModel):
     status: str
 
 
-class LibreRequest(BaseModel):
-    """The fields of LibreTranslate's /translate; others are passed over, as it does itself."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    q: Text | Annotated[list[Text], Field(max_length=256)]
-    source: str = "auto"
-    target: str
-    format: Annotated[Literal["text", "html"], BeforeValidator(lambda given: given or "text")] = (
-        "text"
-    )
-    """Clients that write every field they know send null or "" for the default."""
-    alternatives: int = Field(default=0, ge=0, le=9)
-
-
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": ErrorResponse, "description": "More than one Host, or none"},
     401: {"model": ErrorResponse, "description": "The token is missing or wrong"},
@@ -161,6 +160,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     421: {"model": ErrorResponse, "description": "Asked for under another name"},
     422: {"model": ErrorResponse, "description": "Not a valid request"},
     429: {"model": ErrorResponse, "description": "Too many requests of one client"},
+    501: {"model": ErrorResponse, "description": "No language is detected here"},
     503: {"model": ErrorResponse, "description": "Busy; see Retry-After"},
     504: {"model": ErrorResponse, "description": "Not done in time"},
 }
@@ -194,7 +194,7 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
     _add_facts(app, models, metrics)
     _add_page(app)
     _add_errors(app)
-    _add_libretranslate(app, models, limits)
+    add_libretranslate(app, models, limits)
     metrics.known_paths |= {route.path for route in app.routes if isinstance(route, Route)}
     if limits.token is not None:
         # So that programs which read the description know where the token goes.
@@ -211,8 +211,8 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
         """Translate one text or many."""
         started = time.perf_counter()
         texts = [request.text] if isinstance(request.text, str) else request.text
-        model = _model(models, request.source, request.target)
-        _check_size(texts)
+        check_size(texts)
+        model, language = await choose(models, request.source, request.target, texts)
         async with asyncio.timeout(limits.request_s):
             found = await model.translate(
                 texts,
@@ -229,11 +229,19 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
                 )
                 for best, *others in found
             ],
-            source=model.description.source,
-            target=model.description.target,
-            model=model.description.name,
+            source=model.pair.source,
+            target=model.pair.target,
+            via=model.pair.via,
+            model=" + ".join(model.pair.models),
+            detected=language,
             seconds=round(time.perf_counter() - started, 6),
         )
+
+    @app.post("/detect", responses=ERRORS)
+    async def detect_language(request: DetectRequest) -> DetectResponse:
+        """Which of the models' languages a text is in."""
+        check_size([request.text])
+        return DetectResponse(languages=await detected(models, [request.text]))
 
     @app.post(
         "/translate/stream",
@@ -242,8 +250,8 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
     )
     async def stream(request: StreamRequest) -> StreamingResponse:
         """Translate a document; its lines come one by one, as JSON, in order."""
-        model = _model(models, request.source, request.target)
-        _check_size([request.text])
+        check_size([request.text])
+        model, _ = await choose(models, request.source, request.target, [request.text])
         lines = _streamed(model, request, limits, ending)
         first = await anext(lines)  # an error at once is answered with its status
 
@@ -256,7 +264,7 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
 
 
 async def _streamed(
-    model: ServedModel, request: StreamRequest, limits: Limits, ending: Ending
+    model: ServedModel | Pivot, request: StreamRequest, limits: Limits, ending: Ending
 ) -> AsyncIterator[bytes]:
     """The lines of a document, a few of them under way at a time.
 
@@ -300,65 +308,6 @@ def _take_note(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def _add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
-    """The interface of LibreTranslate, under /libretranslate/, so that its clients work unchanged.
-
-    No language is detected here: a text whose source is "auto" is taken for the one source language
-    there is, with confidence 0.
-    """
-
-    @app.post("/libretranslate/translate", include_in_schema=False)
-    async def translate(request: Request) -> dict[str, Any]:
-        wanted = await _libre_request(request)
-        source = None if wanted.source == "auto" else wanted.source
-        model = models.choose(source, wanted.target)
-        if model is None:
-            raise HTTPException(400, f"no model for these languages; there is: {models.pairs()}")
-        texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
-        _check_size(texts)
-        async with asyncio.timeout(limits.request_s):
-            found = await model.translate(
-                texts,
-                text_format="markup" if wanted.format == "html" else "document",
-                num_hypotheses=1 + wanted.alternatives,
-            )
-        best = [one[0].text for one in found]
-        others = [[alternative.text for alternative in one[1:]] for one in found]
-        single = isinstance(wanted.q, str)
-        answer: dict[str, Any] = {"translatedText": best[0] if single else best}
-        if wanted.alternatives:
-            answer["alternatives"] = others[0] if single else others
-        if source is None:
-            language = {"confidence": 0, "language": model.description.source}
-            answer["detectedLanguage"] = language if single else [language] * len(texts)
-        return answer
-
-    @app.get("/libretranslate/languages", include_in_schema=False)
-    async def languages() -> list[dict[str, Any]]:
-        targets: dict[str, list[str]] = {}
-        for source, target in models.by_pair:
-            targets.setdefault(source, []).append(target)
-            targets.setdefault(target, [])
-        return [{"code": code, "name": code, "targets": to} for code, to in targets.items()]
-
-    @app.post("/libretranslate/detect", include_in_schema=False)
-    async def detect() -> list[dict[str, Any]]:
-        sources = dict.fromkeys(source for source, _ in models.by_pair)
-        return [{"confidence": 0, "language": source} for source in sources]
-
-
-async def _libre_request(request: Request) -> LibreRequest:
-    """From JSON, a form or the query, as LibreTranslate takes them; the body goes first."""
-    body, content_type = await request.body(), request.headers.get("content-type", "")
-    try:
-        fields = {**request.query_params, **await fields_of(body, content_type)}
-        return LibreRequest.model_validate(fields)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
-    except ValueError as error:
-        raise HTTPException(400, "neither JSON nor a form, as its Content-Type says") from error
-
-
 def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
     @app.get("/health", responses={status: ERRORS[status] for status in (400, 408, 413, 429, 503)})
     async def health() -> Health:
@@ -374,6 +323,11 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
     async def list_models() -> list[ModelDescription]:
         """The models with their cards."""
         return [model.description for model in models]
+
+    @app.get("/languages", responses=_READING_ERRORS)
+    async def list_languages() -> Languages:
+        """The pairs of languages, and whether the source may be detected."""
+        return Languages(pairs=models.all_pairs(), detects=can_detect())
 
     as_text: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -434,16 +388,3 @@ def _error_response(status: int, problem: str, headers: Any = None) -> JSONRespo
     """An error as JSON; half of a surrogate pair is replaced."""
     text = problem.encode("utf-8", "replace").decode()
     return JSONResponse({"error": text}, status_code=status, headers=headers)
-
-
-def _check_size(texts: Sequence[str]) -> None:
-    """Raises the answer 413 if one request may not bring so much."""
-    if sum(map(len, texts)) > _MAX_CHARACTERS:
-        raise HTTPException(413, f"more than {_MAX_CHARACTERS} characters; send it in parts")
-
-
-def _model(models: Models, source: str | None, target: str | None) -> ServedModel:
-    model = models.choose(source, target)
-    if model is None:
-        raise HTTPException(404, f"no model for these languages; there is: {models.pairs()}")
-    return model

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_core import from_json
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
@@ -25,15 +25,34 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 LONG: Final = 2000
 """Characters or bytes from which on a thread costs less than the others' waiting."""
 MOST_FIELDS: Final = 64
+MOST_CHARACTERS: Final = 100_000
+"""That one request may bring to be translated."""
 _THREADS: Final = ThreadPoolExecutor(2, "long-text")
 """Few: each competes with the event loop for Python's global lock."""
 
 # It warns of each malformed form, which would let clients fill the server's standard error.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
+
+def _is_text(text: str) -> str:
+    """JSON may hold half of a surrogate pair, which no encoding of text can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("not Unicode text: half of a surrogate pair") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_is_text), Field(examples=["A man is singing."])]
 P = ParamSpec("P")
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def check_size(texts: Sequence[str]) -> None:
+    """Raises the answer 413 if one request may not bring so much."""
+    if sum(map(len, texts)) > MOST_CHARACTERS:
+        raise HTTPException(413, f"more than {MOST_CHARACTERS} characters; send it in parts")
 
 
 async def in_thread_if_long(

@@ -1,10 +1,11 @@
-"""The models of a server, and how a text goes through one of them."""
+"""The models of a server, and how a text goes through one of them, or through two in a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import permutations
 
 from pydantic import BaseModel
 
@@ -34,6 +35,20 @@ class ModelDescription(BaseModel):
     beam_size: int
     card: str
     zero_shot: bool = False
+
+
+class LanguagePair(BaseModel):
+    """A pair of languages that this server translates. via: the language in between, if it takes
+    two models."""
+
+    source: str
+    target: str
+    via: str | None
+    models: list[str]
+
+    def __str__(self) -> str:
+        """In words, for an error message."""
+        return f"{self.source} to {self.target}" + (f" via {self.via}" if self.via else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +89,12 @@ class ServedModel:
             )
         return served[1:] or served
 
+    @property
+    def pair(self) -> LanguagePair:
+        """Its languages."""
+        what = self.description
+        return LanguagePair(source=what.source, target=what.target, via=None, models=[what.name])
+
     async def translate(
         self,
         texts: Sequence[str],
@@ -97,8 +118,48 @@ def _of_width(search: SearchConfig, beam_size: int) -> SearchConfig:
     return search.model_copy(update={"beam_size": beam_size})
 
 
+@dataclass(frozen=True, slots=True)
+class Pivot:
+    """Two models in a row: the second one translates the best translation of the first one."""
+
+    first: ServedModel
+    second: ServedModel
+
+    @property
+    def pair(self) -> LanguagePair:
+        """The languages at both ends, and the one in between."""
+        into, out_of = self.first.pair, self.second.pair
+        return LanguagePair(
+            source=into.source,
+            target=out_of.target,
+            via=into.target,
+            models=into.models + out_of.models,
+        )
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        text_format: TextFormat,
+        beam_size: int | None = None,
+        num_hypotheses: int = 1,
+    ) -> list[list[Translation]]:
+        """As `ServedModel.translate` does; alternatives and scores are those of the second one."""
+        found = await self.first.translate(texts, text_format=text_format, beam_size=beam_size)
+        return await self.second.translate(
+            [best.text for best, *_ in found],
+            text_format=text_format,
+            beam_size=beam_size,
+            num_hypotheses=num_hypotheses,
+        )
+
+
 class Models:
-    """All models of a server, by their languages."""
+    """All models of a server, by their languages, and the pairs of languages that two make.
+
+    Two models make a pair for which there is no model; of several such, those that were named
+    first.
+    """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         """Raises ConfigError if two translate between the same languages."""
@@ -112,19 +173,49 @@ class Models:
                     remedy="serve one of them",
                 )
             self.by_pair[pair] = model
+        self.pivots: dict[tuple[str, str], Pivot] = {}
+        for first, second in permutations(models, 2):
+            pair = (first.description.source, second.description.target)
+            meet = first.description.target == second.description.source
+            if meet and pair[0] != pair[1] and pair not in self.by_pair:
+                self.pivots.setdefault(pair, Pivot(first, second))
 
-    def choose(self, source: str | None, target: str | None) -> ServedModel | None:
-        """The model for a pair of languages, of which either may be None if only one model fits."""
-        fitting = [
-            model
-            for pair, model in self.by_pair.items()
-            if source in (None, pair[0]) and target in (None, pair[1])
-        ]
-        return fitting[0] if len(fitting) == 1 else None
+    def choose(self, source: str | None, target: str | None) -> ServedModel | Pivot | None:
+        """What translates a pair of languages, of which either may be None if only one fits.
+
+        A model goes before two in a row.
+        """
+        kinds: tuple[Mapping[tuple[str, str], ServedModel | Pivot], ...] = (
+            self.by_pair,
+            self.pivots,
+        )
+        for kind in kinds:
+            fitting = [
+                one
+                for pair, one in kind.items()
+                if source in (None, pair[0]) and target in (None, pair[1])
+            ]
+            if fitting:
+                return fitting[0] if len(fitting) == 1 else None
+        return None
+
+    def all_pairs(self) -> list[LanguagePair]:
+        """Every pair of languages that can be translated."""
+        own = [model.pair for model in self.by_pair.values()]
+        return own + [pivot.pair for pivot in self.pivots.values()]
+
+    def sources(self, target: str | None = None) -> list[str]:
+        """The languages that can be translated into this one, or into any."""
+        pairs = (*self.by_pair, *self.pivots)
+        return list(dict.fromkeys(source for source, to in pairs if target in (None, to)))
+
+    def languages(self) -> list[str]:
+        """Every language that is translated from or into."""
+        return list(dict.fromkeys(language for pair in self.by_pair for language in pair))
 
     def pairs(self) -> str:
         """What there is, for an error message."""
-        return ", ".join(f"{source} to {target}" for source, target in self.by_pair)
+        return ", ".join(map(str, self.all_pairs()))
 
     def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
         """What runs the models: the name of each, its sources and its targets, with commas."""

@@ -143,10 +143,10 @@ class CorpusPrepared(Payload):
 class TrainInterval(Payload):
     """The updates since the last event of this kind, seen by one rank.
 
-    train_loss is label-smoothed, train_nll is not; both are nats per target token over the global
-    batches. Tokens and bytes are sums over the interval: tokens of the global batches, sync_bytes
-    as counted by this rank. Times are sums over the interval, of this rank; compute_median_s is
-    the median over its steps of forward, backward and optimizer together.
+    Losses are nats per target token over the global batches. Tokens are those of the global
+    batches, times and sync_bytes those of this rank; all are sums over the interval.
+    train_loss: with label smoothing. train_nll: without.
+    compute_median_s: over the steps, of forward, backward and optimizer together.
     """
 
     kind: ClassVar[str] = "train_interval"
@@ -299,7 +299,8 @@ class RankPaused(Payload):
     """A rank did not go on for a while.
 
     began: UTC seconds since 1970 by the clock of the writer. during: the phase of a step that it
-    was in, "sync" in a sum, or one of OUTSIDE_STEPS; of another rank what it was last known to do.
+    was in, "sync" in a sum, or "validating", "saving" or "measuring" between steps; of another rank
+    what it was last known to do.
     own: whether the rank itself wrote this, by its own clock; otherwise a rank that waited for it
     did.
     """
@@ -318,7 +319,8 @@ class StrategyChosen(Payload):
     """The strategy that `auto` chose from measurements made just before.
 
     label: the strategy with its numbers. compute_s: of a step without network, on the slowest
-    rank. link_...: of the sums that training makes, through each host's interface, each way.
+    rank. link_bytes_per_s, link_latency_s: of the sums that training makes, through each host's
+    interface, each way.
     planned_wire_bytes: of a step, the same.
     """
 
@@ -353,9 +355,10 @@ class MixturePlanned(Payload):
 class HostSampled(Payload):
     """Processor, memory and disk of a host, and what its loader holds ready.
 
-    cpu_share is of all processors; others_cpu_share: what of that the ranks of the run did not use:
-    other programs, and other guests of the same machine. Memory is that of the whole host,
-    process_memory_bytes that of the rank that samples. The disk is the one that holds the run.
+    cpu_share: of all processors. others_cpu_share: what of that the ranks of the run did not use:
+    other programs, and other guests of the same machine. queued_batches: those that the loader
+    holds ready. process_memory_bytes: of the rank that samples.
+    Other memory is that of the whole host. The disk is the one that holds the run.
     sampling_s: processor time that all sampling took.
     """
 
@@ -377,7 +380,7 @@ class HostSampled(Payload):
 class GpuSampled(Payload):
     """One GPU as its driver sees it.
 
-    utilisation_share is the time in which any kernel ran, also one that only waits.
+    utilisation_share: the time in which any kernel ran, also one that only waits.
     sm_activity_share: of its multiprocessors, those that were busy; only Hopper and later count it.
     throttle_reasons: comma-separated, all that were seen, "" if the clock was free.
     ecc_errors: uncorrected ones since the driver was loaded.

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.corpus import language
-from dragoman.corpus.language import check_languages, other_language_log_odds
+from dragoman.corpus.language import check_languages, likely_languages, other_language_log_odds
 from real_text import real_lines
 
 PLACE = "corpus.filters.max_language_log_odds"
@@ -39,8 +38,20 @@ def test_an_unknown_language_is_named() -> None:
         check_languages("en", "tlh", place=PLACE)
 
 
+@pytest.mark.parametrize("own", ["en", "de"])
+def test_the_language_of_a_sentence_is_found_among_some(own: str) -> None:
+    lines = real_lines("train", own)[:300]
+    first = [likely_languages(line, ["fr", "de-AT", "en", "tlh"])[0] for line in lines]
+    assert np.mean([code.startswith(own) for code, _ in first]) >= 0.99
+    assert all(0 <= probability <= 1 for _, probability in first)
+
+
+def test_languages_that_cannot_be_told_are_left_out() -> None:
+    assert [code for code, _ in likely_languages("Ein Hund bellt.", ["tlh", "de"])] == ["de"]
+    assert likely_languages("Ein Hund bellt.", ["tlh"]) == []
+
+
 def test_the_remedy_for_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    language._identifier.cache_clear()
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     with pytest.raises(MachineError, match=r'pip install "dragoman\[clean\]"'):
         check_languages("en", place=PLACE)

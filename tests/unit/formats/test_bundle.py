@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickletools
+import re
 import shutil
 import subprocess
 import sys
@@ -414,3 +415,32 @@ def test_another_model_is_not_called_done(run: RunDirectory) -> None:
     for theirs in (["another"] * 20, ["the same"] * 17 + ["another"] * 3):
         with pytest.raises(CheckpointError, match="otherwise than our own"):
             check_equal(compare(["the same"] * 20, theirs), place=run.path)
+
+
+def test_another_search_goes_into_the_export(run: RunDirectory, tmp_path: Path) -> None:
+    overrides = ["search.beam_size=1", "search.max_length_ratio=1.5"]
+    done = exported(run, "ctranslate2", tmp_path / "out", overrides=overrides)
+    opened = Bundle.open(done.path)
+    assert opened.recipe.search.beam_size == 1
+    assert opened.recipe.search.max_length_ratio == 1.5
+    assert opened.recipe.model == run.recipe().model
+    assert not opened.info.scores, "they were measured with another search"
+    assert exported(run, "ctranslate2", tmp_path / "own").verified.sentences == 100
+    assert Bundle.open(tmp_path / "own").info.scores
+
+
+@pytest.mark.parametrize(
+    ("to", "override", "problem"),
+    [
+        ("argos", "search.beam_size=1", "argos has a search of its own"),
+        ("onnx", "search.beam_size=1", "onnx has a search of its own"),
+        ("bundle", "model.d_model=96", "can be used with other search only"),
+        ("bundle", "search.beam=1", "did you mean beam_size?"),
+    ],
+)
+def test_a_setting_that_the_export_cannot_have_is_refused(
+    run: RunDirectory, tmp_path: Path, to: Kind, override: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        exported(run, to, tmp_path / "out", overrides=[override])
+    assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 const element = (id) => document.getElementById(id);
 let models = [];
+let pairs = []; // of languages; the source is "auto" if it is detected
 let latest = 0;
 
 /** The answer's JSON; an Error in words for people where there is none. */
@@ -67,17 +68,18 @@ async function translate(event) {
     clear();
     return;
   }
-  const model = models[element("model").selectedIndex];
+  const pair = pairs[element("model").selectedIndex];
   element("result").classList.add("waiting");
   element("time").textContent = "…";
   try {
-    const wanted = { text, alternatives: 3, source: model?.source, target: model?.target };
+    const wanted = { text, alternatives: 3, source: pair?.source, target: pair?.target };
     const answer = await ask("/translate", wanted);
     if (number !== latest) return;
     const best = answer.translations[0];
     element("result").textContent = best.text;
     element("result").lang = element("alternatives").lang = answer.target; // how it is read aloud
-    element("time").textContent = duration(answer.seconds);
+    const from = answer.detected ? `from ${answer.source}, ` : "";
+    element("time").textContent = from + duration(answer.seconds);
     element("copy").disabled = false;
     showAlternatives(best.text, best.alternatives);
   } catch (error) {
@@ -90,22 +92,41 @@ async function translate(event) {
 }
 
 function showModel() {
-  const model = models[element("model").selectedIndex];
-  element("source").lang = model ? model.source : "";
-  element("card").textContent = model ? model.card.replace(/^---[\s\S]*?---\s*/, "") : "";
+  const pair = pairs[element("model").selectedIndex];
+  element("source").lang = pair && pair.source !== "auto" ? pair.source : "";
+  element("card").textContent = models
+    .filter((model) => pair && translates(model, pair))
+    .map((model) => model.card.replace(/^---[\s\S]*?---\s*/, ""))
+    .join("\n\n");
+}
+
+/** A pair whose source is detected for each target that several languages lead to. */
+function detected(pairs) {
+  const targets = pairs.map((pair) => pair.target);
+  const several = targets.filter((target, at) => targets.indexOf(target) < at);
+  return [...new Set(several)].map((target) => ({ source: "auto", target, via: null }));
+}
+
+/** Whether the model is the one of the pair, or one of the two. */
+function translates(model, { source, target, via }) {
+  const steps = via ? [[source, via], [via, target]] : [[source, target]];
+  return steps.some(([from, to]) => [model.source, "auto"].includes(from) && model.target === to);
 }
 
 async function start() {
   try {
     models = await ask("/models");
+    const languages = await ask("/languages");
+    pairs = languages.pairs.concat(languages.detects ? detected(languages.pairs) : []);
   } catch (error) {
     showError(error.message);
     return;
   }
   element("model").replaceChildren(
-    ...models.map((model) => {
+    ...pairs.map((pair) => {
       const option = document.createElement("option");
-      option.textContent = `${model.source} to ${model.target}`;
+      const source = pair.source === "auto" ? "detected language" : pair.source;
+      option.textContent = `${source} to ${pair.target}${pair.via ? `, via ${pair.via}` : ""}`;
       return option;
     }),
   );

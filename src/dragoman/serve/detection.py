@@ -1,0 +1,79 @@
+"""Which of a server's languages a text is in, and what translates it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Final
+
+from fastapi import HTTPException
+from pydantic import BaseModel
+
+from dragoman.base.errors import MachineError
+from dragoman.corpus.language import likely_languages
+from dragoman.serve.models import Models, Pivot, ServedModel
+
+_MOST_CHARACTERS: Final = 4000
+_TAG: Final = re.compile("<[^<>]*>")
+
+
+class DetectedLanguage(BaseModel):
+    """confidence: 0 to 100, the probability among all languages that can be told from others."""
+
+    language: str
+    confidence: float
+
+
+def can_detect() -> bool:
+    """Whether py3langid is installed."""
+    return find_spec("py3langid") is not None
+
+
+async def choose(
+    models: Models,
+    source: str | None,
+    target: str | None,
+    texts: Sequence[str],
+    *,
+    missing: int = 404,
+) -> tuple[ServedModel | Pivot, DetectedLanguage | None]:
+    """What translates the texts; if the source is "auto", their language among those that can be
+    translated into the target, too.
+
+    Raises the answer `missing` if no model fits, 501 if no language can be told.
+    """
+    found = None
+    if source == "auto" and (languages := models.sources(target)):
+        found = (await _likely(texts, languages))[0]
+        source = found.language
+    model = models.choose(source, target)
+    if model is None:
+        raise HTTPException(missing, f"no model for these languages; there is: {models.pairs()}")
+    return model, found
+
+
+async def detected(models: Models, texts: Sequence[str]) -> list[DetectedLanguage]:
+    """The languages of a server's models that texts of one language may be in, likeliest first."""
+    return await _likely(texts, models.languages())
+
+
+async def _likely(texts: Sequence[str], languages: Sequence[str]) -> list[DetectedLanguage]:
+    """Raises the answer 501 if none can be told; one language alone is the answer all the same."""
+    text = _TAG.sub(" ", "\n".join(texts)[:_MOST_CHARACTERS])
+    try:
+        # In a thread: the first call reads the detector from disk, most of a second.
+        found = await asyncio.to_thread(likely_languages, text, languages)
+    except MachineError as error:
+        found, problem = [], f"{error.problem}; {error.remedy}"
+    else:
+        problem = "these languages cannot be told from others: " + ", ".join(languages)
+    if not found:
+        if len(languages) > 1:
+            raise HTTPException(501, f"{problem}; or name the source")
+        found = [(languages[0], 0.0)]
+    return [
+        DetectedLanguage(language=language, confidence=round(100 * probability, 1))
+        for language, probability in found
+    ]

@@ -1,0 +1,105 @@
+"""The interface of LibreTranslate, under /libretranslate/, so that its clients work unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from dragoman.serve.bodies import Text, check_size, fields_of
+from dragoman.serve.detection import choose, detected
+from dragoman.serve.limits import Limits
+from dragoman.serve.models import Models
+
+Wanted = TypeVar("Wanted", bound=BaseModel)
+
+
+class LibreDetectRequest(BaseModel):
+    """The fields of LibreTranslate's /detect; others are passed over, as it does itself."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    q: Text
+
+
+class LibreRequest(BaseModel):
+    """The fields of LibreTranslate's /translate."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    q: Text | Annotated[list[Text], Field(max_length=256)]
+    source: str = "auto"
+    target: str
+    format: Annotated[Literal["text", "html"], BeforeValidator(lambda given: given or "text")] = (
+        "text"
+    )
+    """Clients that write every field they know send null or "" for the default."""
+    alternatives: int = Field(default=0, ge=0, le=9)
+
+
+def add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
+    """Add its paths."""
+
+    @app.post("/libretranslate/translate", include_in_schema=False)
+    async def translate(request: Request) -> dict[str, Any]:
+        wanted = _valid(LibreRequest, await _fields(request))
+        texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
+        check_size(texts)
+        # It says 400 if there is no model.
+        model, language = await choose(models, wanted.source, wanted.target, texts, missing=400)
+        async with asyncio.timeout(limits.request_s):
+            found = await model.translate(
+                texts,
+                text_format="markup" if wanted.format == "html" else "document",
+                num_hypotheses=1 + wanted.alternatives,
+            )
+        best = [one[0].text for one in found]
+        others = [[alternative.text for alternative in one[1:]] for one in found]
+        single = isinstance(wanted.q, str)
+        answer: dict[str, Any] = {"translatedText": best[0] if single else best}
+        if wanted.alternatives:
+            answer["alternatives"] = others[0] if single else others
+        if language is not None:
+            told = language.model_dump()
+            answer["detectedLanguage"] = told if single else [told] * len(texts)
+        return answer
+
+    @app.get("/libretranslate/languages", include_in_schema=False)
+    async def languages() -> list[dict[str, Any]]:
+        pairs = models.all_pairs()
+        return [
+            {
+                "code": code,
+                "name": code,
+                "targets": [pair.target for pair in pairs if pair.source == code],
+                "via": {
+                    pair.target: pair.via for pair in pairs if pair.source == code and pair.via
+                },
+            }
+            for code in models.languages()
+        ]
+
+    @app.post("/libretranslate/detect", include_in_schema=False)
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        text = _valid(LibreDetectRequest, await _fields(request)).q
+        check_size([text])
+        return [language.model_dump() for language in await detected(models, [text])]
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    """From JSON, a form or the query, as LibreTranslate takes them; the body goes first."""
+    body, content_type = await request.body(), request.headers.get("content-type", "")
+    try:
+        return {**request.query_params, **await fields_of(body, content_type)}
+    except ValueError as error:
+        raise HTTPException(400, "neither JSON nor a form, as its Content-Type says") from error
+
+
+def _valid(wanted: type[Wanted], fields: dict[str, Any]) -> Wanted:
+    try:
+        return wanted.model_validate(fields)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error

@@ -1,0 +1,59 @@
+"""Pages that are written from the code: none is stale, and docstrings are read as meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def docstrings() -> ModuleType:
+    spec = spec_from_file_location("docstrings", REPOSITORY / "tools/reference/docstrings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["docstrings"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def taught(first: str, second: int, third: float) -> None:
+    """Add things up; the sum. More about it.
+
+    first: what comes first,
+        and its second line. second, third: numbers; None: all of them.
+    Prose goes on: not with a name.
+    Raises ValueError if first: is wrong.
+    """
+
+
+@pytest.mark.smoke
+def test_names_are_separated_from_prose_and_errors(docstrings: ModuleType) -> None:
+    told = docstrings.Docstring.of(taught, ["first", "second", "third"])
+    assert told.prose == [
+        "Add things up; the sum. More about it.",
+        "Prose goes on: not with a name.",
+    ]
+    assert told.meanings == {
+        ("first",): "what comes first, and its second line.",
+        ("second", "third"): "numbers; None: all of them.",
+    }
+    assert told.raises == "Raises ValueError if first: is wrong."
+    assert told.meaning("third") == "numbers; None: all of them."
+
+
+@pytest.mark.smoke
+def test_no_page_is_stale() -> None:
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "tools/write_reference.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,96 @@
+"""What people try first in a notebook, from the documentation alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from real_text import real_lines
+from small_run import small_run
+
+
+def test_a_recipe_is_a_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sections: dict[str, Any] = {
+        "corpus": {"train": [{"tsv": "a.tsv"}], "valid_pairs": 10, "seed": None},
+        "model": {"d_model": 64},
+    }
+    (tmp_path / "recipe.toml").write_text(
+        '[corpus]\ntrain = [{tsv = "a.tsv"}]\nvalid_pairs = 10\n[model]\nd_model = 64\n'
+    )
+    assert dragoman.load_recipe(sections) == dragoman.load_recipe("recipe.toml")
+    changed = dragoman.load_recipe(sections, ["model.d_model=128"])
+    assert changed.model.d_model == 128
+    assert sections["model"] == {"d_model": 64}
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({"model": {"d_modle": 3}, "corpus": {"train": [{"tsv": "a"}], "valid_pairs": 1}},
+         "recipe: unknown key model.d_modle; did you mean d_model?"),
+        ({"corpus": {"train": [{"tsv": "a"}]}}, "recipe: neither corpus.valid nor"),
+        ({"corpus": 3}, "recipe: corpus is a section, not a value"),
+        ({1: 2}, "name_or_path"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_dictionary_is_one_line(sections: Any, problem: str) -> None:
+    with pytest.raises(dragoman.ConfigError) as error:
+        dragoman.load_recipe(sections)
+    assert problem.replace("name_or_path", "source") in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_is_not_changed_in_place() -> None:
+    recipe = dragoman.load_recipe("demo")
+    with pytest.raises(dragoman.ConfigError, match=r"override such as \"SECTION\.max_steps=5\""):
+        recipe.train.max_steps = 5
+    assert recipe == dragoman.load_recipe("demo")
+
+
+def test_one_text_is_told_from_a_list_of_them() -> None:
+    run = small_run()
+    with pytest.raises(dragoman.ConfigError, match=r"brackets: \['A man\.'\]"):
+        dragoman.translate(run, "A man.")
+    with pytest.raises(dragoman.ConfigError, match="one text"), dragoman.Translator(run) as opened:
+        opened.translate("A man.")
+
+
+def test_answers_show_themselves_at_a_prompt(tmp_path: Path) -> None:
+    run = small_run()
+    report = repr(dragoman.report(run))
+    assert len(report.splitlines()) == 13
+    assert "Is it overfitting?" in report
+    plan = repr(dragoman.plan("demo", ranks=2, link="1Gbit", gpu="v100"))
+    assert "It counts on:" in plan
+    assert "diloco" in plan
+    for language in ("en", "de"):
+        lines = real_lines("test", language)[:20]
+        (tmp_path / f"t.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (found,) = dragoman.compare(run, run, tests=[(tmp_path / "t.en", tmp_path / "t.de")])
+    assert repr(found).startswith(f"t, 20 sentences: {run.path} and {run.path}")
+    assert repr(found).endswith("better: neither is shown to be")
+
+
+def test_an_evaluation_has_its_scores_by_name(tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        lines = real_lines("test", language)[:5]
+        (tmp_path / f"t.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    source, reference = tmp_path / "t.en", tmp_path / "t.de"
+    found = dragoman.evaluate(small_run(), source=source, reference=reference, ranks=1)
+    assert found.pairs == 5
+    assert found.scores.keys() == {"bleu", "chrf"}
+    assert found.scores["chrf"].value > 0
+    assert found.scores["bleu"].signature.startswith("BLEU|")
+    assert len(found.translations.read_text(encoding="utf-8").splitlines()) == 5
+
+
+def test_remedies_are_words_of_this_interface() -> None:
+    run = small_run()
+    for call in (lambda: dragoman.evaluate(run), lambda: dragoman.compare(run, run)):
+        with pytest.raises(dragoman.ConfigError, match="its source and its reference") as error:
+            call()
+        assert "--" not in str(error.value)
