@@ -1,4 +1,4 @@
-"""Every command that `train --hosts` runs, as words, before any of them is run."""
+"""Every command that `train --hosts` would run, in words, for --dry-run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from dragoman.distributed.rendezvous import StoreAddress
 def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
     """Lines that a shell could read: comments, commands here, and what these start on the host.
 
-    What follows `<` stands for what is sent; words in capitals are known when the command is run.
+    The word after `<` names the data that is sent. Words in capitals are known only when the
+    command runs.
     """
     code = read_code()
     digest = code_digest(code)
@@ -46,12 +47,12 @@ def _sending(host: Host, place: str, num_files: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """What follows a line break in a comment would be a command."""
+    """A comment on one line: the text after a line break would be a command."""
     return " ".join(text.splitlines())
 
 
 def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[str]]:
-    """What the agents start: the store in which all meet, what measures, torchrun."""
+    """The processes that agents start: the store, the measuring process, torchrun."""
     module = [host.python, "-P", "-m"]
     if number == 0:
         yield [*module, "dragoman.distributed.store"]

@@ -1,4 +1,4 @@
-"""Payloads of events -> typed facts. Nothing here trusts a file."""
+"""Turn the payloads of events into typed facts. Nothing here trusts a file."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LARGEST = 1e21
-"""Beyond all bytes, tokens and FLOP/s; what is larger, or no number, was never measured."""
+"""Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 
 
 def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
-    """A dataclass of those of its fields that the payload has, each of the right type.
+    """A dataclass from those of its fields that the payload has, each of the right type.
 
-    A field of another type counts as missing. None if a field is missing that can be neither
-    None nor left to its default. Annotations are int, float or str, each perhaps `| None`.
+    A field of another type counts as missing. None if a missing field has no default and cannot be
+    None. Annotations are int, float or str, each perhaps `| None`.
     """
-    # pydantic is faster, but refuses a whole payload for one field, which here counts as missing.
+    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
     values: dict[str, Any] = {}
     for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
         value = _typed(payload.get(wanted.name), str(wanted.type))
@@ -31,7 +31,7 @@ def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
 
 
 def number(value: object) -> float | None:
-    """The value where it is a number that a run can have."""
+    """The value if it is a number that a run can have, otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= _LARGEST else None

@@ -1,4 +1,4 @@
-"""The events of one rank -> what it says, on one clock.
+"""Read the events of one rank, on one clock.
 
 Nothing here trusts a file: a field that is missing or of another type is "not measured".
 """
@@ -25,23 +25,23 @@ _ACCOUNTS = {
     events.CheckpointWritten.kind,
     events.RunFinished.kind,
 }
-"""Kinds that say what the time before them went to."""
+"""Kinds of events that account for the time before them."""
 _TOOK = {
     events.TrainInterval.kind: ("interval_s",),
     events.Validated.kind: ("loss_s", "decode_s"),
     events.CheckpointWritten.kind: ("seconds_s",),
 }
-"""Where they say how long it took."""
+"""The fields that hold the time they took."""
 _PHASES = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 _MOST_OF_INTERVAL = 1.02
-"""Phases do not overlap: together they take at most an interval, but for what clocks round."""
+"""Phases do not overlap: together they take at most the interval, up to rounding."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ToldPrice:
-    """What is read of a run_started event, if the price was known."""
+class _StartPrice:
+    """The price in a run_started event, if it was known."""
 
     price_per_hour: float
     currency: str
@@ -49,7 +49,7 @@ class _ToldPrice:
 
 @dataclass(slots=True)
 class Home:
-    """What was measured on the host of one life, beside its segment.
+    """Measurements on the host of one life, beside its segment.
 
     boot: when the machine was started, by its own clock.
     """
@@ -62,7 +62,7 @@ class Home:
 
 @dataclass(slots=True)
 class RankFile:
-    """What one file of events says; `read` it once."""
+    """The events of one file, read once."""
 
     rank: int
     host: str = "unknown"
@@ -73,7 +73,7 @@ class RankFile:
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     segments: list[facts.Segment] = field(default_factory=list)
     homes: list[Home] = field(default_factory=list)
-    """One of each segment."""
+    """One for each segment."""
     intervals: list[facts.Interval] = field(default_factory=list)
     repeated: list[facts.Interval] = field(default_factory=list)
     validations: list[facts.Validation] = field(default_factory=list)
@@ -90,10 +90,10 @@ class RankFile:
     versions: set[int] = field(default_factory=set)
     incomplete: int = 0
     overfull: int = 0
-    """Intervals whose phases are longer than they are."""
+    """Intervals whose phases are longer than the interval."""
     clock_jumps_s: list[float] = field(default_factory=list)
     _next: Home = field(default_factory=Home)
-    """Of the life that is about to begin."""
+    """The measurements for the life that is about to begin."""
     _base: tuple[float, float] | None = None
     _boot: float | None = None
     _ahead_s: float = 0.0
@@ -128,9 +128,9 @@ class RankFile:
             lines = ", ".join(map(str, self.damaged[:5]))
             found.append(f"{name}: {len(self.damaged)} damaged lines passed over (line {lines})")
         if self.incomplete:
-            found.append(f"{name}: {self.incomplete} events without what their kind needs")
+            found.append(f"{name}: {self.incomplete} events lack values that their kind needs")
         if self.overfull:
-            said = f"{self.overfull} intervals are shorter than their phases, which do not count"
+            said = f"{self.overfull} intervals are shorter than their phases, which are not used"
             found.append(f"{name}: {said}")
         if other := sorted(self.versions - {SCHEMA_VERSION}):
             found.append(f"{name}: written with schema {other[0]}, this is {SCHEMA_VERSION}")
@@ -140,7 +140,7 @@ class RankFile:
         return found
 
     def see(self, event: Event) -> None:
-        """Take in one event; they come in the order of the file."""
+        """Read one event; events come in the order of the file."""
         self.versions.add(event.v)
         self.host = event.host
         moment = self._moment(event)
@@ -153,7 +153,7 @@ class RankFile:
             self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
 
     def _moment(self, event: Event) -> float:
-        """The time of an event by the monotonic clock, which nobody sets."""
+        """The time of an event by the monotonic clock, which is never set."""
         fresh = event.kind == events.RunStarted.kind or not self._alive
         if self._base is None or fresh or event.mono_s < self._base[1]:
             self._base, self._ahead_s = (event.time, event.mono_s), 0.0
@@ -209,7 +209,7 @@ class RankFile:
         self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         ranks = number(event.payload.get("world_size"))
-        told = from_payload(_ToldPrice, event.payload)
+        told = from_payload(_StartPrice, event.payload)
         price, device = None, event.payload.get("device")
         if told is not None:
             price = facts.Price(amount=told.price_per_hour, currency=told.currency)
@@ -238,7 +238,7 @@ class RankFile:
         self._keep(facts.Interval, self.intervals, event, moment)
 
     def _begin_before(self, event: Event, moment: float) -> None:
-        """Begin a life whose start is not in the record, but was before what this event tells."""
+        """Begin a life whose start is not in the record, before the time that this event covers."""
         took = _TOOK.get(event.kind)
         if took is not None:
             told_s = facts.summed(number(event.payload.get(name)) for name in took)
@@ -248,7 +248,7 @@ class RankFile:
         self.environment = event.payload
 
     def _rank_paused(self, event: Event, moment: float) -> None:
-        """When it ended by the clock that nobody sets; it was written as soon as it had."""
+        """The pause ended when its event was written, by the monotonic clock."""
         seconds_s = number(event.payload.get("seconds_s"))
         rank, host = number(event.payload.get("paused_rank")), event.payload.get("paused_host")
         if seconds_s is None or rank is None or seconds_s < 0:
@@ -284,7 +284,7 @@ class RankFile:
         self._keep(facts.Device, self._home.devices, event, moment)
 
     def _strategy_chosen(self, event: Event, moment: float) -> None:
-        """What `auto` measured before it chose, which is before its life begins."""
+        """The measurements of `auto` before it chose, which is before its life begins."""
         rate = number(event.payload.get("link_bytes_per_s"))
         if rate is not None:
             method = "sums as training makes them, before the strategy was chosen"
@@ -305,7 +305,7 @@ class RankFile:
             self.imported_scores.append((event.step, value))
 
     def _keep(self, kind: type[T], kept: list[T], event: Event, moment: float) -> None:
-        """Keep the event as a fact, or count it where it lacks what the fact needs."""
+        """Keep the event as a fact, or count it as incomplete if it lacks a value."""
         envelope = {"step": event.step, "host": event.host, "rank": event.rank}
         made = from_payload(kind, envelope | event.payload | {"time": moment})
         if made is None:

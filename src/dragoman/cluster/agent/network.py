@@ -1,4 +1,4 @@
-"""This host's interfaces and sockets, as Linux tells them."""
+"""This host's interfaces and sockets, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def addresses() -> dict[str, str]:
 
 
 def resolve(name: str) -> tuple[str, ...]:
-    """The IPv4 addresses that a name stands for here."""
+    """The IPv4 addresses of a name on this host."""
     try:
         entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
@@ -55,7 +55,7 @@ def route_to(peers: Iterable[str]) -> str | None:
 
 
 def interface_facts(name: str) -> InterfaceFacts:
-    """What the kernel says of an interface that has an address."""
+    """What the kernel reports about an interface that has an address."""
     card = _INTERFACES / name
     speed = _number(card / "speed")
     duplex = _text(card / "duplex")
@@ -70,7 +70,7 @@ def interface_facts(name: str) -> InterfaceFacts:
 
 
 def unreachable(endpoints: Iterable[tuple[str, int]]) -> list[str]:
-    """Those address:port that do not take a connection."""
+    """The endpoints (address:port) that do not take a connection."""
     closed = []
     for address, port in endpoints:
         try:
@@ -81,7 +81,7 @@ def unreachable(endpoints: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """Where these processes take TCP connections."""
+    """Addresses and ports at which these processes take TCP connections."""
     inodes = {inode for pid in pids for inode in _sockets(pid)}
     return {
         (address, port)
