@@ -48,7 +48,7 @@ def verdict(findings: list[Finding]) -> str:
     end = f" ({', '.join(also)})" if also else ""
     if is_fit(findings):
         return f"Fit to train{end}."
-    return f"Not fit to train: {counts['failure']} to put right{end}."
+    return f"Not fit to train: {counts['failure']} to fix{end}."
 
 
 def findings_as_json(findings: list[Finding], facts: ClusterFacts) -> str:

@@ -271,7 +271,8 @@ def _check_kinds(hosts: tuple[Host, ...]) -> None:
         raise ConfigError(
             f"one of {first.name} and {other.name} computes on GPUs, one on its processor",
             place="--hosts",
-            remedy="leave one of the two out, or give all hosts slots: nothing sums between them",
+            remedy="leave one of the two out, or give all hosts slots: GPUs and processors cannot "
+            "train together",
         )
 
 

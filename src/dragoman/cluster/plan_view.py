@@ -53,10 +53,10 @@ def print_plan(plan: Plan, console: Console) -> None:
         why = "The shortest step of a GPU (see below), not its rate, decides for"
         _say(console, f"{why}: {', '.join(shortest)}.", style="dim")
     if _priced(plan) and (without := _without_price(plan)):
-        _say(console, f"No cost of all hosts: no price_per_hour of {without} in hosts.toml.")
+        _say(console, f"The cost is not known: hosts.toml has no price_per_hour for {without}.")
     if any(map(_is_unproven, plan.rows)):
         _say(console, _UNPROVEN, style="dim")
-    _say(console, "\nIt counts on:")
+    _say(console, "\nAssumptions:")
     for one in assumptions(plan):
         _say(console, f"  {one.what}: {one.value} ({one.source})", style="dim")
     _say(console, "")
@@ -151,12 +151,12 @@ def interruptions(expected: Interrupted, *, currency: str) -> str:
     every = f"saving every {units.COUNT.text(expected.every_steps)} steps"
     apart = f"one every {units.DURATION.text(expected.mean_s)}"
     if math.isinf(expected.run_s):
-        says = f"If hosts are taken away, {apart}, the run is not to be expected to end, {every}"
+        says = f"If hosts are taken away, {apart}, the run is unlikely ever to end, {every}"
     else:
         says = (
             f"If hosts are taken away, {apart}, the run takes "
             f"{units.DURATION.text(expected.run_s)}{_at(expected.price, currency)}, {every}: "
-            f"{expected.count:.3g} interruptions to expect"
+            f"{expected.count:.3g} interruptions expected"
         )
     if math.isinf(expected.best_run_s):
         best = "nor with any other checkpoint.every_steps"

@@ -133,7 +133,7 @@ class Watch:
         if not self.requests.count:
             self._raise_cause()
         if self.interrupted or self.failures:
-            saved = "the last checkpoint stands" if self.failures else "everything is saved"
+            saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
                 f"stopped; {saved}",
                 place=path,
@@ -204,5 +204,5 @@ class StopRequests(StopHandler):
         self.count += 1
         if not self._deferred:
             raise InterruptedRunError(
-                "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+                "stopped by a signal; the last checkpoint is kept", remedy="the same command goes on"
             )

@@ -332,7 +332,7 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
         return WorkerError(record["message"], record["exit_code"], record["kind"])
     if interrupted:
         return InterruptedRunError(
-            "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+            "stopped by a signal; the last checkpoint is kept", remedy="the same command goes on"
         )
     if shutil.disk_usage(meeting).free < _LITTLE_BYTES:
         return MachineError(

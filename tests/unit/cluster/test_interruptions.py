@@ -117,7 +117,7 @@ def test_a_run_that_is_interrupted_before_it_saves_is_told(tmp_path: Path) -> No
     console = Console(width=1000, force_terminal=False)
     with console.capture() as capture:
         print_plan(made, console)
-    assert "the run is not to be expected to end, saving every 100,000 steps" in capture.get()
+    assert "the run is unlikely ever to end, saving every 100,000 steps" in capture.get()
     assert json.loads(plan_as_json(made))["interrupted"]["run_s"] is None
 
 
@@ -134,7 +134,7 @@ def test_what_never_ends_has_no_price_and_no_long_number(
     with console.capture() as capture:
         print_plan(made, console)
     text = capture.get()
-    assert "the run is not to be expected to end, saving every" in text
+    assert "the run is unlikely ever to end, saving every" in text
     assert "; nor with any other checkpoint.every_steps. Undisturbed: " in text
     assert not re.search(r"[\d,.]{40}|not finite|\binf\b", text)
 

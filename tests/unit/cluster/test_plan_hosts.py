@@ -230,7 +230,7 @@ def test_a_host_without_a_price_is_named_where_others_have_one(tmp_path: Path) -
     console = Console(width=1000, force_terminal=False)
     with console.capture() as capture:
         print_plan(made, console)
-    assert "No cost of all hosts: no price_per_hour of beta in hosts.toml.\n" in capture.get()
+    assert "The cost is not known: hosts.toml has no price_per_hour for beta.\n" in capture.get()
     file.write_text(priced + entry.format("beta", 2) + "price_per_hour = 5\n")
     made = plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file), link="1Gbit"))
     row = made.strategies[0]
