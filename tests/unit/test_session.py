@@ -86,7 +86,7 @@ def test_a_second_trainer_is_refused_and_a_first_can_be_stopped(tmp_path: Path) 
         pass
     assert stop_session(tmp_path, wait_s=20).state == "stopped"
     holder.wait(20)
-    with pytest.raises(CheckpointError, match="nobody trains"):
+    with pytest.raises(CheckpointError, match="is not being trained"):
         stop_session(tmp_path, wait_s=1)
 
 

@@ -152,7 +152,8 @@ def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
         stated = wanted.host(host.host)
         if bool(stated.slots) != bool(first.slots):
             found = f"one of {first.name} and this computes on GPUs, one on its processor"
-            remedy = "leave one of the two out, or give all hosts slots: GPUs and processors cannot train together"
+            remedy = "leave one of the two out, or give all hosts slots: "
+            remedy += "GPUs and processors cannot train together"
             yield _fail("devices", host.host, found, remedy)
         if stated.slots:
             if host.cpu_cores < stated.slots:

@@ -204,5 +204,6 @@ class StopRequests(StopHandler):
         self.count += 1
         if not self._deferred:
             raise InterruptedRunError(
-                "stopped by a signal; the last checkpoint is kept", remedy="the same command goes on"
+                "stopped by a signal; the last checkpoint is kept",
+                remedy="the same command goes on",
             )
