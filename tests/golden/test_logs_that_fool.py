@@ -327,7 +327,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
             recipe=VOCABULARY,
         ),
         {"trained": "cannot tell", "plateau": "cannot tell"},
-        "whatever the source says: no BLEU tells",
+        "whatever the source: no BLEU was measured",
     ),
     "the dev loss has turned, BLEU still rises": (
         Recorded(
@@ -342,7 +342,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
     "trained on from another model, its recipe lost: the first loss says nothing": (
         Recorded(dev_loss=lambda step: 2.0 + 2.0 * math.exp(-step / 500), bleu=lambda _step: None),
         {"trained": "cannot tell", "rate_too_low": "cannot tell"},
-        "no recipe tells the size of the vocabulary",
+        "no recipe gives the vocabulary size",
     ),
     "trained on from another model, and worse than it, by its dev loss": (
         Recorded(
@@ -465,7 +465,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
             bleu=lambda _step: 0.2,
         ),
         {"trained": "cannot tell", "rate_too_low": "cannot tell", "plateau": "cannot tell"},
-        "no recipe tells the size of the vocabulary",
+        "no recipe gives the vocabulary size",
     ),
 }
 

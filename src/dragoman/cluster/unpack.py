@@ -1,6 +1,6 @@
 """Runs on a host before any code of ours is there: receives a directory, whole or not at all.
 
- python -c 'exec(...)' DIRECTORY NUM_FILES < archive
+    python -c 'exec(...)' DIRECTORY NUM_FILES < archive
 
 It prints `have` if the directory exists, otherwise `want`, and reads a tar archive of so many
 files. The controller reads archives from hosts with the same function. Only the standard library is
