@@ -32,7 +32,8 @@ def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
         # It starts once to measure and once to compare and train.
         yield _here(host, agent_command(host, code=digest, verb=ANSWER))
         for there in _there(host, hosts, number=number, run=place):
-            yield f"#   there: {_one_line(shlex.join(there))}"
+            # The text after a line break would be a command, not a part of the comment.
+            yield f"#   there: {' '.join(shlex.join(there).splitlines())}"
         for verb in ("list", "send", "forget"):
             yield _here(host, agent_command(host, code=digest, verb=verb, more=[place]))
 
@@ -44,11 +45,6 @@ def _here(host: Host, arguments: list[str]) -> str:
 def _sending(host: Host, place: str, num_files: str) -> str:
     command = receive_command(host, place, num_files)
     return f"{_here(host, command)} < {shlex.quote(f'{place}.tar')}"
-
-
-def _one_line(text: str) -> str:
-    """A comment on one line: the text after a line break would be a command."""
-    return " ".join(text.splitlines())
 
 
 def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[str]]:

@@ -94,15 +94,6 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
     return Examined(facts, code)
 
 
-def compare_files(hosts: Hosts, *, code: str, run: str, mark: str = "") -> ClusterFacts:
-    """What each host says of itself once it has code, data and the run's own files.
-
-    run: its directory below the folder of each host. mark: of `marked`, for that directory here.
-    """
-    with Team(hosts.host, code=code) as team:
-        return ClusterFacts(hosts=tuple(ask(team, hosts, run=run, mark=mark)))
-
-
 @contextmanager
 def marked(directory: Path) -> Iterator[str]:
     """Inside the block a file of this name is in the directory here, and in no other one.

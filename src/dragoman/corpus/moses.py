@@ -11,7 +11,7 @@ from pathlib import Path
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256
 from dragoman.corpus.download import open_member
-from dragoman.corpus.pairs import FileFacts, LineReader, NamedPath
+from dragoman.corpus.pairs import FileFacts, LineReader, NamedPath, unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,4 @@ class _MemberReader(LineReader):
                 "of the recipe, or the unpacked files",
             ) from error
         except OSError as error:
-            raise CorpusError(
-                f"cannot be read ({error.strerror})",
-                place=self.path,
-                remedy="check the name; relative names start at the recipe's folder",
-            ) from error
+            raise unreadable(self.path, error) from error

@@ -229,11 +229,16 @@ class LineReader:
                     self._read_bytes += len(piece)
                     yield piece
         except OSError as error:
-            raise CorpusError(
-                f"cannot be read ({error.strerror})",
-                place=self.path,
-                remedy="check the name; relative names start at the recipe's folder",
-            ) from error
+            raise unreadable(self.path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> CorpusError:
+    """The error for a file of text that cannot be read."""
+    return CorpusError(
+        f"cannot be read ({error.strerror})",
+        place=path,
+        remedy="check the name; relative names start at the recipe's folder",
+    )
 
 
 def first_suspicious_line(

@@ -23,11 +23,6 @@ from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
 
-FILES: Final = (
-    "config.json", "generation_config.json", "tokenizer_config.json", "vocab.json", "source.spm",
-    "target.spm",
-)  # fmt: skip
-"""Beside model.safetensors; a separate vocabulary of the target is one more."""
 _LEAST_POSITIONS: Final = 512
 
 

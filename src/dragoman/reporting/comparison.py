@@ -237,14 +237,13 @@ def _level(courses: Sequence[Course], budget: Budget, *, same_loss: bool) -> Lev
         if (reached := [one for used, one in course.bleus(budget) if used <= amount])
     }
     around = {course.letter: _around(course.losses(budget), amount) for course in courses}
-    answer, says = _better(losses, around) if same_loss else _not_the_same()
+    answer: Answer = "cannot tell"
+    says = "The losses are over different texts or tokens."
+    if same_loss:
+        answer, says = _better(losses, around)
     if answer == "measured" and any(course.facts.manifest is None for course in courses):
         answer, says = "cannot tell", f"{says[:-1]}, if their dev sets are the same."
     return Level(budget, amount, losses, bleus, answer, says)
-
-
-def _not_the_same() -> tuple[Answer, str]:
-    return "cannot tell", "The losses are over different texts or tokens."
 
 
 def _better(losses: dict[str, float], around: dict[str, tuple[float, ...]]) -> tuple[Answer, str]:

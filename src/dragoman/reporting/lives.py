@@ -190,7 +190,12 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
             for traffic, rank in _named(measured, lambda one: one.samples.traffic())
         ),
         machines=tuple(
-            replace(machine, last_seen=_at(machine.last_seen, rank))
+            replace(
+                machine,
+                last_seen=None
+                if machine.last_seen is None
+                else machine.last_seen - rank.clock_offset_s,
+            )
             for machine, rank in _named(measured, lambda one: one.samples.machines())
         ),
         links=tuple(link for one in measured for home in one.homes for link in home.links),
@@ -211,10 +216,6 @@ def _named(
         for fact in facts_of(one):
             if fact.host in one.names:
                 yield replace(fact, host=one.names[fact.host]), one.rank
-
-
-def _at(moment: float | None, rank: Rank) -> float | None:
-    return None if moment is None else moment - rank.clock_offset_s
 
 
 def _moved(spell: Spell | None, rank: Rank) -> Spell | None:

@@ -24,7 +24,10 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
     """Each pause once, by time; a rank's own record goes before that of another rank."""
     kept: list[Pause] = []
     for pause in sorted(pauses, key=lambda one: (not one.own, one.began)):
-        if not any(pause.rank == one.rank and _overlap(pause, one) for one in kept):
+        if not any(
+            pause.rank == one.rank and pause.began < one.ended and one.began < pause.ended
+            for one in kept
+        ):
             kept.append(pause)
     return sorted(kept, key=lambda one: one.began)
 
@@ -129,10 +132,6 @@ def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:
         group.append(pause)
     if group:
         yield group
-
-
-def _overlap(one: Pause, two: Pause) -> bool:
-    return one.began < two.ended and two.began < one.ended
 
 
 def paused_s(facts: Facts) -> float:

@@ -5,18 +5,24 @@ Nothing here trusts a file: a field that is missing or of another type is "not m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.base.errors import MachineError
 from dragoman.reporting import facts
 from dragoman.reporting.imported import ImportedRun, ImportedScore
-from dragoman.reporting.payloads import from_payload, number
 from dragoman.reporting.sampling import Samples
 from dragoman.telemetry import events
-from dragoman.telemetry.events import SCHEMA_VERSION, Event, StrategyChosen, TestScored, read_events
+from dragoman.telemetry.events import (
+    SCHEMA_VERSION,
+    Event,
+    StrategyChosen,
+    TestScored,
+    number,
+    read_events,
+)
 
 _CLOCK_JUMP_S = 5.0
 _ACCOUNTS = {
@@ -350,3 +356,32 @@ _READERS: dict[str, _Reader] = {
 def _rank_of(path: Path) -> int:
     digits = path.stem.removeprefix("rank-")
     return int(digits) if digits.isdecimal() else 0
+
+
+def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
+    """A dataclass from those of its fields that the payload has, each of the right type.
+
+    A field of another type counts as missing. None if a missing field has no default and cannot be
+    None. Annotations are int, float or str, each perhaps `| None`.
+    """
+    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
+    values: dict[str, Any] = {}
+    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
+        value = _typed(payload.get(wanted.name), str(wanted.type))
+        if value is not None:
+            values[wanted.name] = value
+        elif wanted.default is MISSING and not str(wanted.type).endswith("| None"):
+            return None
+        elif wanted.default is MISSING:
+            values[wanted.name] = None
+    return kind(**values)
+
+
+def _typed(value: object, annotation: str) -> object:
+    kind = annotation.removesuffix(" | None")
+    if kind == "str":
+        return value if isinstance(value, str) else None
+    found = number(value)
+    if kind == "float":
+        return found
+    return int(found) if kind == "int" and found is not None and found == int(found) else None

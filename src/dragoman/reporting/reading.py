@@ -20,9 +20,8 @@ from dragoman.reporting import facts
 from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment, summed
 from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
-from dragoman.reporting.payloads import from_payload, number
-from dragoman.reporting.rank_file import RankFile
-from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, read_events
+from dragoman.reporting.rank_file import RankFile, from_payload
+from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, number, read_events
 from dragoman.telemetry.session import read_session
 from dragoman.training.durable import step_directories
 from dragoman.training.inventory import take_inventory

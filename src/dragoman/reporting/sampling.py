@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.reporting.facts import Gpu, Machine, Spell, Traffic
-from dragoman.reporting.payloads import number
-from dragoman.telemetry.events import POWER_CAP, Event, GpuSampled, HostSampled, NetworkSampled
+from dragoman.telemetry.events import (
+    POWER_CAP,
+    Event,
+    GpuSampled,
+    HostSampled,
+    NetworkSampled,
+    number,
+)
 
 
 @dataclass(slots=True)

@@ -37,6 +37,8 @@ LONGEST_LINE_BYTES: Final = 4 << 20
 """A longer line is not ours."""
 _LARGEST_VALUE: Final = 1e24
 """Larger than all FLOP of a run."""
+_LARGEST_READ: Final = 1e21
+"""Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
 
 
@@ -649,6 +651,13 @@ def _fits(value: object, annotation: str) -> bool:
     if isinstance(value, int | float):
         return abs(value) <= _LARGEST_VALUE and (kind == "float" or kind == type(value).__name__)
     return isinstance(value, str) and kind == "str"
+
+
+def number(value: object) -> float | None:
+    """The value if it is a number that a run can have, otherwise None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= _LARGEST_READ else None
 
 
 def _is_torn(path: Path) -> bool:

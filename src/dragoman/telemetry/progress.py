@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.telemetry.events import Event, RunStarted, TrainInterval, Validated
+from dragoman.telemetry.events import Event, RunStarted, TrainInterval, Validated, number
 
 _RECENT_INTERVALS = 20
-_LARGEST = 1e21
 _NUMBERS = {
     RunStarted.kind: ("max_steps",),
     TrainInterval.kind: (
@@ -117,12 +116,9 @@ class Progress:
 
 
 def _is_whole(event: Event) -> bool:
+    """Whether the event has a number, or None if that is allowed, for every key that is read."""
     seen = event.payload
     names, more = _NUMBERS.get(event.kind, ()), _NUMBERS_OR_NONE.get(event.kind, ())
-    return all(_is_number(seen.get(name)) for name in names) and all(
-        name in seen and (seen[name] is None or _is_number(seen[name])) for name in more
+    return all(number(seen.get(name)) is not None for name in names) and all(
+        name in seen and (seen[name] is None or number(seen[name]) is not None) for name in more
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

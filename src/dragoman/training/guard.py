@@ -443,9 +443,8 @@ class Examination:
         """Every rank calls it; the main one gets the events to write, the others nothing."""
         windows = [Window(**one) for one in self._world.gather_json(asdict(guard.last))]
         # Several may have seen it; the first one judges all steps.
-        found = next(
-            one for one in self._world.gather_json(_as_json(guard.found)) if one is not None
-        )
+        own = None if guard.found is None else asdict(guard.found)
+        found = next(one for one in self._world.gather_json(own) if one is not None)
         guard.found = None
         slowness = Slowness(**found)
         if self._topology is None:
@@ -507,7 +506,3 @@ def _slow_link(changed: LinkChanged, slowness: Slowness) -> Alert:
         f"{slowness.steps}. {slowness.left}",
         remedy=f"{SEE_CARD}; dragoman doctor measures every link",
     )
-
-
-def _as_json(found: Slowness | None) -> dict[str, object] | None:
-    return None if found is None else asdict(found)

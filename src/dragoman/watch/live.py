@@ -14,7 +14,6 @@ from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Price
 from dragoman.reporting.health import examine
 from dragoman.reporting.network import is_network, network
-from dragoman.reporting.payloads import number
 from dragoman.reporting.rank_file import RankFile
 from dragoman.reporting.reading import Records, combine, event_paths
 from dragoman.telemetry.events import (
@@ -22,6 +21,7 @@ from dragoman.telemetry.events import (
     GpuSampled,
     HostSampled,
     NetworkSampled,
+    number,
     read_line,
 )
 from dragoman.telemetry.follower import Follower

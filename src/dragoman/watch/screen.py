@@ -17,8 +17,8 @@ from dragoman.reporting import measures
 from dragoman.reporting.cost import spent_text
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.page import state_text
-from dragoman.reporting.payloads import number
 from dragoman.telemetry.console import clock_time, time_left, told
+from dragoman.telemetry.events import number
 from dragoman.watch.live import HostNow, Now
 
 _BRAILLE: Final = 0x2800

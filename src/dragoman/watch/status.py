@@ -13,9 +13,8 @@ from rich.text import Text
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
-from dragoman.reporting.payloads import number
 from dragoman.telemetry.console import clock_time
-from dragoman.telemetry.events import read_events
+from dragoman.telemetry.events import number, read_events
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.session import read_session
 

@@ -32,7 +32,8 @@ def list_checkpoints(run: Path) -> None:
     checkpoints = run / "checkpoints"
     found = (path.parent for path in checkpoints.glob("**/step-*/digests.json"))
     names = sorted(path.relative_to(checkpoints).as_posix() for path in found)
-    print(json.dumps([name for name in names if not any(map(_is_draft, Path(name).parts))]))
+    drafts = {name for name in names if any(part.startswith(".") for part in Path(name).parts)}
+    print(json.dumps([name for name in names if name not in drafts]))
 
 
 def forget(run: Path, *names: str) -> None:
@@ -69,10 +70,6 @@ def answer(channel: Channel) -> None:
                 return
     finally:
         prepared.close()
-
-
-def _is_draft(name: str) -> bool:
-    return name.startswith(".")
 
 
 _FILES: Final[dict[str, Callable[..., None]]] = {
