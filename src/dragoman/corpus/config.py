@@ -60,7 +60,7 @@ class TextFiles(Section):
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
     """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)
-    """What the weights of a stage call this entry of the training text."""
+    """The name by which the weights of a stage refer to this entry of the training text."""
     weight: float | None = Field(default=None, ge=0.0, le=1e9)
     """Share of the training pairs that come from this entry, in any unit."""
 
@@ -69,7 +69,7 @@ class TextFiles(Section):
 
     @property
     def title(self) -> str:
-        """Its name, or that of its file."""
+        """Its name, or the name of its file."""
         files = (self.source, self.tsv, self.tmx, self.moses, self.mtdata)
         return self.name or next(filter(None, files))
 
@@ -100,7 +100,7 @@ class TextFiles(Section):
 
 
 class CorpusConfig(Section):
-    """Parallel text and what is made of it.
+    """Parallel text, and how it is cleaned and cut into pieces.
 
     A source of text is a list of entries. An entry is one of
     `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
@@ -128,9 +128,9 @@ class CorpusConfig(Section):
     test: tuple[TextFiles, ...] = ()
     """The test set, in such entries."""
     valid_pairs: int = Field(default=0, ge=0)
-    """Where `valid` is empty: this many training pairs are held out for validation."""
+    """If `valid` is empty: this many training pairs are held out for validation."""
     test_pairs: int = Field(default=0, ge=0)
-    """Where `test` is empty: this many training pairs are held out for testing."""
+    """If `test` is empty: this many training pairs are held out for testing."""
     lowercase: bool = False
     """Train on lower-cased text; what is translated later is lower-cased too."""
     filters: FilterConfig = FilterConfig()

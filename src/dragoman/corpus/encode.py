@@ -1,6 +1,7 @@
 """Cleaned runs -> token rows: the shuffled training text, a range of keys at a time.
 
-Only here all pairs can be seen together, so duplicates and overlaps with dev and test go here.
+Only here all pairs can be seen together, so duplicates and overlaps with dev and test are removed
+here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LEXICAL = "lexical"
 class Selected:
     """The pairs of a range that stay, and those that do not.
 
-    rows: int64, shape (pairs that stay,): where each lies in its range.
+    rows: int64, shape (pairs that stay,): the index of each in its range.
     """
 
     sources: list[str]
@@ -59,7 +60,7 @@ class Selector:
     """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
 
     held_out: keys of the pairs that were moved from the training text to dev or test.
-    sides: of all dev and test pairs, without tags. tags: that sources may begin with.
+    sides: of all dev and test pairs, without tags. tags: words that sources may begin with.
     """
 
     def __init__(
@@ -148,11 +149,10 @@ class PartReport:
 
 
 class RangeEncoder:
-    """The task of a worker: select and encode one range. Done ranges are passed over.
+    """The task of a worker: select and encode one range. Finished ranges are skipped.
 
-    files: the name of the source file of each run. entries: its entry of the training text.
-    files: the name of the source file of each run. lexical: tells what pairs gain; None: nobody
-    asks.
+    entries: the entry of the training text of each run. files: the name of its source file.
+    lexical: measures what pairs gain; None: the lexical filter is off.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class RangeEncoder:
         gains: Scores,
         accepted: NDArray[np.bool_],
     ) -> FilterSurvey:
-        """What the lexical filter saw."""
+        """The survey of the lexical filter."""
         survey = FilterSurvey(LEXICAL, threshold, at_least=True)
         files = found.runs[selected.rows]
         survey.see(
@@ -256,7 +256,7 @@ class RangeEncoder:
 
 
 def part_path(parts: Path, index: int) -> Path:
-    """Where the report of a range is; its rows and rejected pairs lie beside it."""
+    """The path of a range's report; its rows and rejected pairs lie beside it."""
     return parts / f"{index:06d}.json"
 
 

@@ -1,4 +1,4 @@
-"""Archives of OPUS in Moses format: a zip with two aligned texts, read where it lies."""
+"""Archives of OPUS in Moses format: a zip with two aligned texts, read without unpacking it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _MemberReader(LineReader):
         self._language = language
 
     def facts(self) -> FileFacts:
-        """Those of the text, and the digest of the archive."""
+        """The facts of the text, and the digest of the archive."""
         known = super().facts()
         return FileFacts(
             known.path, file_sha256(self.path), known.lines, known.text_bytes, known.mended

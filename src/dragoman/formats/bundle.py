@@ -77,9 +77,9 @@ class BundleScore(Section):
 
 
 class Verified(Section):
-    """What the check of an export found: translations of it beside those of our own search.
+    """The result of the check of an export: its translations compared with our own search's.
 
-    chrf: of its translations against ours; 100 where all are equal.
+    chrf: of its translations against ours; 100 if all are equal.
     """
 
     sentences: int
@@ -88,7 +88,7 @@ class Verified(Section):
 
 
 class BundleInfo(Section):
-    """What a bundle says of itself; vocabularies: SHA-256 by file name."""
+    """The description of a bundle by itself; vocabularies: SHA-256 by file name."""
 
     format_version: Literal[1] = 1
     kind: Kind

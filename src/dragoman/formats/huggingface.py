@@ -29,7 +29,7 @@ from dragoman.training.checkpoint import read_weights, weight_shapes
 
 _AGAIN: Final = "export it again from its run"
 _POSITIONS: Final = "embed_positions.weight"
-"""FSMT writes its sinusoids as well; they are computed, here and there."""
+"""FSMT also stores its sinusoids; they are computed on both sides."""
 SPECIAL_PIECES: Final = {
     "pad_token": "<pad>",
     "unk_token": "<unk>",

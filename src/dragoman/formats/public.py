@@ -1,8 +1,8 @@
-"""What of a run's records leaves with an export: what is listed here, and nothing else.
+"""The parts of a run's records that leave with an export: only those listed here.
 
-A recipe also says where measurements are sent, with passwords in addresses, and where files lie.
-An export has the keys that are needed to understand the model, to translate with it and to train
-on from it. A key that nobody has listed stays at home.
+A recipe also contains the addresses of tracking servers, with passwords in them, and the places of
+files. An export has the keys that are needed to understand the model, to translate with it and to
+train it further. A key that is not listed stays out.
 """
 
 from __future__ import annotations
