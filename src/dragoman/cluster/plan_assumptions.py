@@ -130,11 +130,11 @@ def _spots(plan: Plan) -> Lines:
     yield (
         "interruptions",
         f"at a constant rate, one every {units.DURATION.text(expected.mean_s)} among the hosts; "
-        "each costs the work since the last checkpoint and the way back; all are paid meanwhile",
+        "each costs the work since the last checkpoint and the restart; all are paid meanwhile",
         "given; calculated: Daly 2006",
     )
     yield (
-        "the way back",
+        "restart",
         f"{units.DURATION.text(expected.restart_s)}: replacement_s, and "
         f"{units.DURATION.text(interruptions.RESTART_S)} to start again",
         f"given; {interruptions.RESTART_SOURCE}",

@@ -103,7 +103,7 @@ def test_a_plan_says_what_spot_hosts_are_expected_to_cost(tmp_path: Path) -> Non
     assert f"and {found.price:,.2f} USD, saving every {found.every_steps:,} steps" in text
     assert f"every {found.best_every_steps:,} steps it would take" in text
     assert f"and {found.steady_price:,.2f} USD.\n" in text
-    assert "the way back: 5 min 37 s: replacement_s, and 37 s to start again" in text
+    assert "restart: 5 min 37 s: replacement_s, and 37 s to start again" in text
     assert "a checkpoint: 12 bytes a weight" in text
     assert json.loads(plan_as_json(made))["interrupted"]["run_s"] == found.run_s
     assert planned(tmp_path, "").interrupted is None
