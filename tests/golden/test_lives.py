@@ -77,7 +77,7 @@ def _nothing(_life: list[Event]) -> list[Event]:
     return []
 
 
-def test_one_host_at_the_end_is_not_one_host_always(tmp_path: Path) -> None:
+def test_one_host_at_the_end_does_not_mean_one_host_always(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4000, 4000), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -110,7 +110,7 @@ def test_a_short_life_elsewhere_does_not_decide(tmp_path: Path) -> None:
     assert found["network_fit"].remedy.startswith("Bytes do not explain it")
 
 
-def test_a_link_of_other_hosts_is_none_of_these(tmp_path: Path) -> None:
+def test_a_link_of_other_hosts_does_not_count(tmp_path: Path) -> None:
     """As an earlier version left it: measured in the first life alone, then on other hosts."""
     run = Recorded(resume_at=(400, 400), sync_s=(0.4, 0.4), recipe=VOCABULARY).write(
         tmp_path / "run"
@@ -122,7 +122,7 @@ def test_a_link_of_other_hosts_is_none_of_these(tmp_path: Path) -> None:
     assert "on new-a, new-b: Waiting in sums" in found["network"].says
 
 
-def test_a_link_holds_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> None:
+def test_a_measured_link_counts_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4000, 4000), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -142,7 +142,7 @@ def test_a_link_holds_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> Non
         (("old", "new"), (1.2e12, None), "cannot tell"),
     ],
 )
-def test_useful_flops_are_of_the_devices_of_a_life(
+def test_useful_flops_count_only_the_devices_of_a_life(
     hosts: tuple[str, str], rates: tuple[float, float | None], answer: str, tmp_path: Path
 ) -> None:
     run = Recorded(resume_at=(400, 400), device="cuda", recipe=VOCABULARY).write(tmp_path / "run")
@@ -155,7 +155,7 @@ def test_useful_flops_are_of_the_devices_of_a_life(
     assert _answers(read_facts(run))["processors"].answer == answer
 
 
-def test_processors_are_those_of_the_host_of_a_life(tmp_path: Path) -> None:
+def test_processors_of_a_life_are_those_of_its_host(tmp_path: Path) -> None:
     busy: list[tuple[int, Payload]] = [
         (rank, replace(HOST_SAMPLED, cpu_share=0.97)) for rank in (0, 1)
     ]
@@ -207,7 +207,7 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
     assert f"{hours:.2f} USD" in found["cost"].says
 
 
-def test_a_life_that_was_lost_elsewhere_changes_no_answer(tmp_path: Path) -> None:
+def test_a_lost_life_on_other_hosts_changes_no_answer(tmp_path: Path) -> None:
     """It died before its first checkpoint; the run began anew on two hosts of other names."""
     run = Recorded(resume_at=(700, 0), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
         tmp_path / "run"
@@ -221,7 +221,7 @@ def test_a_life_that_was_lost_elsewhere_changes_no_answer(tmp_path: Path) -> Non
     assert found["network"].says.startswith("Waiting for the network took 84.8%")
 
 
-def test_a_price_is_that_of_the_hosts_it_was_written_for(tmp_path: Path) -> None:
+def test_a_price_applies_to_the_hosts_it_was_recorded_for(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4000, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     cheap = [{"address": f"10.0.0.{n}", "slots": 1, "price_per_hour": 1.0} for n in (1, 2)]
     (run / HOSTS_FILE).write_text(Hosts.model_validate({"host": cheap}).model_dump_json())
@@ -257,7 +257,7 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     assert sum(float(one or 0.0) for one in told) == pytest.approx(rows["wall clock"])
 
 
-def test_a_pause_in_steps_that_no_event_tells_of_is_in_no_other_life(tmp_path: Path) -> None:
+def test_a_pause_in_unrecorded_steps_belongs_to_no_other_life(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4300, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)
     _change_lives(run, 0, lambda life: _paused(life, rank=0, step=4300)[:-1], list)

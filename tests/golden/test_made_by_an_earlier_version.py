@@ -46,7 +46,7 @@ def translated(path: Path, *options: str) -> list[str]:
     return output.read_text("utf-8").splitlines()
 
 
-def test_the_run_goes_on_with_the_same_losses(
+def test_the_run_resumes_with_the_same_losses(
     run: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

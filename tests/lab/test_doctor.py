@@ -210,7 +210,7 @@ def _set_of_beta(hosts_file: Path, line: str) -> None:
 )
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_is_wrong_is_named_and_nothing_is_trained(
+def test_faults_are_named_and_nothing_is_trained(
     make_lab: OpenLab, spoil: Spoil, check: str, host: str
 ) -> None:
     desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"), slots=(1, 1))
@@ -229,7 +229,7 @@ def test_what_is_wrong_is_named_and_nothing_is_trained(
     assert desk.events("run_started") == []
 
 
-def test_a_host_whose_key_is_not_known_is_not_talked_to(make_lab: OpenLab, tmp_path: Path) -> None:
+def test_a_host_with_an_unknown_key_is_refused(make_lab: OpenLab, tmp_path: Path) -> None:
     lab = make_lab(["alpha"])
     hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1])
     (lab.desk.home / ".ssh" / "known_hosts").write_text("")

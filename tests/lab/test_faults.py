@@ -116,7 +116,7 @@ def test_a_cut_of_ten_seconds_is_waited_out(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("verb", ["send", "-c"], ids=["sends nothing", "takes nothing"])
-def test_a_host_that_stands_still_in_a_transfer_is_named(desk: Desk, verb: str) -> None:
+def test_a_host_that_stops_during_a_transfer_is_named(desk: Desk, verb: str) -> None:
     """Its sshd answers all the time. What it has not sent is still there for a resume."""
     alpha, hosts = desk.lab.host("alpha"), desk.folder / "hosts.toml"
     wrapper = alpha.home / "python"
@@ -163,9 +163,7 @@ def test_a_network_that_dies_behind_a_shared_connection_is_named(desk: Desk) -> 
 
 
 @pytest.mark.parametrize(("cut", "ranks"), [("beta", 2), ("alpha", 1)])
-def test_a_host_that_was_cut_off_for_a_minute_is_taken_in_again(
-    desk: Desk, cut: str, ranks: int
-) -> None:
+def test_a_host_that_was_cut_off_for_a_minute_rejoins(desk: Desk, cut: str, ranks: int) -> None:
     training = desk.train(*OFTEN_SAVED)
     wait_until(lambda: saved(desk))
     host = desk.lab.host(cut)
@@ -236,7 +234,7 @@ def test_a_full_disk_ends_it_with_the_name_of_the_host(desk: Desk, full: str) ->
     stop(desk, resumed)
 
 
-def test_the_line_to_the_desk_is_cut(desk: Desk) -> None:
+def test_the_line_to_the_controller_is_cut(desk: Desk) -> None:
     training = desk.train(*ENDLESS)
     wait_until(desk.trains)
     desk.lab.desk.plug(plugged=False)

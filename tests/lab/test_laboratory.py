@@ -53,7 +53,7 @@ def test_the_hosts_file_of_a_lab_is_read(make_lab: OpenLab, tmp_path: Path) -> N
     assert [host.address for host in hosts.host] == [host.address for host in lab.hosts]
 
 
-def test_a_port_lets_through_what_it_is_limited_to(make_lab: OpenLab) -> None:
+def test_a_limited_port_carries_its_limit(make_lab: OpenLab) -> None:
     lab = make_lab(["alpha", "beta"], rate="20mbit")
     alpha, beta = lab.hosts
     assert sent_per_second(lab.desk, "alpha", size_bytes=2_000_000) <= 20e6 / 8

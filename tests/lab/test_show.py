@@ -50,7 +50,7 @@ def test_it_trains_shows_a_table_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_broken_off_it_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     lab = show(tmp_path)
     assert lab.stdout is not None
     while "$ dragoman doctor" not in lab.stdout.readline():

@@ -10,7 +10,7 @@ from lab.desk import PROGRAM
 from recorded_runs import Recorded
 
 
-def test_each_host_tells_of_its_own_ranks(make_lab: OpenLab, tmp_path: Path) -> None:
+def test_each_host_reports_its_own_ranks(make_lab: OpenLab, tmp_path: Path) -> None:
     lab = make_lab(["alpha", "beta"])
     recorded = Recorded(steps=2000, reason=None).write(tmp_path / "recorded")
     for rank, host in enumerate(lab.hosts):

@@ -39,7 +39,7 @@ def all_reduce(world: World, num_floats: int, repeats: int) -> float:
 
 
 @pytest.mark.parametrize("num_hosts", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_bytes_on_the_wire_are_those_of_the_formula(make_lab: OpenLab, num_hosts: int) -> None:
+def test_bytes_on_the_wire_equal_the_formula(make_lab: OpenLab, num_hosts: int) -> None:
     lab = make_lab(NAMES[:num_hosts])
     size = 4 * 2_000_000
     expected = step_time.ring_bytes(size, num_ranks=num_hosts)
@@ -120,7 +120,7 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
 @pytest.mark.parametrize("num_hosts", [2, 3])
 @pytest.mark.parametrize("megabits", [10, 30, 100])
 @pytest.mark.parametrize("strategy", PLANNED)
-def test_a_step_takes_what_was_planned(
+def test_a_step_takes_the_planned_time(
     make_lab: OpenLab, num_hosts: int, megabits: int, strategy: str
 ) -> None:
     lab = make_lab(NAMES[:num_hosts], rate=f"{megabits}mbit")
