@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.desk import Desk, set_up_desk
+from lab.controller import Controller, set_up_controller
 from lab.laboratory import Lab, open_lab
 from lab.namespaces import why_no_lab
 
@@ -35,6 +35,6 @@ def make_lab(lab_machine: None, tmp_path: Path) -> Iterator[OpenLab]:
 
 
 @pytest.fixture
-def desk(make_lab: OpenLab) -> Desk:
+def controller(make_lab: OpenLab) -> Controller:
     """Two hosts of two ranks and of one, and a user who trains on them."""
-    return set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))
+    return set_up_controller(make_lab(["alpha", "beta"], rate="40mbit"))

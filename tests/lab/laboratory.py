@@ -1,11 +1,11 @@
 """Several hosts on one machine: own names, own sshd, own rate-limited ports on one switch.
 
     with open_lab(tmp_path, ["alpha", "beta"], rate="100mbit") as lab:
-        lab.desk.run(["ssh", "alpha", "hostname"])
+        lab.controller.run(["ssh", "alpha", "hostname"])
 
-The desk is where a user sits: it is on the same switch, its port has no limit, and it holds the
-only private key. Hosts know each other's names, and the desk knows their host keys. `make lab`
-shows all of it.
+The controller is the user's machine: it is on the same switch, its port has no limit, and it holds
+the only private key. Hosts know each other's names, and the controller knows their host keys.
+`make lab` shows all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lab.namespaces import Machine
 NETWORK: Final = "10.77.0"
 PORT: Final = 22
 INTERFACE: Final = "eth0"
-DESK: Final = "desk"
+CONTROLLER: Final = "controller"
 BUCKET_BYTES: Final = 256 * 1024
 """What a limited port lets through at once before the limit bites."""
 
@@ -84,11 +84,11 @@ class LabHost(Machine):
 
 
 class Lab:
-    """The hosts by their order, and the desk."""
+    """The hosts by their order, and the controller."""
 
-    def __init__(self, hosts: list[LabHost], *, desk: LabHost) -> None:
+    def __init__(self, hosts: list[LabHost], *, controller: LabHost) -> None:
         self.hosts = hosts
-        self.desk = desk
+        self.controller = controller
 
     def host(self, name: str) -> LabHost:
         """The host of this name."""
@@ -121,16 +121,16 @@ def open_lab(directory: Path, names: Sequence[str], *, rate: str | None) -> Iter
                     switch=switch,
                 )
             )
-            for number, name in enumerate([DESK, *names], start=1)
+            for number, name in enumerate([CONTROLLER, *names], start=1)
         ]
         for host in hosts:
             _name_everyone(host, hosts)
-        desk, *others = hosts
-        _let_in(desk, others)
+        controller, *others = hosts
+        _let_in(controller, others)
         for host in others:
             host.limit(rate)
             _start_sshd(host)
-        yield Lab(others, desk=desk)
+        yield Lab(others, controller=controller)
 
 
 def _name_everyone(host: LabHost, hosts: Sequence[LabHost]) -> None:
@@ -149,10 +149,10 @@ def _name_everyone(host: LabHost, hosts: Sequence[LabHost]) -> None:
     host.mount("-t", "sysfs", "lab-sys", "/sys")
 
 
-def _let_in(desk: LabHost, hosts: Sequence[LabHost]) -> None:
-    """Give the desk a key, the hosts its public half, and the desk the public keys of the hosts."""
-    private = desk.home / ".ssh" / "id_ed25519"
-    for machine in (desk, *hosts):
+def _let_in(controller: LabHost, hosts: Sequence[LabHost]) -> None:
+    """Give the controller a key that the hosts accept, and the public keys of the hosts."""
+    private = controller.home / ".ssh" / "id_ed25519"
+    for machine in (controller, *hosts):
         (machine.home / ".ssh").mkdir(mode=0o700)
     _make_key(private)
     known = []
@@ -161,7 +161,7 @@ def _let_in(desk: LabHost, hosts: Sequence[LabHost]) -> None:
         (host.home / ".ssh" / "authorized_keys").write_text(_public(private))
         kind, key, *_ = _public(host.home / "host-key").split()
         known += [f"{name} {kind} {key}\n" for name in (host.name, host.address)]
-    (desk.home / ".ssh" / "known_hosts").write_text("".join(known))
+    (controller.home / ".ssh" / "known_hosts").write_text("".join(known))
 
 
 def _make_key(path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_generated_script_trains_on_a_real_slurm_cluster(
         tmp_path,
     ]
     script = tmp_path / "demo.sbatch"
-    script.write_text(lab.desk.run([PROGRAM, *generate]).stdout)
+    script.write_text(lab.controller.run([PROGRAM, *generate]).stdout)
     with slurm_cluster(lab, tmp_path / "slurm") as environment:
         path = f"{PROGRAM.parent}:{os.environ['PATH']}"
         submit: list[str | Path] = ["sbatch", "--wait", f"--chdir={tmp_path}", script]
