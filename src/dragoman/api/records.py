@@ -54,7 +54,7 @@ def plan(
 
 @checked
 def report(run: RunLike, *, price: str | None = None) -> Report:
-    """Twelve questions about a run, answered from what was measured; a notebook shows the page.
+    """Twelve questions about a run, answered from its record; a notebook shows the page.
 
     price: of one machine for an hour, such as "3 USD".
     Raises CheckpointError if there is no run, ConfigError if the price is none.

@@ -1,4 +1,4 @@
-"""Every quantity that is printed, with one meaning each, and the way back to its value.
+"""Every quantity that is printed, each with one meaning, and how to parse it.
 
 `text` prints a value that is in base units; `parse` turns printed or typed text back into base
 units, exact to half of the last printed digit. Decimal and binary prefixes, bits and bytes, and
@@ -30,7 +30,7 @@ from dragoman.base.errors import ConfigError
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _HUGE, _TINY = 1e15, 1e-9
-"""From here on, and below, a number is written with its power of ten."""
+"""Numbers this large, or this small, are written with a power of ten."""
 _AMOUNT = re.compile(rf"\s*({_NUMBER})\s*(\S.*?)?\s*")
 
 
@@ -236,7 +236,7 @@ LEARNING_RATE = Scientific("learning rate", (("", 1.0),))
 
 
 def money(amount: float, *, currency: str) -> str:
-    """An amount with its currency: 340.00 USD; what is less than a cent with two digits."""
+    """An amount with its currency: 340.00 USD; less than a cent has two significant digits."""
     if amount and not _TINY <= abs(amount) < _HUGE:
         return f"{amount:.1e} {currency}"
     tiny = 0 < abs(amount) < 0.01

@@ -23,7 +23,7 @@ _OF_A_NEW_RUN: Final = {
     "--workers": ("workers", "shards"),
     "--set": ("overrides", "recipe"),
 }
-"""What a run that is named does not take: where the option is read, what it would change."""
+"""Options that do not apply to an existing run, with the settings that they would change."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -87,9 +87,9 @@ def run(options: Namespace) -> int:
 
 
 def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> int:
-    """Train as `dragoman.train` does, and print what is needed to go on from there.
+    """Train like `dragoman.train`, and print how to resume.
 
-    If the hosts are not fit to train, what doctor found is printed first.
+    If the hosts are not fit to train, doctor's findings are printed first.
     """
     from dragoman.api.training import train
     from dragoman.base.terminal import open_console

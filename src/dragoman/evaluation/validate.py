@@ -1,7 +1,7 @@
 """A validation: the loss on dev text and on training text, and scored translations of dev text.
 
 The ranks share the work in whole batches, which do not depend on the number of ranks, and sums are
-exact: one rank and many measure the same numbers and write the same text.
+exact: any number of ranks measures the same numbers and writes the same text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ValidationData:
     """What a validation needs of a prepared corpus.
 
     subwords: of the source and of the target. sources, references: the normalised dev text.
-    max_source_pieces: the longest source, without end of sentence, that is translated in one go.
+    max_source_pieces: the longest source, without end of sentence, that is translated in one piece.
     """
 
     dev: TokenShards
@@ -91,7 +91,7 @@ class Validation:
 
     @property
     def further_scores(self) -> list[MetricScored]:
-        """Events of the metrics for which `event` has no place."""
+        """Events of the metrics for which `event` has no field."""
         return further_scores("valid", self.scores)
 
     def event(self) -> Validated:
@@ -229,7 +229,7 @@ def _until_asked_to_stop(batches: Iterable[T]) -> Iterator[T]:
 
 
 def _gather_whole(world: World, own: Any) -> list[Any]:
-    """What every rank has measured; raises GivenUpError on each where one is asked to stop."""
+    """The measurements of every rank; raises GivenUpError on each if one was asked to stop."""
     gathered = world.gather_json([own, is_asked_to_stop()])
     if any(stopped for _, stopped in gathered):
         raise GivenUpError
@@ -276,7 +276,7 @@ def _batches_of_like_length(
 def score_all(
     hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
 ) -> dict[str, Score]:
-    """Every one of METRICS by name, or none where nothing was decoded."""
+    """Every one of METRICS by name, or none if nothing was decoded."""
     if not hypotheses:
         return {}
     return {
@@ -311,5 +311,5 @@ def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]
 
 
 def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:
-    """Positions spread over the whole, always the same ones; all of them where there are fewer."""
+    """Positions spread over the whole, always the same ones; all of them if there are fewer."""
     return np.arange(num_items)[:: max(1, num_items // max(1, num_chosen))][:num_chosen]
