@@ -79,7 +79,7 @@ def test_the_same_command_on_every_machine_trains_one_run(
     assert_trained_by_two(tmp_path / "runs")
     alone = lab.hosts[0].run([PROGRAM, "join", *brief(), *words, "--node", "0"], check=False)
     assert alone.returncode == 2
-    assert alone.stderr.startswith("dragoman: --nodes: no scheduler says it here")
+    assert alone.stderr.startswith("dragoman: --nodes: no scheduler sets it here")
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
     from dragoman.distributed.diloco_work import measure_weight_s
     from dragoman.distributed.gradient_sync import GradientSync, NoSync
     from dragoman.distributed.strategies import gradient_sync
-    from dragoman.distributed.topology import interface_bytes
+    from dragoman.telemetry.host import interface_number
 
     keep_freed_memory()  # as a training does
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(num_layers)]
@@ -105,9 +105,9 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
     tries = TRIES if config.strategy == "diloco" else 1
     with gradient_sync(config, model, world) as sync:
         step_s(sync)
-        before = interface_bytes(INTERFACE).sent
+        before = interface_number(INTERFACE, "statistics/tx_bytes")
         measured_s = median_s(sync, tries)
-    sent = (interface_bytes(INTERFACE).sent - before) / (tries * PERIOD)
+    sent = (interface_number(INTERFACE, "statistics/tx_bytes") - before) / (tries * PERIOD)
     return {
         "compute_s": compute_s,
         "step_s": measured_s,

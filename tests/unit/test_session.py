@@ -101,7 +101,7 @@ def test_a_process_that_only_has_the_trainer_s_number_is_let_alone(tmp_path: Pat
         own = record.read_text()
         for pid in (other.pid, 2**22 + 1):
             record.write_text(own.replace(str(holder.pid), str(pid)))
-            with pytest.raises(MachineError, match=f"process {pid} .* not to be seen from here"):
+            with pytest.raises(MachineError, match=f"process {pid} .* cannot be seen from here"):
                 stop_session(tmp_path, wait_s=1)
         assert other.poll() is None
         other.kill()

@@ -10,7 +10,7 @@ SIZE, BINARY_SIZE        bytes                243.5 MB; 232.2 MiB
 BYTE_RATE, BIT_RATE      bytes/s, bits/s      12.5 MB/s; 100 Mbit/s
 DURATION, HOURS          seconds              38.1 ms; 4 min 05 s; 23 h 46 min; 8.85 h
 STEP_TIME, STEP_RATE     s/step, step/s       1.686 s/step; 0.5931 step/s
-TOKEN_RATE, PAIR_RATE    1/s                  36,410 tokens/s; 812 pairs/s
+TOKEN_RATE               1/s                  36,410 tokens/s
 COUNT, SHORT_COUNT       1                    60,880,896; 62.4k
 SHARE                    1                    46.0%
 LOSS, SCORE, LEARNING_RATE, NORM   1          1.6273; 26.4; 9.882e-4; 0.512
@@ -208,7 +208,6 @@ STEP_RATE = Reciprocal(
     "rate of steps", (("step/s", 1.0),), also=(("steps/s", 1.0),), inverse=("s/step",)
 )
 TOKEN_RATE = Quantity("rate of tokens", (("tokens/s", 1.0),), also=(("token/s", 1.0),))
-PAIR_RATE = Quantity("rate of pairs", (("pairs/s", 1.0),), also=(("pair/s", 1.0),))
 COUNT = Quantity("count", (("", 1.0),), decimals=0)
 SHORT_COUNT = Quantity("count", _DECIMAL[:5], digits=3, space="")
 SHARE = Quantity("share", (("%", 0.01),), decimals=1, space="")

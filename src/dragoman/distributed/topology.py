@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch.distributed as dist
 
 from dragoman.distributed.world import World
-from dragoman.telemetry.host import interface_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,6 @@ def _group(ranks: tuple[int, ...], world: World) -> dist.ProcessGroup | None:
     return group
 
 
-class InterfaceBytes(NamedTuple):
-    """Bytes that an interface has received and sent since it came up."""
-
-    received: int
-    sent: int
-
-
 def ring_all_reduce_bytes(payload_bytes: int, world_size: int) -> int:
     """Bytes that each of `world_size` ranks sends to sum a payload: 2 (N - 1) / N of it.
 
@@ -86,14 +78,3 @@ def ring_all_reduce_bytes(payload_bytes: int, world_size: int) -> int:
     distribute the result. Headers are not counted.
     """
     return round(payload_bytes * 2 * (world_size - 1) / world_size)
-
-
-def interface_bytes(interface: str) -> InterfaceBytes:
-    """The kernel's counters of one interface, headers included.
-
-    Raises FileNotFoundError if there is no such interface.
-    """
-    return InterfaceBytes(
-        received=interface_number(interface, "statistics/rx_bytes"),
-        sent=interface_number(interface, "statistics/tx_bytes"),
-    )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.cluster.facts import InterfaceFacts
+from dragoman.telemetry.host import nominal_bits_per_s
 
 LOOPBACK: Final = "lo"
 _SIOCGIFADDR: Final = 0x8915
@@ -57,12 +58,11 @@ def route_to(peers: Iterable[str]) -> str | None:
 def interface_facts(name: str) -> InterfaceFacts:
     """What the kernel reports about an interface that has an address."""
     card = _INTERFACES / name
-    speed = _number(card / "speed")
     duplex = _text(card / "duplex")
     return InterfaceFacts(
         name=name,
         address=addresses()[name],
-        speed_bits_per_s=speed * 1e6 if speed is not None and speed > 0 else None,
+        speed_bits_per_s=nominal_bits_per_s(name),
         full_duplex={"full": True, "half": False}.get(duplex),
         mtu_bytes=_number(card / "mtu") or 0,
         errors=sum(_number(card / "statistics" / name) or 0 for name in _LOSSES),
