@@ -45,7 +45,8 @@ class Served:
 class Distilled:
     """A student, and its comparison with the teacher.
 
-    run: of the student. synthesized: the text that it learnt from.
+    run: of the student.
+    synthesized: the text that it learnt from.
     comparison: of the two exports on the test set; first is the teacher.
     """
 

@@ -33,7 +33,8 @@ from dragoman.training.durable import DIGESTS_FILE
 class Synthesized:
     """The result of `synthesize`.
 
-    output: a file of `source TAB target`. dropped: translations by reason.
+    output: a file of `source TAB target`.
+    dropped: translations by reason.
     resumed_after: lines that an earlier, interrupted attempt had finished.
     """
 

@@ -238,7 +238,8 @@ def push(
     """Export a checkpoint in Hugging Face form, and send it to the Hugging Face Hub with its card.
 
     hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
-    licence, sentences: as in `export`. private: make a new repository private.
+    licence, sentences: as in `export`.
+    private: make a new repository private.
     Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached;
     then it has none of the files, and the same call resumes.
     """

@@ -53,8 +53,8 @@ def transform_file(
     transform: gives a text for each line, which may be empty or of several lines.
     identity: everything beside the input that decides the output; another one starts again.
     tally: counts that `transform` raises before it yields a group; an earlier attempt's are added.
-    Raises CorpusError if the input is missing or not UTF-8, MachineError if the output
-    cannot be written or another process writes it; what is done stays in the draft then.
+    Raises CorpusError if the input is missing or not UTF-8, MachineError if the output cannot be
+    written or another process writes it; what is done stays in the draft then.
     """
     try:
         status = source.stat()

@@ -54,8 +54,8 @@ class Update:
 class BatchRule:
     """The settings of a recipe with a batch that is `factor` times as large, by one rule.
 
-    settings: in the form of `--set`. beyond: what the rule requires but cannot be set; "" if
-    nothing.
+    settings: in the form of `--set`.
+    beyond: what the rule requires but cannot be set; "" if nothing.
     """
 
     name: str

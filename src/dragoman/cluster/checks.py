@@ -57,8 +57,9 @@ _NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth"
 class Finding:
     """The result of one check, on one host or between two ("" for all of them).
 
-    host: OTHERS if some hosts could not be checked and the rest is in order. status: unknown if it
-    was not measured. remedy: what to do about it; "" if it is in order.
+    host: OTHERS if some hosts could not be checked and the rest is in order.
+    status: unknown if it was not measured.
+    remedy: what to do about it; "" if it is in order.
     """
 
     check: str
@@ -72,8 +73,9 @@ class Finding:
 class Wanted:
     """What a run needs of its hosts.
 
-    needed_bytes: on each host's disk, for what it keeps. digests: of the files that must be there,
-    as they are here; files without a digest are compared with the first host's.
+    needed_bytes: on each host's disk, for what it keeps.
+    digests: of the files that must be there, as they are here; files without a digest are compared
+        with the first host's.
     """
 
     hosts: Hosts

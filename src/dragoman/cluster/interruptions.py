@@ -35,12 +35,15 @@ SAVED_BYTES: Final = 12
 class Interrupted:
     """The expected course of a run whose hosts may be taken away.
 
-    mean_s: between two interruptions, of any host. every_steps, every_s: steps and seconds of work
-    between two checkpoints. save_s: seconds for a checkpoint. restart_s: until all train again.
-    best_every_steps: the number of steps with the shortest run. run_s, best_run_s: the expected
-    wall clock with either; infinite above a hundred years. price, best_price: the cost of these,
-    with all hosts paid for all of the time; None if a price is not known. steady_s, steady_price:
-    without interruptions, on hosts that are never taken away.
+    mean_s: between two interruptions, of any host.
+    every_steps, every_s: steps and seconds of work between two checkpoints.
+    save_s: seconds for a checkpoint.
+    restart_s: until all train again.
+    best_every_steps: the number of steps with the shortest run.
+    run_s, best_run_s: the expected wall clock with either; infinite above a hundred years.
+    price, best_price: the cost of these, with all hosts paid for all of the time; None if a price
+        is not known.
+    steady_s, steady_price: without interruptions, on hosts that are never taken away.
     """
 
     mean_s: float

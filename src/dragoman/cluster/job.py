@@ -43,7 +43,8 @@ def shares(hosts: Hosts, facts: ClusterFacts, **values: Any) -> dict[str, WorkRe
 class Job:
     """A team whose members know their shares and wait for the command to begin.
 
-    store: where they will meet. closed: the address:port of peers that each could not reach.
+    store: where they will meet.
+    closed: the address:port of peers that each could not reach.
     """
 
     team: Team

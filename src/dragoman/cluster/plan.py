@@ -39,7 +39,8 @@ _FEW_NAMES: Final = 3
 class Choice:
     """The choice of `auto`, and why, in one sentence.
 
-    cluster: the hosts that take part. hosts: their numbers among all hosts, from 0.
+    cluster: the hosts that take part.
+    hosts: their numbers among all hosts, from 0.
     """
 
     prediction: Prediction

@@ -51,11 +51,14 @@ class PlanRequest:
     """The options of `dragoman plan` as they were typed; None if they were not.
 
     hosts: a file or the inline form, instead of ranks; doctor's last measurement of them counts if
-    link and gpu are not given. link: a rate, in bits for a port and in bytes for a measurement.
-    ranks: 4, 2+1 or 1x8. gpu: the kind of all ranks. gpu_link: the link between those of one host,
-    a kind or a measured rate. compute: seconds of one rank's share of a step without network, as
-    the mean over ranks while all of a host work; replaces what is known of the kind. price: of one
-    host for an hour.
+        link and gpu are not given.
+    link: a rate, in bits for a port and in bytes for a measurement.
+    ranks: 4, 2+1 or 1x8.
+    gpu: the kind of all ranks.
+    gpu_link: the link between those of one host, a kind or a measured rate.
+    compute: seconds of one rank's share of a step without network, as the mean over ranks while all
+        of a host work; replaces what is known of the kind.
+    price: of one host for an hour.
     """
 
     link: str | None = None

@@ -207,8 +207,8 @@ def inside_of(device_name: str) -> Inside:
 class Link:
     """The rate of collectives over the slowest network interface, in each direction.
 
-    bytes_per_s: payload a second of an all-reduce between hosts, both directions busy. latency_s:
-    of one message between two hosts.
+    bytes_per_s: payload a second of an all-reduce between hosts, both directions busy.
+    latency_s: of one message between two hosts.
     """
 
     bytes_per_s: float

@@ -120,8 +120,8 @@ def streaming_exposed_s(
 ) -> float:
     """Mean seconds of waiting in a step of streaming DiLoCo.
 
-    fragment_s: synchronisation of one fragment. delay: steps that go on meanwhile, at most
-    sync_every / num_fragments.
+    fragment_s: synchronisation of one fragment.
+    delay: steps that go on meanwhile, at most sync_every / num_fragments.
     """
     assert delay <= sync_every / num_fragments
     return num_fragments * max(0.0, fragment_s - delay * compute_s) / sync_every

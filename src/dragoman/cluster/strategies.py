@@ -50,12 +50,15 @@ class Machine:
     """One host of a plan, whose ranks are all alike.
 
     alone_s: seconds of a step, with the whole global batch, on one of its ranks while the others
-    rest. rate, source: from which alone_s was computed, and their source, for people. least_s: no
-    share takes less, however small: a GPU's host needs it to start the kernels. is_given: a user
-    gave it as --compute. most_shares: ranks among which a batch can be divided; a sentence stays
-    whole. shares_processor: its ranks share one processor, so that all together are as fast as one
-    alone. spread: the standard deviation of steps over their mean. directions: of its interface, as
-    doctor measured them. spot: None if it is never taken away.
+        rest.
+    rate, source: from which alone_s was computed, and their source, for people.
+    least_s: no share takes less, however small: a GPU's host needs it to start the kernels.
+    is_given: a user gave it as --compute.
+    most_shares: ranks among which a batch can be divided; a sentence stays whole.
+    shares_processor: its ranks share one processor, so that all together are as fast as one alone.
+    spread: the standard deviation of steps over their mean.
+    directions: of its interface, as doctor measured them.
+    spot: None if it is never taken away.
     """
 
     ranks: int = 1
@@ -290,11 +293,13 @@ class Cluster:
 class Prediction:
     """One strategy on one cluster.
 
-    strategy: none, plain, sync, accum, diloco or powersgd; `label` has its numbers, too. step_s:
-    seconds of a step; compute_s: of it without network. wire_bytes: through each host's interface,
-    each direction, averaged over steps. every: micro-batches or local steps between
-    synchronisations. num_fragments: 0 if nothing is streamed. delay: local steps that go on while a
-    fragment is on its way.
+    strategy: none, plain, sync, accum, diloco or powersgd; `label` has its numbers, too.
+    step_s: seconds of a step.
+    compute_s: seconds of it without network.
+    wire_bytes: through each host's interface, each direction, averaged over steps.
+    every: micro-batches or local steps between synchronisations.
+    num_fragments: 0 if nothing is streamed.
+    delay: local steps that go on while a fragment is on its way.
     """
 
     strategy: str

@@ -94,9 +94,10 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     number of ranks reads the same batches. A lost host that answers again is taken in: the others
     save, and all resume together.
 
-    listeners: they receive the events of rank 0. tell: prints messages for people. Raises
-    NotFitError, BrokenOffError if training breaks off again and again without a new checkpoint,
-    InterruptedRunError if the user stopped it, and the errors of the workers.
+    listeners: they receive the events of rank 0.
+    tell: prints messages for people.
+    Raises NotFitError, BrokenOffError if training breaks off again and again without a new
+    checkpoint, InterruptedRunError if the user stopped it, and the errors of the workers.
     """
     with StopRequests() as requests:
         if not (run.path / HOSTS_FILE).exists():

@@ -118,8 +118,10 @@ def _cell(text: str) -> str:
 class BlockReport:
     """The result of cleaning one block. Bytes are those of the pairs that stay.
 
-    file: the source file. malformed: the file at fault and the fault of its line, for the first
-    line that is not a pair; empty if there is none. entry: number of the entry of text.
+    file: the source file.
+    malformed: the file at fault and the fault of its line, for the first line that is not a pair;
+        empty if there is none.
+    entry: number of the entry of text.
     """
 
     file: str

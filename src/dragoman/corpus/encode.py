@@ -60,7 +60,8 @@ class Selector:
     """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
 
     held_out: keys of the pairs that were moved from the training text to dev or test.
-    sides: of all dev and test pairs, without tags. tags: words that sources may begin with.
+    sides: of all dev and test pairs, without tags.
+    tags: words that sources may begin with.
     """
 
     def __init__(
@@ -151,7 +152,8 @@ class PartReport:
 class RangeEncoder:
     """The task of a worker: select and encode one range. Finished ranges are skipped.
 
-    entries: the entry of the training text of each run. files: the name of its source file.
+    entries: the entry of the training text of each run.
+    files: the name of its source file.
     lexical: measures what pairs gain; None: the lexical filter is off.
     """
 

@@ -235,8 +235,8 @@ def reject(
 ) -> list[Rejection]:
     """The rows to drop, each once, with the first filter that it fails.
 
-    malformed: rows that are dropped in any case; they come first in the result. tell: called with
-    the scores that each active filter gave to the rows that earlier filters kept.
+    malformed: rows that are dropped in any case; they come first in the result.
+    tell: called with the scores that each active filter gave to the rows that earlier filters kept.
     """
     rejections = list(malformed)
     accepted = np.ones(len(pairs), dtype=np.bool_)

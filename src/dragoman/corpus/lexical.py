@@ -50,7 +50,8 @@ Weights = NDArray[np.float64]
 class Counts:
     """Expected counts over some pairs: how often pieces are translated by each other.
 
-    forward, reverse: one value for each key of the table. source, target: pairs by piece.
+    forward, reverse: one value for each key of the table.
+    source, target: pairs by piece.
     """
 
     forward: Weights
@@ -72,7 +73,8 @@ class LexicalTable:
     """p(target piece | source piece) and the reverse, for pieces that met often enough.
 
     keys: source piece times the size of the target vocabulary plus target piece, ascending.
-    forward, reverse: a probability for each key. source, target: p(piece) of each piece.
+    forward, reverse: a probability for each key.
+    source, target: p(piece) of each piece.
     """
 
     keys: Keys
@@ -204,8 +206,9 @@ def _merged(
 class _Side:
     """The distinct pieces of one side of some pairs, and for each all of the other side, and none.
 
-    rows, pieces: of this side, in the order of rows. others: pieces of the other side, those for
-    one piece of ours together: sizes of them from starts on.
+    rows, pieces: of this side, in the order of rows.
+    others: pieces of the other side, those for one piece of ours together: sizes of them from
+        starts on.
     """
 
     rows: NDArray[np.int64]

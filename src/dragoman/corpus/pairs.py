@@ -292,7 +292,8 @@ class ColumnLimit:
 class TextEntry:
     """One entry of a corpus with its files found; target is None if source is a TSV file.
 
-    tag: a word that is put before each source; "": none. number: of the entry in its split.
+    tag: a word that is put before each source; "": none.
+    number: of the entry in its split.
     limits: on further columns of a TSV file.
     has_header: its first line names the columns.
     """

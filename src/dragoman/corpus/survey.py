@@ -46,8 +46,9 @@ class Example(NamedTuple):
 class FilterSurvey:
     """The pairs and scores of one filter with one threshold.
 
-    counts: pairs kept and dropped by score. unscored: pairs whose score is no number. An infinite
-    score counts as the largest finite one, for JSON has no infinity.
+    counts: pairs kept and dropped by score.
+    unscored: pairs whose score is not a number.
+    An infinite score counts as the largest finite one, as JSON has no infinity.
     kept, dropped: at most EXAMPLES pairs each, nearest to the threshold first.
     """
 
@@ -68,7 +69,8 @@ class FilterSurvey:
     ) -> None:
         """Add pairs, of which `accepted` are kept.
 
-        scores, accepted, lines: an entry for each. pair: file, source and target of the nth.
+        scores, accepted, lines: an entry for each.
+        pair: file, source and target of the nth.
         """
         scores = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
         known = ~np.isnan(scores)

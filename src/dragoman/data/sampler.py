@@ -194,7 +194,9 @@ class Mixture:
 class _Part:
     """Pairs of one entry. Every epoch draws the same number, each once before any is drawn again.
 
-    pairs: their indices, ascending. keys: their order of length. stream: where its random bits lie.
+    pairs: their indices, ascending.
+    keys: their order of length.
+    stream: where its random bits lie.
     """
 
     def __init__(

@@ -48,8 +48,10 @@ starting an operation is a large part of it. A GPU processes a whole fragment at
 class DilocoSync(GradientSync):
     """One replica, which may be several ranks that sum their gradients in every step.
 
-    inner: the sum among the ranks of this replica. host_sum: over all ranks. ranks: the number of
-    ranks of each replica, which is its share of the global batch. own: the index of this replica.
+    inner: the sum among the ranks of this replica.
+    host_sum: over all ranks.
+    ranks: the number of ranks of each replica, which is its share of the global batch.
+    own: the index of this replica.
     """
 
     own_optimizer = True
@@ -247,9 +249,12 @@ _RANKS: Final = "ranks_of_replicas"
 class _UnderWay:
     """A fragment between its sending and its arrival, in its parts.
 
-    sent: this replica's weights at the sending. total: its own share, later the sum of all. lost:
-    what rounding has taken from both on this rank. steps: since the fragment was last sent. end:
-    the last of these steps. learning_rate: their mean.
+    sent: this replica's weights at the sending.
+    total: its own share, later the sum of all.
+    lost: what rounding has taken from both on this rank.
+    steps: since the fragment was last sent.
+    end: the last of these steps.
+    learning_rate: their mean.
     """
 
     parts: list[Fragment]

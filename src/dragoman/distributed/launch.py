@@ -65,9 +65,9 @@ _HUNG_AFTER_S: Final = 60.0
 class Share:
     """This host's part of a run over several: one of `num_hosts`, whose ranks count in their order.
 
-    interface: the only network interface that the collectives use. price_per_hour: of all hosts,
-    such as `6.12 USD`; "" if it is not known. on_processor: whether its ranks do not use the GPUs
-    of the machine.
+    interface: the only network interface that the collectives use.
+    price_per_hour: of all hosts, such as `6.12 USD`; "" if it is not known.
+    on_processor: whether its ranks do not use the GPUs of the machine.
     """
 
     number: int
@@ -139,8 +139,9 @@ def launch_workers(
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
-    share: this machine's part of the run, or None if it has all ranks. meanwhile: called about once
-    a second, and at the end. If it raises, the workers save and end, and its error is raised again.
+    share: this machine's part of the run, or None if it has all ranks.
+    meanwhile: called about once a second, and at the end. If it raises, the workers save and end,
+        and its error is raised again.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
     Raises WorkerError with the error of the first worker that failed, HungWorkerError if a worker
     gave no sign of life for `hung_after_s` and was killed, InterruptedRunError if a signal came

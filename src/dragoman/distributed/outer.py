@@ -115,7 +115,8 @@ def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
 class Interval:
     """The steps that contribute to a fragment: their number, and the last one, `end`.
 
-    now: the step after which it has arrived. learning_rate: the mean over these steps.
+    now: the step after which it has arrived.
+    learning_rate: the mean over these steps.
     """
 
     steps: int
@@ -181,8 +182,9 @@ class OuterSgd(Outer):
     v = momentum * v + d
     global = global - rate * (d + momentum * v)
 
-    ranks: of all replicas. factor: this number divided by the ranks of this replica, whose mean
-    loss is over its own share of the batch.
+    ranks: of all replicas.
+    factor: this number divided by the ranks of this replica, whose mean loss is over its own share
+        of the batch.
     """
 
     def __init__(
@@ -401,7 +403,9 @@ def _take_steps(
 ) -> None:
     """Advance m and v, and move the global weights; overwrites `gradient_sum`.
 
-    ahead: these weights, flat. first, second: m and v before these steps. gradient_sum: g.
+    ahead: these weights, flat.
+    first, second: m and v before these steps.
+    gradient_sum: g.
     """
     beta1, beta2 = betas
     steps, before = interval.steps, interval.end - interval.steps

@@ -145,7 +145,8 @@ def packed_bytes(num_elements: int, num_ranks: int, packing: Packing) -> int:
 class _Arriving(NamedTuple):
     """Bytes (ranks, codes + scales) in transit.
 
-    numbers: before packing. sent: packed.
+    numbers: before packing.
+    sent: packed.
     """
 
     packed: Tensor

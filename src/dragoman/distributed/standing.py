@@ -24,8 +24,9 @@ from dragoman.distributed.store import connect
 class Standing:
     """What one rank reports about itself.
 
-    beat: grows each time. step: completed updates. doing: the phase of a step, "sync" while it
-    waits for others, or its activity between steps.
+    beat: grows each time.
+    step: completed updates.
+    doing: the phase of a step, "sync" while it waits for others, or its activity between steps.
     """
 
     host: str

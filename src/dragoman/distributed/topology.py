@@ -14,9 +14,11 @@ from dragoman.distributed.world import World
 class Topology:
     """The ranks by host, seen by one of them.
 
-    hosts: ranks of each host in order; own: the index of this rank's host. inside: the group of
-    this host's ranks. between: the group of the first rank of each host; None for other ranks, and
-    if there is one host.
+    hosts: ranks of each host in order.
+    own: the index of this rank's host.
+    inside: the group of this host's ranks.
+    between: the group of the first rank of each host; None for other ranks, and if there is one
+        host.
     """
 
     rank: int

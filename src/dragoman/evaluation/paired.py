@@ -67,7 +67,8 @@ class PairedScore:
 class Group:
     """Scores of both systems on a part of the test set.
 
-    name: such as "10 to 19". size: sentences or words of the references.
+    name: such as "10 to 19".
+    size: sentences or words of the references.
     first, second: BLEU of the sentences, or F1 of the words, 0 to 100.
     """
 

@@ -40,7 +40,8 @@ T = TypeVar("T")
 class ValidationData:
     """What a validation needs of a prepared corpus.
 
-    subwords: of the source and of the target. sources, references: the normalised dev text.
+    subwords: of the source and of the target.
+    sources, references: the normalised dev text.
     max_source_pieces: the longest source, without end of sentence, that is translated in one piece.
     """
 
@@ -201,7 +202,8 @@ def translate_corpus(
 ) -> list[str]:
     """The translation of each line in its place, detokenised, on every rank.
 
-    subwords: of the source and of the target. sources: text normalised as the training text was.
+    subwords: of the source and of the target.
+    sources: text normalised like the training text.
     A line of more than max_source_pieces is translated in parts; an empty one stays empty.
     Raises GivenUpError if a signal asks to stop training.
     """

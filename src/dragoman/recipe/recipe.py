@@ -444,7 +444,8 @@ def from_validation(
     """The first wrong value, with the line of the file or the override it stands in.
 
     root: the model that was validated, whose fields are searched for the nearest match.
-    text: what the file holds; overrides: what each `--set` said, by the path of its key.
+    text: the content of the file.
+    overrides: the word of each `--set`, by the path of its key.
     """
     # An unknown key often is the cause of what else is wrong.
     details = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")

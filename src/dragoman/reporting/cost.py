@@ -61,7 +61,8 @@ def is_priced(facts: Facts) -> bool:
 def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> dict[str, float]:
     """The cost of the lives that have a price, by currency.
 
-    until: the moment at which to stop counting. more_s: seconds that the last life goes on.
+    until: the moment at which to stop counting.
+    more_s: seconds that the last life goes on.
     """
     amounts: dict[str, float] = {}
     for segment in facts.segments:

@@ -328,8 +328,9 @@ class Alert:
 class Pause:
     """A rank stood still for a while.
 
-    own: whether the rank recorded it itself; if not, a rank that waited for it did. step: updates
-    that were complete. during: the phase of a step, "sync" in a sum, "validating" or "saving".
+    own: whether the rank recorded it itself; if not, a rank that waited for it did.
+    step: updates that were complete.
+    during: the phase of a step, "sync" in a sum, "validating" or "saving".
     """
 
     rank: int

@@ -53,8 +53,9 @@ class Records:
 def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
     """The facts of a run.
 
-    price: of one machine for an hour; if None, the price that each life or hosts.json records. now:
-    seconds since 1970; the present if None. Raises CheckpointError if the directory is not a run.
+    price: of one machine for an hour; if None, the price that each life or hosts.json records.
+    now: seconds since 1970; the present if None.
+    Raises CheckpointError if the directory is not a run.
     """
     paths = event_paths(directory)
     if not paths and not (directory / "recipe.toml").is_file():

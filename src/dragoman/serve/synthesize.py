@@ -28,8 +28,8 @@ _LOOP_TIMES: Final = 4
 class Synthesis:
     """Makes pairs of lines and their translations.
 
-    n_best: translations of each line. counts: of lines, of pairs and of dropped translations by
-    reason.
+    n_best: translations of each line.
+    counts: of lines, of pairs and of dropped translations by reason.
     """
 
     opened: Opened

@@ -97,8 +97,8 @@ class TorchEngine:
 class EncodedTexts:
     """Texts cut into rows for an engine, and how to put their translations together.
 
-    rows: pieces without end of sentence, of all texts. texts: for each text its parts, each with
-    its number of rows.
+    rows: pieces without end of sentence, of all texts.
+    texts: for each text its parts, each with its number of rows.
     """
 
     rows: list[list[int]]
@@ -258,7 +258,7 @@ def open_translator(
     """The translator of a run or a bundle.
 
     batch_cells: rows x longest source x beam that CTranslate2 searches together; None: as many as
-    suit the model.
+        suit the model.
     quantization: of the weights, for CTranslate2; None: as they are.
     sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
     Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it or a bundle is

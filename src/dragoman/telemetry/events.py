@@ -213,8 +213,8 @@ class SampleTranslation(Payload):
 class TestScored(Payload):
     """A test set was decoded and scored, at the end of a run or later.
 
-    weights: SHA-256 of the list of the checkpoint's files. settings: those that replaced the
-    recipe's, as SECTION.KEY=VALUE, separated by spaces.
+    weights: SHA-256 of the list of the checkpoint's files.
+    settings: those that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
     """
 
     kind: ClassVar[str] = "test_scored"
@@ -237,7 +237,8 @@ class TestScored(Payload):
 class MetricScored(Payload):
     """The score that a further metric gives to the translations that were just scored.
 
-    text: "valid", or the name of the test set. low, high: its 95% interval, or None.
+    text: "valid", or the name of the test set.
+    low, high: its 95% interval, or None.
     """
 
     kind: ClassVar[str] = "metric_scored"
@@ -316,7 +317,8 @@ class StrategyChosen(Payload):
 class MixturePlanned(Payload):
     """The part that one entry of text has in a stage of training.
 
-    share: of the pairs of an epoch. draws_per_pair: how often an epoch draws each of its pairs.
+    share: of the pairs of an epoch.
+    draws_per_pair: how often an epoch draws each of its pairs.
     """
 
     kind: ClassVar[str] = "mixture_planned"
@@ -381,7 +383,8 @@ class GpuSampled(Payload):
 class NetworkSampled(Payload):
     """The interface that the collectives use.
 
-    most_sent_bytes_per_s: in the busiest second. nominal_bits_per_s: the rate that the port claims.
+    most_sent_bytes_per_s: in the busiest second.
+    nominal_bits_per_s: the rate that the port claims.
     """
 
     kind: ClassVar[str] = "network_sampled"
@@ -413,8 +416,10 @@ class LinkMeasured(Payload):
 class LinkChanged(Payload):
     """The network between hosts changed its rate; measured because steps became slower or faster.
 
-    interface: of the collectives. where: the slow directions, in words. since_step, since: the
-    first step that took another time, and when it began, UTC seconds since 1970.
+    interface: of the collectives.
+    where: the slow directions, in words.
+    since_step, since: the first step that took another time, and when it began, UTC seconds since
+        1970.
     """
 
     kind: ClassVar[str] = "link_changed"

@@ -78,7 +78,8 @@ class Probe(Protocol):
 class MachineProbe:
     """Means of the host that runs this process.
 
-    disk: any path on the disk that holds the run. queued: batches that the loader holds ready.
+    disk: any path on the disk that holds the run.
+    queued: batches that the loader holds ready.
     pids: of all ranks of the run on this host; this process is one.
     """
 
@@ -465,9 +466,11 @@ def host_sampler(
 ) -> HostSampler:
     """The sampler of all that this host measures; one of its ranks uses it.
 
-    disk: a path on the disk that holds the run. queued: batches that the loader holds ready.
-    interface: of the collectives, None if there are none. num_gpus: those that train here. pids: of
-    all ranks of the run on this host; none: this process is the only one.
+    disk: a path on the disk that holds the run.
+    queued: batches that the loader holds ready.
+    interface: of the collectives, None if there are none.
+    num_gpus: those that train here.
+    pids: of all ranks of the run on this host; none: this process is the only one.
     """
     probes: list[Probe] = []
 

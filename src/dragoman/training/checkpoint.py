@@ -338,9 +338,9 @@ def read_state(path: Path) -> TrainState:
 def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None = None) -> None:
     """Load the weights for translation into a model: the moving average if there is one.
 
-    path: a checkpoint, or the directory that `average` made. trained_with: of the model and the
-    vocabularies that will use them. Raises CheckpointError if they are damaged or belong to another
-    model or vocabulary.
+    path: a checkpoint, or the directory that `average` made.
+    trained_with: of the model and the vocabularies that will use them.
+    Raises CheckpointError if they are damaged or belong to another model or vocabulary.
     """
     file = weights_file(path)
     verify(path, [file.name])

@@ -110,8 +110,9 @@ class Window:
 class Slowness:
     """Steps take another time than expected: since when, and the cost, in words.
 
-    slow: False if they are as fast again. card: changes of the network card meanwhile. from_start:
-    the first steps were slow, so that there is no usual time.
+    slow: False if they are as fast again.
+    card: changes of the network card meanwhile.
+    from_start: the first steps were slow, so that there is no usual time.
     """
 
     slow: bool
@@ -146,9 +147,11 @@ class StepGuard:
     two exchanges; the wait is the median of the last three.
 
     judges_steps: one rank judges for all; the others report only slow first steps, which they may
-    see alone. watches_card: one rank of each host watches its network card. price: of all machines,
-    if it is known. alone: no other rank has to be asked why steps are slow; otherwise the slowness
-    is kept in `found` until all ranks have met to find the cause.
+        see alone.
+    watches_card: one rank of each host watches its network card.
+    price: of all machines, if it is known.
+    alone: no other rank has to be asked why steps are slow; otherwise the slowness is kept in
+        `found` until all ranks have met to find the cause.
     """
 
     sync: GradientSync

@@ -45,9 +45,10 @@ _INSIDE_S: Final = 60
 class FactsRequest(Section):
     """What to look at.
 
-    run: a directory below this host's folder, "" if there is none yet. mark: the name of a file
-    that the controller has put into its own directory of that run. ranks: of this host. measure:
-    whether to train for some seconds, to learn how fast it is.
+    run: a directory below this host's folder, "" if there is none yet.
+    mark: the name of a file that the controller has put into its own directory of that run.
+    ranks: of this host.
+    measure: whether to train for some seconds, to learn how fast it is.
     """
 
     host: str

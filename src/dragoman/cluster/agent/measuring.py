@@ -17,7 +17,8 @@ from dragoman.distributed.launch import NO_GPUS, rank_environment
 class Measuring:
     """Starts `dragoman.training.measuring` on first use; `close` ends the process.
 
-    ranks: of this host, which share its cores. on_processor: its GPUs are not used.
+    ranks: of this host, which share its cores.
+    on_processor: its GPUs are not used.
     """
 
     def __init__(self, *, ranks: int, on_processor: bool) -> None:

@@ -55,8 +55,8 @@ class WorkRequest(Section):
 
     events: file name, size and digest of the controller's copy for each of this host's ranks.
     checkpoint: the name of the one to resume from; newer ones belong to steps that were given up.
-    price_per_hour: of all hosts, with its currency; "" if it is not known. on_processor: its ranks
-    do not use the GPUs that the host may have.
+    price_per_hour: of all hosts, with its currency; "" if it is not known.
+    on_processor: its ranks do not use the GPUs that the host may have.
     """
 
     job: Literal["train", "probe"]

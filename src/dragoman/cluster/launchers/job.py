@@ -28,11 +28,13 @@ def quoted(value: str | Sequence[str]) -> str:
 class ScheduledJob:
     """A training for a scheduler.
 
-    name: the scheduler's name for it: a DNS label, as Kubernetes requires. recipe: a shipped
-    recipe, or a TOML file by its path on the machines. folder: shared by all machines, for runs and
-    prepared text. gpus: of each machine; with 0 the ranks compute on its processor. ranks: of each
-    machine. hours: after them the scheduler may end the job; it can be resumed. image: of the
-    container; "" for the environment that is there already.
+    name: the scheduler's name for it: a DNS label, as Kubernetes requires.
+    recipe: a shipped recipe, or a TOML file by its path on the machines.
+    folder: shared by all machines, for runs and prepared text.
+    gpus: of each machine; with 0 the ranks compute on its processor.
+    ranks: of each machine.
+    hours: after them the scheduler may end the job; it can be resumed.
+    image: of the container; "" for the environment that is there already.
     """
 
     name: str
