@@ -483,7 +483,7 @@ def test_useful_flops_and_scaling_need_a_measured_device(tmp_path: Path) -> None
     processors = next(one for one in judge(facts) if one.key == "processors")
     rows = {row.name: row.text for row in processors.evidence}
     # 410,000 tokens in 100 steps of 0.411 s on two ranks, 6,000 alone
-    said = "83.1%: 2 ranks were as fast as 1.66 that wait for nobody"
+    said = "83.1%: 2 ranks were as fast as 1.66 without any waiting"
     assert rows["scaling efficiency"] == said
     assert rows["useful FLOPs, of what matrix products reach (MFU)"] == "not measured"
 

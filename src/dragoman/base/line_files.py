@@ -150,7 +150,7 @@ def _unreadable(name: str, error: OSError) -> CorpusError:
 
 
 def output_place(output: Path, source: Path | None) -> Path:
-    """Where the output goes: what a link points to, so that the link stays.
+    """The path to write to: the target of a link, so that the link stays.
 
     source: None: the standard input.
     Raises ConfigError if that is a directory or in one that is not there, or is the input, whose
@@ -234,7 +234,7 @@ def _cut(draft: IO[bytes], record: Path, size_bytes: int) -> None:
 
 @contextmanager
 def write_errors_named(place: str) -> Iterator[None]:
-    """What cannot be written is a MachineError that names the place; a reader that has gone is not.
+    """Turn a failed write into a MachineError that names the place, unless the reader has gone.
 
     Raises MachineError.
     """

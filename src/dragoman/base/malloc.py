@@ -48,7 +48,7 @@ def memory_errors_named(remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        said = str(error).splitlines()[0] if str(error) else "no more was to be had"
+        said = str(error).splitlines()[0] if str(error) else "the system gave no more"
         if isinstance(error, MemoryError) or any(words in said for words in _SAID):
             raise MachineError(
                 f"memory ran out: {said}", place="this machine", remedy=remedy

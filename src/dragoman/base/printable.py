@@ -23,5 +23,5 @@ def printable_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same, but line breaks and tabs stay."""
+    """The text with U+FFFD for such characters; line breaks and tabs stay."""
     return _IN_TEXT.sub(INSTEAD, text)

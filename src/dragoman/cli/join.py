@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--nodes", type=positive, help="of how many (the same)")
     shared.add_places(parser)
     parser.add_argument("--ranks", type=positive, default=1, help="of this machine (default: 1)")
-    parser.add_argument("--fresh", action="store_true", help="start anew, resume nothing")
+    parser.add_argument("--fresh", action="store_true", help="start again, resume nothing")
     parser.set_defaults(run_command=run)
 
 

@@ -106,7 +106,7 @@ def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> int:
 
 
 def _dry_run(options: Namespace, hosts: Hosts | None) -> None:
-    """What it will take; with hosts also every command that will be run."""
+    """The forecast of a run; with hosts also every command that would run."""
     from dragoman.cli.console import print_dry_run
     from dragoman.cluster.commands import planned_commands
     from dragoman.recipe.recipe import load_recipe

@@ -232,7 +232,7 @@ class CheckpointTransfer:
         self._work.result()
 
     def give_up(self) -> None:
-        """End the copy under way. What has not arrived whole is not here."""
+        """End the copy under way; it leaves nothing here."""
         self._end()
         while not self._work.done():
             ssh.hang_up()

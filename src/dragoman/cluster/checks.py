@@ -410,7 +410,9 @@ def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             yield _fail("ports", host.host, found, remedy)
         if host.exposed_ports:
             found = f"strangers can reach {', '.join(host.exposed_ports)}"
-            remedy = "bind to the private interface or close it: whoever connects can run code"
+            remedy = (
+                "bind to the private interface or close it: any machine that connects can run code"
+            )
             yield _fail("ports", host.host, found, remedy)
         if host.interface and ipaddress.ip_address(host.interface.address).is_global:
             found = f"{host.interface.address} is a public address"

@@ -101,7 +101,7 @@ def code_digest(code: Mapping[str, bytes]) -> str:
 
 
 def code_place(digest: str) -> str:
-    """Where code of this digest lies below a host's folder."""
+    """The place of code with this digest below a host's folder."""
     return f"code/{digest[:16]}"
 
 

@@ -187,7 +187,7 @@ def recorded_hosts(run: Path) -> Hosts | None:
         raise CheckpointError(
             "does not say which hosts the run was trained on",
             place=file,
-            remedy=f"name them anew: dragoman train {shlex.quote(str(run))} --hosts HOSTS",
+            remedy=f"name them again: dragoman train {shlex.quote(str(run))} --hosts HOSTS",
         ) from error
 
 
@@ -314,7 +314,7 @@ def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
 
 
 def _login(host: Host) -> str:
-    """What ssh logs in to. Behind a relay, the user or the port may select the machine."""
+    """The login for ssh. Behind a relay, the user or the port may select the machine."""
     user = "" if host.user is None else f"{host.user}@"
     port = "" if host.port is None else f" port {host.port}"
     return f"{user}{host.login or host.address}{port}"
@@ -331,4 +331,4 @@ _UNIQUE: Final[dict[str, Callable[[Host], str]]] = {
     "login": _login,
     "name": lambda host: host.name,
 }
-"""What no two entries may have in common, by its name."""
+"""Values that no two entries may share, by their name."""

@@ -64,7 +64,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class HostRun:
-    """What to train, and where. needed_bytes: of disk on each host; prepared: the shards, here."""
+    """A run and its hosts. needed_bytes: of disk on each host; prepared: the shards, here."""
 
     path: Path
     prepared: Path

@@ -112,7 +112,7 @@ class CorpusConfig(Section):
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
-    """Where relative file names start; itself relative to the recipe's folder."""
+    """The folder of relative file names; itself relative to the recipe's folder."""
     source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
     target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
     train: tuple[TextFiles, ...] = ()
@@ -138,7 +138,7 @@ class CorpusConfig(Section):
     max_pieces: int = Field(default=256, ge=1)
     """Longest side in subword pieces, end of sentence not counted."""
     too_long: Literal["drop", "truncate"] = "drop"
-    """What happens to a training pair with a side of over `max_pieces`."""
+    """The treatment of a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
 
     @model_validator(mode="after")

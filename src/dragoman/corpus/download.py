@@ -126,7 +126,7 @@ class _PartialFile:
         return ""
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self._part.unlink(missing_ok=True)
         self._version.unlink(missing_ok=True)
 
@@ -203,7 +203,7 @@ class _Bounds:
         self._has_lines = kind != "xlsx"
 
     def counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The same pieces; ValueError once they are too many bytes."""
+        """The pieces unchanged; ValueError once they are too many bytes."""
         for piece in pieces:
             self._left -= len(piece)
             if self._left < 0:
@@ -214,7 +214,7 @@ class _Bounds:
             yield piece
 
     def with_lines(self, pieces: Iterator[bytes], member: str) -> Iterator[bytes]:
-        """The same pieces; ValueError if a line is too long."""
+        """The pieces unchanged; ValueError if a line is too long."""
         length = 0
         for piece in pieces:
             end = piece.rfind(self._end_of_line)
@@ -365,7 +365,7 @@ class _ForwardStream:
         return b"".join(self.pieces(size))
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """As many of the next bytes, in pieces; fewer at the end."""
+        """The next `size` bytes, in pieces; fewer at the end."""
         while size > 0:
             if not self._piece:
                 self._piece = memoryview(next(self._pieces, b""))

@@ -29,7 +29,7 @@ _CLEANED: Final = {
     " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m",
     " 's": "'s", " 've": "'ve", " 're": "'re",
 }  # fmt: skip
-"""What `clean_up_tokenization_spaces` of transformers replaces, in this order."""
+"""The replacements of `clean_up_tokenization_spaces` in transformers, in their order."""
 _REMEDY: Final = "import the model again"
 
 Id = Annotated[int, Field(ge=0, lt=10_000_000)]

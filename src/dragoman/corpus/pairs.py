@@ -64,7 +64,7 @@ def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Unpacker(Protocol):
-    """What zlib, bz2, lzma and zstandard have in common."""
+    """The common interface of zlib, bz2, lzma and zstandard."""
 
     @property
     def eof(self) -> bool:

@@ -510,7 +510,7 @@ def _describe_files(result: Path) -> dict[str, OutputFile]:
 
 
 def _split_facts(stages: Sequence[StageFacts], reports: Sequence[PartReport]) -> SplitFacts:
-    """What the manifest says of a split."""
+    """The manifest's facts of a split."""
     pairs = sum(report.pairs_out for report in reports)
     truncated = sum(report.truncated for report in reports)
     return SplitFacts(

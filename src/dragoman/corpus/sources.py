@@ -36,7 +36,7 @@ _WORK_VERSION: Final = 2
 
 @dataclass(slots=True)
 class Downloads:
-    """Where downloads are kept, and which file came from which address."""
+    """The folder of downloads, and the address of each file in it."""
 
     root: Path
     files: dict[str, Path] = field(default_factory=dict)
@@ -220,8 +220,7 @@ def fetch(
                 raise CorpusError(
                     f"what was downloaded for {entry_id} cannot be read: {said}",
                     place=", ".join(downloads.files) or entry_id,
-                    remedy="it has been removed; run again to fetch it anew, "
-                    "or give the text as files",
+                    remedy="it has been removed; run again to fetch it, or give the text as files",
                 ) from error
             _write_receipt(downloads, (source, target))
     return TextFiles(source=str(source.resolve()), target=str(target.resolve()))

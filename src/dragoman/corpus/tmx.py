@@ -93,7 +93,7 @@ class TmxReader(LineReader):
 
 
 class _UnfitError(Exception):
-    """What is wrong with the file."""
+    """A fault of the file."""
 
 
 class _Units:

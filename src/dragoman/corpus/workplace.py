@@ -45,7 +45,7 @@ class Workplace:
     def begin(self, plan: str) -> None:
         """Keep the files of this plan, which is a digest; remove those of another one.
 
-        Raises ConfigError if folders lie there that a corpus would replace and no corpus made.
+        Raises ConfigError if a folder is in the way that no corpus made.
         """
         taken = [name for name in _REPLACED if (self.directory / name).exists()]
         if taken and not (self.directory / FILE_NAME).exists() and not self.root.exists():

@@ -153,7 +153,7 @@ class Outer(ABC):
         """Move the global weights `ahead` by the sum, which may be overwritten."""
 
     def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
-        """The same at the end of training."""
+        """Move the global weights for the last time, at the end of training."""
         self.lower(part, ahead, total, interval)
 
     def keep(self, part: Fragment, lost: Tensor) -> None:  # noqa: B027

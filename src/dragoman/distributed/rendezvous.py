@@ -16,7 +16,7 @@ _RESTART_VARIABLE: Final = "TORCHELASTIC_RESTART_COUNT"
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where the store of a run listens, and the token that keeps runs apart in it."""
+    """The address of a run's store, and the token that keeps runs apart in it."""
 
     address: str
     port: int

@@ -22,7 +22,7 @@ from dragoman.distributed.store import connect
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What one rank reports about itself.
+    """The report of one rank about itself.
 
     beat: grows each time.
     step: completed updates.
@@ -51,7 +51,7 @@ class Standing:
 
 
 class Board(Protocol):
-    """Where ranks write and read. OSError or RuntimeError if it cannot be reached."""
+    """The place at which ranks write and read. OSError or RuntimeError if it cannot be reached."""
 
     def write(self, rank: int, standing: Standing) -> None:
         """Replace what this rank wrote before."""

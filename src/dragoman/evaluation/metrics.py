@@ -62,7 +62,7 @@ def chrf(
 
 
 METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
-"""What a validation computes, by name; each is called as `bleu` is."""
+"""The metrics of a validation by name; each is called like `bleu`."""
 
 
 class Chrf(CHRF):

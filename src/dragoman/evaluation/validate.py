@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ValidationData:
-    """What a validation needs of a prepared corpus.
+    """The parts of a prepared corpus that a validation needs.
 
     subwords: of the source and of the target.
     sources, references: the normalised dev text.

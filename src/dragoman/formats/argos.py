@@ -39,7 +39,7 @@ _LENGTH_PENALTY: Final = 0.2
 _OLDEST_ARGOS: Final = "1.10"
 """The first Argos Translate that knows MiniSBD."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
-"""The same archive each time; zip has no time before."""
+"""A fixed time makes equal archives; it is the earliest time of zip."""
 
 
 def check_for_argos(subwords: tuple[Vocabulary, Vocabulary]) -> None:

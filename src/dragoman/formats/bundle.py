@@ -56,9 +56,9 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "web": ("decoder.onnx", "index.html", "web.json", "onnxruntime-web.wasm"),
 }
 _MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
-"""The same of an imported MarianMT model in Hugging Face form."""
+"""The files of an imported MarianMT model in Hugging Face form."""
 _M2M100: Final = ("config.json", "tokenizer_config.json", "sentencepiece.bpe.model")
-"""The same of M2M100 or NLLB."""
+"""The files of M2M100 or NLLB."""
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""

@@ -56,7 +56,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 
 def public_corpus(corpus: CorpusConfig) -> CorpusConfig:
-    """The same of a corpus section."""
+    """The corpus section with the listed keys alone."""
     values = _only(corpus.model_dump(), CORPUS)
     for split in ("train", "valid", "test"):
         values[split] = tuple(_named(entry) for entry in getattr(corpus, split))
@@ -64,7 +64,7 @@ def public_corpus(corpus: CorpusConfig) -> CorpusConfig:
 
 
 def public_manifest(manifest: Manifest) -> Manifest:
-    """What a corpus is made of, without folders and without times of this machine's files."""
+    """The manifest of a corpus, without folders and without times of this machine's files."""
     config = public_corpus(manifest.config)
     data_sets = {entry.mtdata for entry in (*config.train, *config.valid, *config.test)}
     sources = []
@@ -77,7 +77,7 @@ def public_manifest(manifest: Manifest) -> Manifest:
 
 
 def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dict[str, Any]:
-    """Those keys that are allowed, by their dotted names; of sections their allowed keys."""
+    """The allowed keys, by their dotted names, at any depth of sections."""
     kept: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"

@@ -116,7 +116,7 @@ def _filters(
 
 
 def _metadata(characters: list[str]) -> dict[str, str]:
-    """What MiniSBD reads beside the graph."""
+    """The settings that MiniSBD reads beside the graph."""
     config = {
         "feat_funcs": FEATURES, "batch_size": 32, "max_seqlen": 1000, "skip_newline": False,
         "no_ssplit": False, "use_dictionary": False, "num_dict_feat": 0,

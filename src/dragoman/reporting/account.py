@@ -225,7 +225,7 @@ def cost(facts: Facts) -> Verdict:
 
 
 def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
-    """What is known of the cost, and the remedy if something is missing."""
+    """The cost as far as it is known, and the remedy if something is missing."""
     if not facts.segments:
         return "Nothing was timed.", ""
     paid = money_text(spent(facts))

@@ -88,7 +88,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What each run used until it reached a dev loss that all of them reached."""
+    """The amounts that each run used until it reached a dev loss that all of them reached."""
 
     loss: float
     used: dict[str, dict[str, float]]
@@ -96,7 +96,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The runs, notes for whoever compares them, and the runs at equal amounts."""
+    """The runs, notes for the reader, and the runs at equal amounts."""
 
     courses: tuple[Course, ...]
     budgets: tuple[Budget, ...]
@@ -298,7 +298,7 @@ def _target(courses: Sequence[Course], budgets: Sequence[Budget]) -> Target | No
 
 
 def _first_at(points: Sequence[tuple[float, float]], loss: float) -> float | None:
-    """What was used when the loss was first reached, on a straight line between validations."""
+    """The amount used when the loss was first reached, on a line between validations."""
     before: tuple[float, float] | None = None
     for used, seen in points:
         if seen <= loss:

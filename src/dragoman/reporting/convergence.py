@@ -111,7 +111,7 @@ def has_diverged(facts: Facts) -> bool:
 
 
 def loss_trend(facts: Facts) -> Trend | None:
-    """What 10% more steps add to the dev loss (negative: it falls), as a share of it."""
+    """The change of the dev loss by 10% more steps, as a share of it (negative: it falls)."""
     points = [(one.step, loss) for one, loss in losses(facts)]
     found = _recent_trend(points)
     if found is None or not points[-1][1]:
@@ -121,7 +121,7 @@ def loss_trend(facts: Facts) -> Trend | None:
 
 
 def bleu_trend(facts: Facts) -> Trend | None:
-    """What 10% more steps add to BLEU, in points."""
+    """The change of BLEU by 10% more steps, in points."""
     return _recent_trend([(one.step, bleu) for one, bleu in scored(facts)])
 
 

@@ -1,4 +1,4 @@
-"""What was measured of a run, typed. None is "not measured", never a guess.
+"""The measurements of a run, typed. None is "not measured", never a guess.
 
 Times are seconds; `time` is seconds since 1970 on the clock of rank 0. Losses are nats a target
 token. Shares are of 1.
@@ -40,11 +40,11 @@ class Segment:
     price: Price | None = None
     """The price of all machines together, as known when this life began."""
     host: str = "unknown"
-    """Where this process ran."""
+    """The host of this process."""
     device: str | None = None
     """The device that it trained on; None if the start is not in the record."""
     imported: ImportedRun | None = None
-    """What another tool's log records of this life."""
+    """The record of this life in another tool's log."""
 
     @property
     def imported_hosts(self) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What one device does alone."""
+    """The speed of one device alone."""
 
     host: str
     device: str

@@ -1,4 +1,4 @@
-"""What goes wrong in runs: each ailment is a measured value, a limit and a remedy."""
+"""Common faults of runs: each ailment is a measured value, a limit and a remedy."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dragoman.telemetry.events import Payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedRun(Payload):
-    """What another tool's log records beyond our own events."""
+    """Values of another tool's log for which our own events have no field."""
 
     kind: ClassVar[str] = "imported_run"
     tool: str

@@ -285,7 +285,7 @@ def _places_of(life: Facts) -> dict[int, str]:
 
 
 def _links_at_end(life: Facts) -> tuple[Link, ...]:
-    """What the links carried when a life ended."""
+    """The rates of the links when a life ended."""
     if not life.link_changes:
         return life.links
     return (link_after(max(life.link_changes, key=lambda one: one.since_step), life.hosts[0]),)

@@ -159,7 +159,7 @@ def exposed_share(facts: Facts) -> float | None:
 
 
 def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
-    """The same with its 95% confidence interval."""
+    """`exposed_share` with its 95% confidence interval."""
     timed = exposed(facts)
     waits = [one.sync_s or 0.0 for one in timed]
     found = ratio_interval(waits, [one.interval_s or 0.0 for one in timed])

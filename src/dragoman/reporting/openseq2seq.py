@@ -105,7 +105,7 @@ def _lines(log: Path) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Start:
-    """What one start says of itself before its first line of training."""
+    """The lines of one start before its first line of training."""
 
     hosts: dict[int, str] = field(default_factory=dict)
     """By rank."""
@@ -135,7 +135,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Log:
-    """What was read so far."""
+    """The content of the log, as far as it was read."""
 
     numbers: dict[str, float] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)

@@ -25,7 +25,7 @@ def first_of(count: int, what: str) -> str:
 
 
 def duration(facts: Facts, width: int) -> str:
-    """Where the wall clock went."""
+    """The parts of the wall clock."""
     parts = {
         "train": facts.train_s,
         "evaluate": measures.validate_s(facts),

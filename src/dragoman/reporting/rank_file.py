@@ -75,7 +75,7 @@ class RankFile:
     run: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     imported: ImportedRun | None = None
-    """Of the last life; each segment has its own."""
+    """The last life's; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     segments: list[facts.Segment] = field(default_factory=list)
     homes: list[Home] = field(default_factory=list)
@@ -127,7 +127,7 @@ class RankFile:
         return Samples.summed(home.samples for home in [*self.homes, self._next])
 
     def problems(self) -> list[str]:
-        """What is wrong with the file, in words."""
+        """The faults of the file, in words."""
         name = f"events of rank {self.rank}"
         found = [self.unreadable] if self.unreadable else []
         if self.damaged:

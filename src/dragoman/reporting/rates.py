@@ -123,7 +123,7 @@ def rate(facts: Facts) -> Verdict:
 
 
 def _logged(facts: Facts, question: str) -> Verdict:
-    """What was logged, if the schedule is one that this version does not know."""
+    """The logged rates, if this version does not know the schedule."""
     rates = [(one.learning_rate, one.step) for one in facts.intervals if one.learning_rate]
     says = "The schedule of this run is not known."
     if not rates:

@@ -70,7 +70,7 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write texts by their names; returns their paths.
 
     Characters that are not safe in text are written as �: control characters, which can steer the
-    terminal of whoever reads the file, and halves of surrogate pairs.
+    terminal of a reader, and halves of surrogate pairs.
     Raises MachineError if the directory cannot be written.
     """
     try:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: questions 4 and 10."""
+"""The time of a step and its parts: questions 4 and 10."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _scaling(facts: Facts) -> Evidence:
     name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
     if found is None or not ranks:
         return evidence(name, units.SHARE, found)
-    worth = f": {ranks} ranks were as fast as {found * ranks:.3g} that wait for nobody"
+    worth = f": {ranks} ranks were as fast as {found * ranks:.3g} without any waiting"
     worth = _IMPOSSIBLE if found > _MOST_SCALING else worth
     return Evidence(name, found, f"{units.SHARE.text(found)}{worth}")
 

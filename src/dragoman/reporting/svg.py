@@ -25,7 +25,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows, and how its numbers are written. from_zero: whether it begins at 0."""
+    """The label of an axis, and the form of its numbers. from_zero: whether it begins at 0."""
 
     label: str
     text: Callable[[float], str]
@@ -146,7 +146,7 @@ def _x_ticks(low: float, high: float, most: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where the data lie in the picture."""
+    """The place of the data in the picture."""
 
     left: float
     right: float

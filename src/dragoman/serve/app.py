@@ -139,7 +139,7 @@ class StreamLine(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """What went wrong, in a line."""
+    """The error, in one line."""
 
     error: str
 

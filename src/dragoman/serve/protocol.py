@@ -5,7 +5,7 @@ counts idle connections and refuses every client, and h11 instead of httptools t
 megabyte sent in chunks of one byte. So this module bounds the following attacks, none of which
 needs a token:
 
-endless head        a head or trailer without end: httptools joins its parts anew with each new one
+endless head        a head or trailer without end: httptools joins all parts again with each new one
 slow head           a head that never arrives
 idle connections    in any number, from one address or many
 pipelining          requests sent without waiting for answers, which uvicorn parses and keeps
@@ -93,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _open: ClassVar[Counter[str]] = Counter()
     """Connections of each client."""
     _idle: ClassVar[dict[str, dict[BoundedProtocol, None]]] = {}
-    """Those of each client that have no request under way, the one idle for longest first."""
+    """Idle connections of each client, the longest idle one first."""
     _who = ""
     _stray_bytes = 0
     """Received since a head, a part of a body or a message was last complete; trailers, too."""
@@ -268,12 +268,12 @@ class EndingServer(uvicorn.Server):
         self._checking: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; from then on connections are checked, also while it ends."""
+        """Start like uvicorn; from then on connections are checked, even while the server ends."""
         await super().startup(sockets)
         self._checking = asyncio.create_task(self._check_connections())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """As uvicorn's, which then waits for the answers under way."""
+        """Begin to end; then uvicorn waits for the answers under way."""
         self._ending.begin()
         super().handle_exit(sig, frame)
 

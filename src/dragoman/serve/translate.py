@@ -121,7 +121,7 @@ def _translate_file(opened: Opened, options: Namespace) -> None:
 def _written(
     opened: Opened, options: Namespace, lines: Iterable[str], first: int
 ) -> Iterator[list[str]]:
-    """What is written for each line, group by group."""
+    """The output for each line, group by group."""
     numbers = itertools.count(first)
     for group in opened.translator.stream(
         lines,

@@ -56,7 +56,7 @@ class Translation:
 
 
 class Engine(Protocol):
-    """What searches for translations of rows of pieces."""
+    """Searches for translations of rows of pieces."""
 
     def submit(
         self,

@@ -466,7 +466,7 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _ranked(states: Mapping[Path, TrainState], by: Literal["dev_loss", "bleu"]) -> list[Path]:
-    """Those that were measured, best first, the earlier of two equals first.
+    """Checkpoints that were measured, best first, the earlier of two equal ones first.
 
     A BLEU of 0 does not count: early on all have it, and the first of them is the worst.
     """

@@ -360,7 +360,7 @@ class StepGuard:
         return f"The rest will take {now} on every machine, not {was}{more}"
 
     def _card_changed(self) -> str:
-        """What happened to the network card since the last call; "" if nothing did."""
+        """The changes of the network card since the last call; "" if there are none."""
         before, self._card = self._card, Card.read()
         if before is None or self._card is None:
             return ""
@@ -471,7 +471,7 @@ class Examination:
     def _measure(
         self, topology: Topology, windows: list[Window], slowness: Slowness
     ) -> LinkChanged | None:
-        """What the network carries now, where that is another rate than it was."""
+        """The rates of the network now, if they have changed."""
         now = measure_link(self._world, topology).bytes_per_s
         before, self._known = self._known, now
         if before is None or 1 / _CHANGED < now / before < _CHANGED:

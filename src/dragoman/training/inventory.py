@@ -19,7 +19,7 @@ Part = Literal["weights", "optimizer", "state", "vocabulary", "text", "record"]
 _EVENT_BYTES: Final = 900
 """A TrainInterval as a line of JSON; it outweighs all other events."""
 _TENSORBOARD_BYTES: Final = 600
-"""The same for TensorBoard."""
+"""The size of an interval in TensorBoard's file."""
 
 
 class _Purpose(NamedTuple):
@@ -92,7 +92,7 @@ class Inventory:
         return sum(entry.size_bytes for entry in self.entries)
 
     def bytes_by_part(self) -> dict[Part, int]:
-        """The same by what the files hold; parts without a file are left out."""
+        """Bytes by the purpose of the files; purposes without a file are left out."""
         sizes: dict[Part, int] = {}
         for entry in self.entries:
             sizes[entry.part] = sizes.get(entry.part, 0) + entry.size_bytes

@@ -39,7 +39,7 @@ class ScheduleConfig(Section):
 
 
 class Run(NamedTuple):
-    """What a schedule may know of the run beside its own numbers."""
+    """The facts of the run that a schedule may use beside its own numbers."""
 
     d_model: int
     total_steps: int

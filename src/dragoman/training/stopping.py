@@ -59,7 +59,7 @@ class StopSignals(StopHandler):
 
 
 class Votes(NamedTuple):
-    """What one rank wants after an update, or what all have agreed on."""
+    """The wishes of one rank after an update, or those that all have agreed on."""
 
     stop: bool
     save: bool

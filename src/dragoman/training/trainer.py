@@ -313,7 +313,7 @@ class _Loop:
         raise diverged(problem, step=self.state.step, checkpoints=self.store.paths())
 
     def _votes(self) -> Votes:
-        """What this rank wants; the clock of rank 0 counts for all."""
+        """The votes of this rank; the clock of rank 0 counts for all."""
         every_s = self.store.config.every_minutes * 60
         save = self.world.is_main and 0 < every_s <= time.monotonic() - self.saved_at_s
         if save:

@@ -43,7 +43,7 @@ _INSIDE_S: Final = 60
 
 
 class FactsRequest(Section):
-    """What to look at.
+    """The questions to a host.
 
     run: a directory below this host's folder, "" if there is none yet.
     mark: the name of a file that the controller has put into its own directory of that run.
