@@ -85,7 +85,7 @@ def test_without_its_first_line_the_number_of_ranks_is_not_known(tmp_path: Path)
 
 
 def test_machines_that_left_cost_nothing_afterwards(tmp_path: Path) -> None:
-    """The first life had two machines; rank 1 did not come back for the second."""
+    """The first life had two machines; rank 1 is missing from the second."""
     run = Recorded(resume_at=(4000, 4000)).write(tmp_path / "run")
     events = run / "events"
     lines = [json.loads(line) for line in (events / "rank-0001.jsonl").read_text().splitlines()]
@@ -131,7 +131,7 @@ def test_a_life_is_priced_by_its_own_hosts(tmp_path: Path) -> None:
 def _moved_run(
     directory: Path, *lives: tuple[tuple[str, ...], tuple[float, str] | None], steps: int = 8000
 ) -> Path:
-    """Two lives of two ranks at most: hosts by rank, and the price of all that it recorded."""
+    """Two lives of at most two ranks: hosts by rank, and the recorded price of all of them."""
     reason = "max_steps" if steps == 8000 else None
     run = Recorded(resume_at=(4000, 4000), steps=steps, reason=reason).write(directory)
     for rank in (0, 1):
@@ -165,7 +165,7 @@ def _hours(facts: Facts) -> tuple[float, float]:
 
 
 def test_a_recorded_price_applies_to_its_own_life_only(tmp_path: Path) -> None:
-    """Hired hosts at 30 EUR an hour, then two of one's own, of which no price is known."""
+    """Rented hosts at 30 EUR an hour, then two own hosts, whose price is not known."""
     dear, own = ("dear-a", "dear-b"), ("own-a", "own-b")
     facts = read_facts(_moved_run(tmp_path / "run", (dear, (30.0, "EUR")), (own, None)))
     cost = _cost(facts)
@@ -221,7 +221,7 @@ def test_two_currencies_give_two_sums(tmp_path: Path) -> None:
 
 
 def test_the_cost_in_a_comparison_is_summed_over_lives(tmp_path: Path) -> None:
-    """A cheap life of two machines and a dear one of one: half the time is not half the money."""
+    """A cheap life of two machines, an expensive one of one: half the time is not half the cost."""
     cheap, dear = (("host-a", "host-b"), (2.0, "EUR")), (("host-a",), (100.0, "EUR"))
     facts = read_facts(_moved_run(tmp_path / "run", cheap, dear))
     first, then = _hours(facts)

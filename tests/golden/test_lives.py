@@ -1,4 +1,4 @@
-"""Runs that go on elsewhere: other hosts, links, devices or ranks, each life with its own."""
+"""Runs that resume on other hosts, links, devices or ranks, different ones for each life."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _device(flop_per_s: float) -> DeviceMeasured:
 
 
 def _change_lives(run: Path, rank: int, *changes: Callable[[list[Event]], Iterable[Event]]) -> None:
-    """Give the events of each life to its own change."""
+    """Apply to the events of each life its own change."""
     path = run / "events" / f"rank-{rank:04d}.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     second = [place for place, one in enumerate(events) if one["kind"] == "run_started"][1]
@@ -55,7 +55,7 @@ def _change_lives(run: Path, rank: int, *changes: Callable[[list[Event]], Iterab
 def _life(
     *, host: str | None = None, measured: Payload | None = None, **sampled: float
 ) -> Callable[[list[Event]], list[Event]]:
-    """On this host, with what was measured at its start and sampled of the host."""
+    """On this host, with the measurements at its start and the samples of the host."""
 
     def change(life: list[Event]) -> list[Event]:
         if measured is not None:
@@ -111,7 +111,7 @@ def test_a_short_life_elsewhere_does_not_decide(tmp_path: Path) -> None:
 
 
 def test_a_link_of_other_hosts_does_not_count(tmp_path: Path) -> None:
-    """As an earlier version left it: measured in the first life alone, then on other hosts."""
+    """A record of an earlier version: measured in the first life only, then on other hosts."""
     run = Recorded(resume_at=(400, 400), sync_s=(0.4, 0.4), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -182,7 +182,7 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
     )
 
     def alone(life: list[Event]) -> list[Event]:
-        """The same times without a word of sums."""
+        """The same times without any record of sums."""
         for one in life:
             if one["kind"] == "train_interval":
                 one |= {"sync_s": 0.0, "sync_bytes": 0, "forward_s": 264.0}
@@ -208,7 +208,7 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
 
 
 def test_a_lost_life_on_other_hosts_changes_no_answer(tmp_path: Path) -> None:
-    """It died before its first checkpoint; the run began anew on two hosts of other names."""
+    """It died before its first checkpoint; the run started again on two hosts of other names."""
     run = Recorded(resume_at=(700, 0), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -240,7 +240,7 @@ def test_a_price_applies_to_the_hosts_it_was_recorded_for(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("paused", [4300, 4700, 3300])
 def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path) -> None:
-    """300 s before step `paused`, killed at 4,800, on from 4,000: nothing of it is in life two."""
+    """300 s before step `paused`, killed at 4,800, resumed from 4,000: not a part of life two."""
     run = Recorded(resume_at=(4800, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)
     for rank in (0, 1):

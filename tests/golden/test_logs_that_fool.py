@@ -1,4 +1,4 @@
-"""Logs that tell a part of what happened, or tell it so that a simple rule is wrong about it."""
+"""Logs that record only a part of a run, or on which a simple rule would be wrong."""
 
 from __future__ import annotations
 

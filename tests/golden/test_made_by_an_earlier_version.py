@@ -28,7 +28,7 @@ def expected() -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The run at a new place: only the place of its prepared corpus is written anew."""
+    """The run in a new place: only the path of its prepared corpus is changed."""
     path = copytree(RECORDED / "run", tmp_path / NAME)
     copytree(RECORDED / "shards", tmp_path / "prepared")
     record = json.loads((path / "corpus.json").read_bytes())

@@ -35,7 +35,7 @@ def _judged(
     *,
     train_slice_loss: Callable[[float], float] = lambda share: 1.95 - 0.1 * share,
 ) -> tuple[Verdict, Verdict]:
-    """Questions 2 and 3 of so many losses, by the share of the run that is done."""
+    """Questions 2 and 3 after this many losses, by the share of the run that is done."""
     shares = [place / count for place in range(1, count + 1)]
     seen = tuple(
         Validation(

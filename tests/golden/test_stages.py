@@ -1,4 +1,4 @@
-"""Runs whose recipe has stages: the rate, the text and what is to come are those of the stages."""
+"""Runs whose recipe has stages: stages decide the rate, the text and the future of the run."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ OFTEN_SAVED: Final = ("--set", "train.max_steps=100000", "--set", "checkpoint.ev
 
 
 def wait_until(reached: Callable[[], bool], *, limit_s: float = 300.0) -> None:
-    """Starting on several hosts takes long where they share one busy core."""
+    """Starting on several hosts takes long if they share one busy core."""
     wait_in_time(reached, limit_s=limit_s)
 
 
 @dataclass
 class Controller:
-    """Where the user sits: a folder with a recipe, text and the hosts of the lab."""
+    """The user's machine: a folder with a recipe, text and the hosts of the lab."""
 
     lab: Lab
 
@@ -94,7 +94,7 @@ class Controller:
 
 
 def set_up_controller(lab: Lab, *, slots: Sequence[int] = (2, 1)) -> Controller:
-    """A controller with all that a small training needs."""
+    """A controller with everything for a small training."""
     home = lab.controller.home
     lab.write_hosts_file(home / "hosts.toml", slots=slots)
     (home / "small.toml").write_text(RECIPE)
@@ -118,7 +118,7 @@ def programs(host: LabHost) -> list[str]:
 
 
 def nothing_left(controller: Controller, hosts: list[LabHost] | None = None) -> None:
-    """The hosts run nothing of ours, soon."""
+    """Wait until the hosts run none of our processes."""
     for host in controller.lab.hosts if hosts is None else hosts:
         with contextlib.suppress(AssertionError):
             wait_until(lambda host=host: not programs(host), limit_s=60)  # type: ignore[misc]
@@ -135,7 +135,7 @@ def workers(host: LabHost) -> list[int]:
 
 
 def stop(controller: Controller, training: subprocess.Popen[str]) -> None:
-    """End a training as a user does who has seen enough."""
+    """End a training like a user, with Ctrl-C."""
     controller.signal("INT")
     _, complaint = training.communicate(timeout=200)
     assert training.returncode == 130, complaint

@@ -1,4 +1,4 @@
-"""What a lab host has sent, by the counters of its kernel."""
+"""The bytes that a lab host has sent, by the counters of its kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEGMENT_BYTES = 1448
 
 
 def payload_sent() -> int:
-    """What this host has sent so far, without headers, acknowledgements and what was sent again."""
+    """Bytes that this host has sent so far, without headers, acknowledgements and repetitions."""
     packets = interface_number(INTERFACE, "statistics/tx_packets")
     lines = Path("/proc/net/snmp").read_text().splitlines()
     names, values = (line.split() for line in lines if line.startswith("Tcp:"))

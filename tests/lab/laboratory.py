@@ -25,7 +25,7 @@ PORT: Final = 22
 INTERFACE: Final = "eth0"
 CONTROLLER: Final = "controller"
 BUCKET_BYTES: Final = 256 * 1024
-"""What a limited port lets through at once before the limit bites."""
+"""Bytes that a limited port lets through at once before the limit applies."""
 
 
 class LabHost(Machine):
@@ -42,7 +42,7 @@ class LabHost(Machine):
         self.run(["ip", "link", "set", INTERFACE, "up"])
 
     def limit(self, rate: str | None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
-        """Let this much through its port each way, in tc's words (100mbit); None lifts it."""
+        """Limit its port to this rate each way, in tc's form (100mbit); None removes the limit."""
         for machine, device in ((self, INTERFACE), (self._switch, self._port)):
             shape = ["tbf", "rate", rate or "", "burst", str(bucket_bytes), "latency", "50ms"]
             if rate is None:
@@ -51,7 +51,7 @@ class LabHost(Machine):
                 machine.run(["tc", "qdisc", "replace", "dev", device, "root", *shape])
 
     def limit_sending(self, rate: str) -> None:
-        """Let this much out of it, in tc's words; what it receives stays as it is."""
+        """Limit its sending rate, in tc's form; receiving does not change."""
         shape = ["tbf", "rate", rate, "burst", str(BUCKET_BYTES), "latency", "50ms"]
         self.run(["tc", "qdisc", "replace", "dev", INTERFACE, "root", *shape])
 
@@ -71,11 +71,11 @@ class LabHost(Machine):
         _start_sshd(self, more)
 
     def sent_bytes(self) -> int:
-        """What its interface has sent, headers included."""
+        """Bytes that its interface has sent, including headers."""
         return self._counted("tx_bytes")
 
     def received_bytes(self) -> int:
-        """What its interface has received, headers included."""
+        """Bytes that its interface has received, including headers."""
         return self._counted("rx_bytes")
 
     def _counted(self, counter: str) -> int:
@@ -107,7 +107,7 @@ class Lab:
 
 @contextmanager
 def open_lab(directory: Path, names: Sequence[str], *, rate: str | None) -> Iterator[Lab]:
-    """A lab with hosts of these names, each behind a port of this rate; gone at the end."""
+    """A lab with hosts of these names, each behind a port of this rate; removed at the end."""
     with ExitStack() as stack:
         switch = stack.enter_context(Machine("switch", home=directory / "switch"))
         switch.run(["ip", "link", "add", "bridge", "type", "bridge"])

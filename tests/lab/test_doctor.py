@@ -22,7 +22,7 @@ PROGRAM = Path(sys.executable).with_name("dragoman")
 
 
 def examined(lab: Lab, hosts_file: Path) -> tuple[int, dict[str, Any]]:
-    """Exit code of doctor and what it says as JSON."""
+    """Exit code and JSON output of doctor."""
     command: list[str | Path] = [PROGRAM, "doctor", "--json", "--hosts", hosts_file]
     done = lab.controller.run(command, check=False, timeout_s=200)
     assert done.stdout, done.stderr
@@ -30,7 +30,7 @@ def examined(lab: Lab, hosts_file: Path) -> tuple[int, dict[str, Any]]:
 
 
 def failures(said: dict[str, Any]) -> set[tuple[str, str]]:
-    """Check and host of what must be put right; each has its remedy."""
+    """Check and host of each failure; each has a remedy."""
     found = [finding for finding in said["findings"] if finding["status"] == "failure"]
     assert all(finding["remedy"] for finding in found)
     return {(finding["check"], finding["host"]) for finding in found}
@@ -177,7 +177,7 @@ def a_wrong_interface(lab: Lab, hosts_file: Path) -> None:
 
 
 def closed_ports(lab: Lab, _hosts_file: Path) -> None:
-    """As a firewall of beta that lets ssh through and nothing else."""
+    """Like a firewall on beta that lets only ssh through."""
     rule = ["ipproto", "tcp", "dport", "1024-65534", "to", lab.host("beta").address]
     lab.host("alpha").run(["ip", "rule", "add", "priority", "10", *rule, "prohibit"])
 

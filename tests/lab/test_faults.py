@@ -1,4 +1,4 @@
-"""What happens to a run over hosts when something breaks, and how long until it goes on.
+"""A run over hosts when something breaks: the result, and the time until it resumes.
 
 `pytest -rP` shows the measured times.
 """
@@ -63,7 +63,7 @@ def goes_on(controller: Controller, *, ranks: int, since: float, starts: int = 2
 
 
 def alerts(controller: Controller, severity: str) -> list[Event]:
-    """Those of one severity; that a lab's network is slow is a warning."""
+    """Alerts of one severity; a slow network of the lab is a warning."""
     return [event for event in controller.events("alert") if event.payload["severity"] == severity]
 
 
@@ -269,7 +269,7 @@ def newest_events(controller: Controller) -> list[Event]:
 
 
 def consumed(events: Iterable[Event]) -> tuple[int, float]:
-    """Pairs that the weights at the end have seen, and the loss over the last hundred steps.
+    """Pairs of text behind the final weights, and the loss over the last hundred steps.
 
     What was trained after a checkpoint that the run went back to is not in the weights.
     """

@@ -1,4 +1,4 @@
-"""What a strategy says it sends and what the planner says, against real interfaces' counters."""
+"""Bytes by the strategy and by the planner, against the counters of real interfaces."""
 
 from __future__ import annotations
 

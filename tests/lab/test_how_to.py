@@ -1,4 +1,4 @@
-"""docs/how-to/two-machines.md, typed word by word in the lab, on hosts that have a bare Python."""
+"""The commands of docs/how-to/two-machines.md, in the lab, on hosts with a bare Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laboratory is what it says: names, logins, limits, faults, and nothing left behind."""
+"""The laboratory works: names, logins, limits, faults, and nothing is left behind."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SLURM = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 
 
 def brief() -> list[str | Path]:
-    """What makes the demo a matter of seconds."""
+    """Settings with which the demo takes seconds."""
     settings = {
         "corpus.subword.vocab_size": 1000,
         "model.d_model": 48,

@@ -1,4 +1,4 @@
-"""`dragoman train --hosts` with real ssh and torchrun: begin, stop, go on, refuse to begin."""
+"""`dragoman train --hosts` with real ssh and torchrun: start, stop, resume, refuse."""
 
 from __future__ import annotations
 

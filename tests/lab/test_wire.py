@@ -1,4 +1,4 @@
-"""What the planner says of the wire, against the counters of real interfaces."""
+"""The planner's bytes on the wire, against the counters of real interfaces."""
 
 from __future__ import annotations
 

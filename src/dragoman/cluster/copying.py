@@ -21,7 +21,8 @@ from dragoman.cluster.hosts import Host
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _NOT_CODE: Final = ("__pycache__", "shipped")
 """Shipped recipes do not run on a host, so they are not sent: a run carries its own recipe."""
-_READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
+READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
+"""Runs a program of so many bytes from standard input, which is not installed on the host."""
 _WANT: Final = b"want\n"
 _PROGRAM: Final = Path(unpack.__file__).read_bytes()
 
@@ -78,7 +79,7 @@ def receive_command(host: Host, place: str, num_files: str) -> list[str]:
     Its standard input is the receiving program, then a tar archive.
     """
     length = str(len(_PROGRAM))
-    return [host.python, "-c", _READ_PROGRAM, length, f"{host.folder}/{place}", num_files]
+    return [host.python, "-c", READ_PROGRAM, length, f"{host.folder}/{place}", num_files]
 
 
 def read_code(package: Path = _PACKAGE) -> dict[str, bytes]:

@@ -17,13 +17,13 @@ from typing import IO, Final, Self
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
+from dragoman.cluster.copying import READ_PROGRAM
 from dragoman.cluster.hosts import Host, Hosts, record_hosts
 from dragoman.reporting.facts import Price
 from dragoman.watch import sender
 from dragoman.watch.live import LiveRun
 
 _PROGRAM: Final = Path(sender.__file__).read_bytes()
-_READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
 _NAME: Final = re.compile(r"events/[a-z0-9-]{1,40}\.jsonl|recipe\.toml|manifest\.json")
 _AGAIN_S: Final = 5.0
 _FIRST_S: Final = 60.0
@@ -113,7 +113,7 @@ class Mirror:
         """Read what one connection sends; raises MachineError when it ends."""
         host = line.host
         places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
-        command = [host.python, "-c", _READ_PROGRAM, str(len(_PROGRAM)), *places]
+        command = [host.python, "-c", READ_PROGRAM, str(len(_PROGRAM)), *places]
         with tempfile.TemporaryFile() as errors:
             process = line.process = ssh.start(host, command, stderr=errors.fileno())
             assert process.stdin is not None
