@@ -231,8 +231,8 @@ class _Part:
     def lengths(self) -> NDArray[np.uint64]:
         """A number for each place, ascending, by which the places of several parts are sorted.
 
-        It is the length key of the pair there and, below it, how far the place lies among those of
-        this key. So pairs of one length from several parts are evenly mixed.
+        It is the length key of the pair there and, in its lower bits, the rank of the place among
+        those of this key. So pairs of one length from several parts are evenly mixed.
         """
         size, draws = len(self._keys), self._num_draws
         keys = np.sort(self._keys)[np.arange(draws) * size // draws]

@@ -286,7 +286,7 @@ class OuterAdam(Outer):
             group["weight_decay"] /= self.rate_factor
 
     def step_made(self) -> None:
-        """m grows by (1 - beta1) g beside beta1 m, which `share` subtracts."""
+        """Add m: it is (1 - beta1) g plus beta1 times the m before, which `share` subtracts."""
         self._find_moments()
         torch._foreach_add_(self._unsent_parts, self._own_first, alpha=1 / self._num_ranks)
 

@@ -117,7 +117,7 @@ class BundleInfo(Section):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose every file is what was exported."""
+    """A bundle whose files have not changed since the export."""
 
     path: Path
     info: BundleInfo
