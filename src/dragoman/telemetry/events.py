@@ -214,7 +214,7 @@ class TestScored(Payload):
     """A test set was decoded and scored, at the end of a run or later.
 
     weights: SHA-256 of the list of the checkpoint's files.
-    settings: those that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
+    settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
     """
 
     kind: ClassVar[str] = "test_scored"
