@@ -28,10 +28,10 @@ _COUNTED_PAIRS: Final = 100_000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """Two systems on one test set. test: its name. first, second: what was named.
+    """Two systems on one test set. test: its name. first, second: the names of the systems.
 
     result: scores, p-values, groups and sentences.
-    counted_pairs: of the training text of the first run that has it, whose words were counted.
+    counted_pairs: pairs of the first available training text, whose words were counted.
     """
 
     test: str
@@ -130,7 +130,7 @@ def compare(
 
 
 def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:
-    """Whether the recipe says so, or the model writes no capitals in any case."""
+    """Whether the recipe scores lower-cased text, or the model never writes capitals."""
     if run is None and not is_bundle(path):
         return False
     recipe = Bundle.open(path).recipe if run is None else run.recipe()
@@ -138,7 +138,7 @@ def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:
 
 
 def _run_of(path: Path) -> RunDirectory | None:
-    """The run at a path, or the one that a checkpoint lies in."""
+    """The run at a path, or the run that contains a checkpoint."""
     if not path.is_dir():
         return None
     folder = path.absolute().parent
@@ -187,7 +187,8 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
 
 
 def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str] | None, int]:
-    """Words of the target side of the training text, and of how many pairs; None if it is gone."""
+    """Words of the target side of the training text, and the number of pairs; None if it is
+    gone."""
     try:
         prepared = run.prepared()
         shards = TokenShards(prepared / "train")

@@ -33,7 +33,7 @@ _ROWS_AT_A_TIME: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An export as it translates. sentences_per_s: of the test set, on this machine."""
+    """An export with its translations. sentences_per_s: of the test set, on this machine."""
 
     path: Path
     size_bytes: int
@@ -43,9 +43,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """A student, and what it lost and gained.
+    """A student, and its comparison with the teacher.
 
-    run: of the student. synthesized: the text that it learnt from.
+    run: of the student.
+    synthesized: the text that it learnt from.
     comparison: of the two exports on the test set; first is the teacher.
     """
 
@@ -88,10 +89,10 @@ def distill(
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: of the student; its text and languages are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
-    quantization: of both exports, which are what is compared.
+    quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     folder: the text and the exports go into a folder there, named after student and teacher.
-    A call that was broken off goes on.
+    An interrupted call resumes if it is made again.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     """
     if isinstance(recipe, Recipe) and overrides:

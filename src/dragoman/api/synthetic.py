@@ -33,10 +33,11 @@ from dragoman.training.durable import DIGESTS_FILE
 
 @dataclass(frozen=True, slots=True)
 class Synthesized:
-    """What became of a monolingual text.
+    """The result of `synthesize`.
 
-    output: a file of `source TAB target`. dropped: translations by reason.
-    resumed_after: lines that an earlier, broken-off attempt had done.
+    output: a file of `source TAB target`.
+    dropped: translations by reason.
+    resumed_after: lines that an earlier, interrupted attempt had finished.
     """
 
     output: Path
@@ -62,7 +63,7 @@ def synthesize(
     overrides: Sequence[str] = (),
     progress: Flag = False,
 ) -> Synthesized:
-    """Translate monolingual text into pairs to train on; a broken-off attempt goes on.
+    """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
 
     model: a run or what `export` wrote. text: a file, a sentence a line.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
@@ -214,7 +215,7 @@ def _text(path: Path) -> Path:
 
 
 def _place(output: Path, source: Path) -> Path:
-    """Where the output goes; raises ConfigError if that is no place for a file."""
+    """The path of the output; raises ConfigError if a file cannot be written there."""
     if is_device(output):
         raise ConfigError(
             "is a device or a pipe, which cannot be gone on with",

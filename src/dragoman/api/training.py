@@ -101,7 +101,7 @@ def train(
     runs: the folder of all runs.
     ranks: processes on this machine; None: one a GPU, or one.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
-    fresh: start anew, resume nothing.
+    fresh: start again, resume nothing.
     on_event: called with each event of rank 0, one after the other. An error that it raises ends
         the training and comes out of this function; the checkpoints stay.
     progress: show how the training goes.

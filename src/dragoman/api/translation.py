@@ -1,4 +1,4 @@
-"""A trained model translates, and is written for others to run."""
+"""Translate with a trained model, and write it in other formats."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Translator:
             yield from group
 
     def close(self) -> None:
-        """Release what the model holds; the end of a `with` block does that, too."""
+        """Release the model; the end of a `with` block does that, too."""
         self._is_closed = True
         self._open.close()
 
@@ -247,9 +247,10 @@ def push(
     """Export a checkpoint in Hugging Face form, and send it to the Hugging Face Hub with its card.
 
     hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
-    licence, sentences: as in `export`. private: nobody else sees it, if it is not there yet.
+    licence, sentences: as in `export`.
+    private: make a new repository private.
     Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached;
-    then it has none of the files, and the same call goes on.
+    then it has none of the files, and the same call resumes.
     """
     from dragoman.formats.hub import check_can_push
     from dragoman.formats.hub import push as send
@@ -294,7 +295,7 @@ def _one_text() -> ConfigError:
 
 
 def _sound(texts: Iterable[Any]) -> Iterator[str]:
-    """The texts; raises ConfigError that names one that is none."""
+    """The texts; raises ConfigError that names one that is not a str."""
     if not isinstance(texts, Iterable):
         raise ConfigError(f"{texts!r:.60} is no list of texts", place="texts", remedy="give a list")
     for number, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""`dragoman compare`: is one of two models better, or was it chance?"""
+"""`dragoman compare`: whether one of two models is better, or the difference is chance."""
 
 from __future__ import annotations
 

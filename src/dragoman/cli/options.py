@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""Where each command adds its own parser."""
+"""The object to which each command adds its parser."""
 
 
 def positive(text: str) -> int:
@@ -102,11 +102,11 @@ def add_places(parser: Parser) -> None:
 
 
 def add_training(parser: Parser) -> None:
-    """How many ranks train, and whether anew."""
+    """The number of ranks, and whether to start again."""
     parser.add_argument(
         "--ranks", type=positive, default=None, help="processes that train (default: GPUs, or 1)"
     )
-    parser.add_argument("--fresh", action="store_true", help="start anew, resume nothing")
+    parser.add_argument("--fresh", action="store_true", help="start again, resume nothing")
 
 
 def add_cores(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees at the end of a run: translations, and where everything lies."""
+"""The end of a run on the console: some translations, and the places of its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUM_SENTENCES = 3
 
 
 def print_summary(run: RunDirectory) -> None:
-    """Three sentences of the test set as the model translates them, and the places of a run."""
+    """Three sentences of the test set with their translations, and the places of a run."""
     console = open_console()
     recipe = run.recipe()
     first = recipe.corpus.directions[0].target

@@ -1,4 +1,4 @@
-"""`dragoman synthesize`: monolingual text becomes pairs to train on."""
+"""`dragoman synthesize`: pairs to train on, from monolingual text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Translate the text and print what became of it."""
+    """Translate the text and print the numbers of lines and pairs."""
     from dragoman.api.synthetic import synthesize
     from dragoman.base import units
     from dragoman.base.errors import ConfigError

@@ -61,7 +61,7 @@ class TextFiles(Section):
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
     """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)
-    """What the weights of a stage call this entry of the training text."""
+    """The name by which the weights of a stage refer to this entry of the training text."""
     weight: float | None = Field(default=None, ge=0.0, le=1e9)
     """Share of the training pairs that come from this entry, in any unit."""
 
@@ -74,7 +74,7 @@ class TextFiles(Section):
 
     @property
     def title(self) -> str:
-        """Its name, or that of its file."""
+        """Its name, or the name of its file."""
         files = (self.source, self.tsv, self.tmx, self.moses, self.mtdata)
         return self.name or next(filter(None, files))
 
@@ -108,7 +108,7 @@ class TextFiles(Section):
 
 
 class CorpusConfig(Section):
-    """Parallel text and what is made of it.
+    """Parallel text, and how it is cleaned and cut into pieces.
 
     A source of text is a list of entries. An entry is one of
     `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
@@ -121,7 +121,7 @@ class CorpusConfig(Section):
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
-    """Where relative file names start; itself relative to the recipe's folder."""
+    """The folder of relative file names; itself relative to the recipe's folder."""
     source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
     """Of every entry that names no other beside it."""
     target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
@@ -157,7 +157,7 @@ class CorpusConfig(Section):
     max_pieces: int = Field(default=256, ge=1)
     """Longest side in subword pieces, end of sentence not counted."""
     too_long: Literal["drop", "truncate"] = "drop"
-    """What happens to a training pair with a side of over `max_pieces`."""
+    """The treatment of a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
 
     @model_serializer(mode="wrap")

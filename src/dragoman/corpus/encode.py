@@ -1,6 +1,7 @@
 """Cleaned runs -> token rows: the shuffled training text, a range of keys at a time.
 
-Only here all pairs can be seen together, so duplicates and overlaps with dev and test go here.
+Only here all pairs can be seen together, so duplicates and overlaps with dev and test are removed
+here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LEXICAL = "lexical"
 class Selected:
     """The pairs of a range that stay, and those that do not.
 
-    rows: int64, shape (pairs that stay,): where each lies in its range.
+    rows: int64, shape (pairs that stay,): the index of each in its range.
     """
 
     sources: list[str]
@@ -144,7 +145,7 @@ class PartReport:
 
 
 class RangeEncoder:
-    """The task of a worker: select and encode one range. Done ranges are passed over.
+    """The task of a worker: select and encode one range. Finished ranges are skipped.
 
     files: the name of the source file of each run. entries: its entry of the training text.
     lexical: tells what pairs gain; None: nobody asks.
@@ -238,7 +239,7 @@ class RangeEncoder:
         gains: Scores,
         accepted: NDArray[np.bool_],
     ) -> FilterSurvey:
-        """What the lexical filter saw."""
+        """The survey of the lexical filter."""
         survey = FilterSurvey(LEXICAL, threshold, at_least=True)
         files = found.runs[selected.rows]
         survey.see(
@@ -251,7 +252,7 @@ class RangeEncoder:
 
 
 def part_path(parts: Path, index: int) -> Path:
-    """Where the report of a range is; its rows and rejected pairs lie beside it."""
+    """The path of a range's report; its rows and rejected pairs lie beside it."""
     return parts / f"{index:06d}.json"
 
 

@@ -8,8 +8,8 @@
 6 encode    drop duplicates and overlaps; text to ids, in the order of the hash
 7 write     shards, rejected pairs and manifest; publish
 
-Every stage leaves whole files behind, so a preparation that was killed goes on where it was. A
-worker opens what it needs from the workplace, so nothing large is sent to it.
+Every stage leaves whole files behind, so a preparation that was killed continues where it stopped.
+A worker opens what it needs from the workplace, so nothing large is sent to it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def prepare(
     workers: processes that clean and encode; the result does not depend on their number.
     vocabulary: SentencePiece models of source and target to keep; none are learnt then.
     If the directory already holds the corpus of this section and these files, nothing is done.
-    A preparation that was interrupted goes on.
+    A preparation that was interrupted continues.
     Layout:
         manifest.json  source.model  target.model
         train/  valid/  test/        shards; valid and test also source.txt and target.txt
@@ -125,7 +125,7 @@ def prepare(
             try:
                 _Preparation(config, sources, place, workers, events, progress).run(vocabulary)
             except (ConfigError, CorpusError):
-                place.discard()  # other text or settings will need other work
+                place.discard()  # another text or other settings need other work
                 raise
         place.publish()
         manifest = Manifest.load(directory)
@@ -154,7 +154,7 @@ def _whole_manifest(directory: Path) -> Manifest | None:
 
 @dataclass(frozen=True, slots=True)
 class _Preparation:
-    """The stages. Each takes what those before it left in the workplace."""
+    """The stages. Each reads what earlier stages left in the workplace."""
 
     config: CorpusConfig
     sources: Sources
@@ -181,7 +181,7 @@ class _Preparation:
         self._write(given)
 
     def _stage(self, split: str, name: str, make: Callable[[], dict[str, Any]]) -> None:
-        """Do a stage once, and say what it did; raises CorpusError if it left no pair."""
+        """Do a stage once, and report its result; raises CorpusError if it left no pair."""
         began = time.monotonic()
         kept = self.place.once(name, make)
         if self.events is None or "facts" not in kept:
@@ -572,7 +572,7 @@ def _describe_files(result: Path) -> dict[str, OutputFile]:
 
 
 def _split_facts(stages: Sequence[StageFacts], reports: Sequence[PartReport]) -> SplitFacts:
-    """What the manifest says of a split."""
+    """The manifest's facts of a split."""
     pairs = sum(report.pairs_out for report in reports)
     truncated = sum(report.truncated for report in reports)
     return SplitFacts(

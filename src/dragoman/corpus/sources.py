@@ -1,9 +1,9 @@
-"""The files behind a recipe's entries, and whether they are still those of a manifest.
+"""The files of a recipe's entries, and whether a manifest was made of them.
 
-A named corpus becomes two text files, fetched once. mtdata's catalogue says where it is and how it
-is read. From mtdata we take the index and the parsers of formats, not the downloads, which
-restart from nothing, keep a page of HTML for an archive, and go on without a valid certificate; nor
-the unpacking, which links in an archive take out of its folder, and which has no limits.
+A named corpus becomes two text files, fetched once. mtdata's catalogue gives its address and
+format. We use mtdata's index and its parsers. We do not use its downloads, which restart from
+nothing, keep a page of HTML as an archive, and accept an invalid certificate; nor its unpacking,
+which follows links out of the folder and has no limits.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from dragoman.corpus.tmx import TmxFile
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
 _WORK_VERSION: Final = 2
-"""Of what an unfinished preparation leaves behind; work of another version starts anew."""
+"""Version of the files of an unfinished preparation; other versions start again."""
 
 
 @dataclass(slots=True)
 class Downloads:
-    """Where downloads are kept, and which file came from which address."""
+    """The folder of downloads, and the address of each file in it."""
 
     root: Path
     files: dict[str, Path] = field(default_factory=dict)
 
     def get(self, url: str, path: Path, *_: object, **__: object) -> Path:
-        """In place of mtdata's own: the file of that address."""
+        """Replaces mtdata's own function: the file of that address."""
         download(url, path)
         self.files[url] = path
         return path
@@ -136,7 +136,7 @@ class Catalogue:
             downloads.remove_unpacked()
 
     def _texts(self, entry: Any, cache: Any, downloads: Downloads) -> Any:
-        """Plain files for mtdata's parsers, one for each text; else what mtdata itself has."""
+        """Plain files for mtdata's parsers, one for each text; otherwise mtdata's own result."""
         urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
         kind = entry.in_ext or ("txt" if len(urls) > 1 else entry.ext)
         # If there are several addresses, each has the name in it.
@@ -176,7 +176,7 @@ class Catalogue:
 
 @contextmanager
 def quiet_logging() -> Iterator[None]:
-    """mtdata gives the root logger a handler when it is imported, and writes much to it."""
+    """mtdata adds a handler to the root logger when it is imported, and logs much."""
     root = logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -221,8 +221,7 @@ def fetch(
                 raise CorpusError(
                     f"what was downloaded for {entry_id} cannot be read: {said}",
                     place=", ".join(downloads.files) or entry_id,
-                    remedy="it has been removed; run again to fetch it anew, "
-                    "or give the text as files",
+                    remedy="it has been removed; run again to fetch it, or give the text as files",
                 ) from error
             _write_receipt(downloads, (source, target))
     return TextFiles(source=str(source.resolve()), target=str(target.resolve()))
@@ -241,7 +240,7 @@ def _write_texts(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -
 
 
 def _write_receipt(downloads: Downloads, texts: Sequence[Path]) -> None:
-    """Say what was fetched; this comes last and makes the texts count."""
+    """Write the receipt of what was fetched; it comes last, and makes the texts valid."""
     states = {
         path.name: {
             "sha256": file_sha256(path),
@@ -311,7 +310,8 @@ class Sources:
             )
 
     def plan(self) -> str:
-        """A digest of the section and of the state of all files; work of another plan is void."""
+        """A digest of the section and of the state of all files; work with another digest is
+        void."""
         files = [(file.split, file.name, file.size_bytes, file.mtime_ns) for file in self.files]
         section = _of_text(self._config).model_dump(mode="json")
         plan = [FORMAT_VERSION, _WORK_VERSION, section, files]

@@ -8,7 +8,7 @@ from dragoman.base.settings import Section
 
 
 class EvaluateConfig(Section):
-    """What is measured at each validation and at the end."""
+    """The measurements at each validation and at the end."""
 
     bleu_pairs: int = Field(default=1000, ge=0)
     """Dev pairs decoded at each validation, as many of each direction; 0 decodes none, the loss is

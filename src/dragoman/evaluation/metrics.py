@@ -1,4 +1,4 @@
-"""How near translations come to a reference: sacreBLEU's numbers, each with method and doubt.
+"""The similarity of translations and references: sacreBLEU's scores, with method and interval.
 
 A new metric is one function here and one entry in METRICS.
 """
@@ -18,7 +18,7 @@ from dragoman.evaluation.config import EvaluateConfig
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A number, the method that makes it comparable, and how far chance could move it.
+    """A number, the method that makes it comparable, and its confidence interval.
 
     value: 0 to 100, more is better.
     low, high: 95% confidence interval of sacreBLEU's bootstrap (Koehn 2004): the mean over the
@@ -63,7 +63,7 @@ def chrf(
 
 
 METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
-"""What a validation computes, by name; each is called as `bleu` is."""
+"""The metrics of a validation by name; each is called like `bleu`."""
 
 
 def score_all(

@@ -1,7 +1,7 @@
 """A validation: the loss on dev text and on training text, and scored translations of dev text.
 
 The ranks share the work in whole batches, which do not depend on the number of ranks, and sums are
-exact: one rank and many measure the same numbers and write the same text.
+exact: any number of ranks measures the same numbers and writes the same text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ValidationData:
-    """What a validation needs of a prepared corpus.
+    """The parts of a prepared corpus that a validation needs.
 
     subwords: of the source and of the target. sources, references: the normalised dev text.
     max_source_pieces: the longest source, without end of sentence, that is translated in one go.
@@ -245,7 +245,8 @@ def translate_corpus(
 ) -> list[str]:
     """The translation of each line in its place, detokenised, on every rank.
 
-    subwords: of the source and of the target. sources: text normalised as the training text was.
+    subwords: of the source and of the target.
+    sources: text normalised like the training text.
     A line of more than max_source_pieces is translated in parts; an empty one stays empty.
     Raises GivenUpError if a signal asks to stop training.
     """
@@ -273,7 +274,7 @@ def _until_asked_to_stop(batches: Iterable[T]) -> Iterator[T]:
 
 
 def _gather_whole(world: World, own: Any) -> list[Any]:
-    """What every rank has measured; raises GivenUpError on each where one is asked to stop."""
+    """The measurements of every rank; raises GivenUpError on each if one was asked to stop."""
     gathered = world.gather_json([own, is_asked_to_stop()])
     if any(stopped for _, stopped in gathered):
         raise GivenUpError
@@ -327,5 +328,5 @@ def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]
 
 
 def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:
-    """Positions spread over the whole, always the same ones; all of them where there are fewer."""
+    """Positions spread over the whole, always the same ones; all of them if there are fewer."""
     return np.arange(num_items)[:: max(1, num_items // max(1, num_chosen))][:num_chosen]

@@ -1,4 +1,4 @@
-"""Checkpoint -> what others run.
+"""Exports: a checkpoint in the formats of other programs.
 
 bundle              a directory with everything a translation needs; read without torch
 card                its page for people: data, licence, scores, digests

@@ -6,10 +6,10 @@ translate-EN_DE/sentencepiece.model   cuts a text into pieces, and joins those o
 translate-EN_DE/minisbd/              where sentences end, as a graph for MiniSBD
 translate-EN_DE/README.md             the model card
 
-What Argos Translate does with a text is fixed (`translate.apply_packaged_translation` of version
+Argos Translate's handling of a text is fixed (`translate.apply_packaged_translation` of version
 1.11): it splits a paragraph into sentences, cuts them with SentencePiece, searches with a beam of
 at least 4 and the length penalty length^0.2, and joins the pieces of all sentences. A package can
-say how sentences are split and text is normalised; the search it cannot.
+change how sentences are split and text is normalised, but not the search.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LENGTH_PENALTY: Final = 0.2
 _OLDEST_ARGOS: Final = "1.10"
 """The first Argos Translate that knows MiniSBD."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
-"""The same archive each time; zip has no time before."""
+"""A fixed time makes equal archives; it is the earliest time of zip."""
 
 
 def check_for_argos(subwords: tuple[Vocabulary, Vocabulary]) -> None:
@@ -50,7 +50,7 @@ def check_for_argos(subwords: tuple[Vocabulary, Vocabulary]) -> None:
         problem = "its translations begin with a token for the language, which stays in the text"
         remedy = "export --to ctranslate2 or --to bundle, and serve it with dragoman serve"
     elif isinstance(source, ImportedVocabulary) and source.file.codes and not source.file.prefix:
-        problem = "a text begins with the code of its target language, which nobody adds"
+        problem = "a text begins with the code of its target language, which is never added"
         remedy = "import the model again for one language: --target-language"
     if problem:
         raise ConfigError(f"{problem} in Argos Translate", place="--to argos", remedy=remedy)
@@ -107,7 +107,7 @@ def pack(folder: Path, package: Path) -> None:
 
 
 def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:
-    """Translations by what lies in a package's folder, as Argos Translate makes them."""
+    """Translations with the files in a package's folder, as Argos Translate makes them."""
     import ctranslate2
     import sentencepiece
 

@@ -57,9 +57,9 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "web": ("decoder.onnx", "index.html", "web.json", "onnxruntime-web.wasm"),
 }
 _MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
-"""The same of an imported MarianMT model in Hugging Face form."""
+"""The files of an imported MarianMT model in Hugging Face form."""
 _M2M100: Final = ("config.json", "tokenizer_config.json", "sentencepiece.bpe.model")
-"""The same of M2M100 or NLLB."""
+"""The files of M2M100 or NLLB."""
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""
@@ -78,9 +78,9 @@ class BundleScore(Section):
 
 
 class Verified(Section):
-    """What the check of an export found: translations of it beside those of our own search.
+    """The result of the check of an export: its translations compared with our own search's.
 
-    chrf: of its translations against ours; 100 where all are equal.
+    chrf: of its translations against ours; 100 if all are equal.
     """
 
     sentences: int
@@ -150,7 +150,7 @@ class BundleInfo(Section):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose every file is what was exported."""
+    """A bundle whose files have not changed since the export."""
 
     path: Path
     info: BundleInfo

@@ -1,6 +1,6 @@
-"""A checkpoint of a run, written for others.
+"""Writes a checkpoint of a run in the formats of other programs.
 
-An export is done when it translates as our own search does.
+An export is done only when it translates like our own search.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _MOST_NATS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be exported.
+    """The options of an export.
 
     quantization: of the weights; None: int8 for Argos Translate and browsers, else float32.
     licence: of the model, in words for its card.
@@ -111,7 +111,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Where the export lies, and what its check found.
+    """The place of the export, and the result of its check.
 
     fewer_bits: whether the weights have fewer bits than those of the checkpoint.
     """
@@ -159,7 +159,7 @@ class _Job:
         return self.decoded([found.ids for found in self.hypotheses(texts, search)])
 
     def power_search(self) -> SearchConfig:
-        """The recipe's search as transformers can do it."""
+        """The recipe's search in the form that transformers has."""
         length = self.manifest.train.mean_target_tokens
         return power_search(self.recipe.search.without_guard(), length)
 
@@ -168,7 +168,7 @@ class _Job:
         return self.model.subwords[1].decode(ids)
 
     def normalized(self, text: str) -> str:
-        """As training text was."""
+        """The text in the form of training text."""
         return normalize(text, lowercase=self.model.lowercase)
 
 
@@ -236,7 +236,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     if job.request.to in ("onnx", "web"):  # the graphs alone are checked
         search = _greedy(search)
     verified = compare(job.ours(texts, search), theirs)
-    # Of what others search by their own rules, the weights alone are compared.
+    # If other programs search by their own rules, only the weights are compared.
     if job.request.bits == "float32" and job.request.to != "argos":
         fair = verified
         if job.request.to == "huggingface" and job.power_search() != search:
@@ -382,7 +382,7 @@ def _check_bits(request: Request) -> None:
 
 
 def _sentences(job: _Job) -> list[str]:
-    """Up to NUM_SENTENCES that the model takes in one go; CorpusError if there are none."""
+    """Up to NUM_SENTENCES that fit the model; CorpusError if there are none."""
     file = job.request.sentences
     if file is None:
         try:
@@ -442,7 +442,7 @@ def check_equal(verified: Verified, *, place: Path) -> None:
 
 
 def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
-    """A line for the user if more differs than rounding explains, else "".
+    """A warning for the user if more differs than rounding explains, else "".
 
     fewer_bits: whether the weights have fewer bits, which alone changes some translations.
     """
@@ -467,7 +467,7 @@ def check_near(
     """
     distances = []
     for hypothesis, theirs in zip(hypotheses, log_probabilities, strict=True):
-        # A translation that was cut off has no end: then one of the two sums is what was meant.
+        # A translation that was cut off has no end, so one of two sums is the right one.
         whole, cut = sum(theirs), sum(theirs[:-1])
         distance = min(abs(total - hypothesis.log_probability) for total in (whole, cut))
         distances.append(distance / len(theirs))

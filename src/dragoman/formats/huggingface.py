@@ -1,7 +1,7 @@
 """Our model and its SentencePiece vocabulary as transformers loads them without any code of ours.
 
 Pre-norm with one shared matrix is M2M100 up to names, post-norm is FSMT: both place the first
-token at position 1 of the same sinusoids if PAD is 0. What neither can express is refused.
+token at position 1 of the same sinusoids if PAD is 0. Models that neither can express are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dragoman.training.checkpoint import read_weights, weight_shapes
 
 _AGAIN: Final = "export it again from its run"
 _POSITIONS: Final = "embed_positions.weight"
-"""FSMT writes its sinusoids as well; they are computed, here and there."""
+"""FSMT also stores its sinusoids; they are computed on both sides."""
 SPECIAL_PIECES: Final = {
     "pad_token": "<pad>",
     "unk_token": "<unk>",
@@ -202,7 +202,7 @@ def check_expressible(recipe: Recipe) -> None:
 def translate_with_huggingface(
     directory: Path, texts: list[str], search: SearchConfig
 ) -> list[str]:
-    """What somebody gets who loads the export with transformers' Auto classes.
+    """Translations by the export when transformers' Auto classes load it.
 
     Sentences of one length are a batch, with the length limit of our own search.
     """

@@ -41,7 +41,7 @@ from dragoman.training.checkpoint import (
 )
 
 ORIGIN_FILE: Final = "origin.json"
-"""In a run's directory: what its weights were before its first step."""
+"""In a run's directory: the origin of its weights before the first step."""
 _SHAPE: Final = (
     "d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm", "activation",
     "tied_embeddings", "attention_bias", "positions", "first_position", "scaled_embeddings",
@@ -202,7 +202,7 @@ class Origin:
             )
 
     def plant(self, run: RunDirectory) -> None:
-        """Make these weights the run's checkpoint of step 0, which a training begins with."""
+        """Save these weights as the run's checkpoint of step 0, from which training begins."""
         recipe, manifest = run.recipe(), Manifest.load(run.path)
         state = TrainState(
             seed=recipe.train.seed,

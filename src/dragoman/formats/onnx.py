@@ -11,9 +11,9 @@ decoder layers, H heads, K width of a head, V target vocabulary. A decoding begi
 past of no tokens; rows of a beam are rows of B.
 """
 
-# torch.onnx.export would do, and does it worse (PyTorch 2.11 and 2.13): with dynamo=True it takes a
-# minute for a model that takes a second here, needs onnxscript, and writes no opset below 18; with
-# dynamo=False it is the old tracer, and greedy translation with its graphs is a tenth slower.
+# torch.onnx.export is worse (PyTorch 2.11 and 2.13): with dynamo=True it takes a minute for a model
+# that takes a second here, needs onnxscript, and writes no opset below 18; with dynamo=False it is
+# the old tracer, and greedy translation with its graphs is a tenth slower.
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, s
 def model_for(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
     """The model of a recipe for a file of weights, untrained.
 
-    Both may come from somebody else: the shapes in the file's header are compared before a model
+    Both may come from a stranger: the shapes in the file's header are compared before a model
     is built. Raises CheckpointError if the file does not hold the recipe's model.
     """
     shapes = weight_shapes(file)

@@ -1,6 +1,6 @@
 """The whole run on one page: prepare, train, evaluate. Each step can be taken alone.
 
-What is done already is not done again: shards of unchanged text are kept, an unfinished run of the
+Finished work is not done again: shards of unchanged text are kept, an unfinished run of the
 same recipe goes on where it stopped.
 """
 
@@ -89,7 +89,7 @@ def prepare(
 
 
 def default_place(recipe: Recipe) -> Path:
-    """Where shards lie that nobody has given a place: `prepared/<name>-<digest of the corpus>`."""
+    """The default directory of shards: `prepared/<name>-<digest of the corpus>`."""
     return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
 
 

@@ -181,9 +181,9 @@ def default_ranks() -> int:
 
 
 def main() -> int:
-    """What a worker process does; a failure is one line, for a person and for the launcher.
+    """The work of a worker process; a failure is one line, for a person and for the launcher.
 
-    An error that nobody foresaw is a traceback in the launch log, which the launcher's line names:
+    An unexpected error is a traceback in the launch log, which the launcher's line names:
     it may be no more than what another rank's death looks like from here.
     """
     try:

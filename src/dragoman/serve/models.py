@@ -114,7 +114,7 @@ class ServedModel:
 
 @cache
 def _of_width(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """The same object each time: rows of equal settings are put together, and compared for that."""
+    """The same object each time, because rows are batched by the identity of their settings."""
     return search.model_copy(update={"beam_size": beam_size})
 
 

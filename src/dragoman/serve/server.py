@@ -67,7 +67,7 @@ def serve(options: Namespace) -> int:
             create_app(served, limits, ending),
             http=BoundedProtocol,
             ws="none",
-            log_level="error",  # not a line for each request that is no HTTP: anybody can send it
+            log_level="error",  # no line for each request that is not HTTP, which anyone can send
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -139,7 +139,7 @@ def _token(file: Path | None) -> str | None:
         raise ConfigError("the token is not UTF-8", place=place, remedy=remedy) from error
     if not token and file is None:
         return None
-    if not token.isprintable():  # no header can carry it, so that nobody could send it
+    if not token.isprintable():  # no header can carry it, so no client could send it
         raise ConfigError("the token is more than one line", place=place, remedy=remedy)
     if len(token) < _SHORTEST_TOKEN:
         raise ConfigError(
@@ -158,10 +158,9 @@ def _is_loopback(host: str) -> bool:
 def collect_rarely() -> None:
     """Set Python's garbage collector for a process that answers many small requests.
 
-    Objects that stay for the life of the process are left alone, and the rest is looked at less
-    often: libraries and models are tens of thousands of objects, and going through them again and
-    again took a quarter of the event loop's time. Only cycles wait; what nothing refers to is freed
-    at once all the same.
+    Objects that live as long as the process are excluded, and the rest is examined less often:
+    libraries and models are tens of thousands of objects, and examining them again and again took a
+    quarter of the event loop's time. Only cycles wait; all other objects are freed at once.
     """
     gc.collect()
     gc.freeze()

@@ -43,9 +43,9 @@ EngineName = Literal["auto", "ctranslate2", "torch"]
 
 LINES_AT_A_TIME: Final = 2048
 CHARACTERS_AT_A_TIME: Final = 400_000
-"""So much is sorted by length and searched together, while as much again is made ready."""
+"""Texts that are sorted by length and searched together, while as many again are prepared."""
 _WINDOW: Final = 8000
-"""Characters that are encoded in one go; SentencePiece needs a hundred bytes for each."""
+"""Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Translation:
 
 
 class Engine(Protocol):
-    """What searches for translations of rows of pieces."""
+    """Searches for translations of rows of pieces."""
 
     def submit(
         self,
@@ -84,7 +84,7 @@ class TorchEngine:
         num_hypotheses: int = 1,
         scored: bool = True,  # the scores are there in any case
     ) -> Results:
-        """The search is made when its results are asked for."""
+        """The search runs when its results are asked for."""
         from dragoman.model.search import translate_batch
 
         def results() -> list[list[Candidate]]:
@@ -96,10 +96,10 @@ class TorchEngine:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
-    """Texts cut into rows for an engine, and how they are put together again.
+    """Texts cut into rows for an engine, and how to put their translations together.
 
     rows: pieces without end of sentence, of all texts.
-    texts: for each text its parts, each with the number of rows that it became.
+    texts: for each text its parts, each with its number of rows.
     """
 
     rows: list[list[int]]
@@ -195,9 +195,9 @@ class TextTranslator:
     ) -> Iterator[list[list[Translation]]]:
         """The same for any number of texts, of which a bounded number is held at a time.
 
-        Yields the translations of as many texts as were searched together. Which those are follows
-        from the texts and the cores; in another group a score may differ in its last digits.
-        scored: False if nobody looks at the scores.
+        Yields the translations of as many texts as were searched together. The groups depend on the
+        texts and the cores; in another group a score may differ in its last digits. scored: False
+        if the scores are not used.
         """
         waiting: deque[tuple[EncodedTexts, Results]] = deque()
         for group in _groups(texts):
@@ -228,7 +228,7 @@ def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _windows(text: str) -> Iterator[str]:
-    """A long text in parts that end at spaces where there are any."""
+    """A long text in parts that end at spaces if there are any."""
     start = 0
     while len(text) - start > _WINDOW:
         space = text.rfind(" ", start + _WINDOW // 2, start + _WINDOW)
@@ -240,7 +240,8 @@ def _windows(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A translator, the recipe with its search settings, and what its translations depend on."""
+    """A translator, the recipe with its search settings, and all that its translations depend
+    on."""
 
     translator: TextTranslator
     recipe: Recipe
@@ -263,7 +264,7 @@ def open_translator(
     """The translator of a run or a bundle.
 
     batch_cells: rows x longest source x beam that CTranslate2 searches together; None: as many as
-    suit the model.
+        suit the model.
     quantization: of the weights, for CTranslate2; None: as they are.
     sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
     target: the language to translate into, if there are several.
@@ -329,7 +330,7 @@ def open_translator(
                     sampling=sampling,
                 )
         weights = [path]
-        if not is_bundle(path):  # which checkpoint is the best changes while a run trains
+        if not is_bundle(path):  # the best checkpoint changes while a run trains
             run = RunDirectory.open(path)
             recipe = run.recipe()
             weights = [checkpoint_path(run, which, recipe) for which in checkpoints]
