@@ -132,12 +132,12 @@ class ToyRun:
                 state = resume(checkpoint, store, training.step)
             model = training.model
 
-            def rate(step: int) -> float:
+            def rate(step: int, length: int) -> float:
                 return self.rate_factor(step) * learning_rate(
                     step,
                     self.schedule,
                     d_model=self.model.d_model,
-                    max_steps=self.train.max_steps,
+                    max_steps=length,
                 )
 
             def updates() -> Iterator[Update]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from dragoman.cli import options as shared
 from dragoman.cli.options import Commands
+
+if TYPE_CHECKING:
+    from dragoman.recipe.recipe import Recipe
 
 
 def add_parser(commands: Commands) -> None:
@@ -19,6 +23,11 @@ def add_parser(commands: Commands) -> None:
     shared.add_recipe(parser)
     shared.add_places(parser)
     shared.add_training(parser)
+    parser.add_argument(
+        "--budget",
+        metavar="TIME|MONEY",
+        help="what all of it may take, such as 30min or 6h: what the recipe does not set is chosen",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what it will take, do nothing")
     parser.set_defaults(run_command=run)
 
@@ -29,6 +38,8 @@ def run(options: Namespace) -> int:
     from dragoman.recipe.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
+    if options.budget is not None:
+        return _run_in_budget(recipe, options)
     if options.dry_run:
         console.print_dry_run(recipe, world_size=options.ranks or 1)
         return 0
@@ -48,4 +59,33 @@ def run(options: Namespace) -> int:
         listeners=[ConsoleSink()],
     )
     print_summary(directory)
+    return 0
+
+
+def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
+    from dragoman.cli.budget_view import print_outcome, print_plan
+    from dragoman.cli.summary import print_summary
+    from dragoman.recipe.budget import parse_budget
+    from dragoman.run.budget import plan_budget, run_in_budget
+    from dragoman.run.progress import preparing
+    from dragoman.telemetry.console import ConsoleSink
+
+    seconds_s = parse_budget(options.budget)
+    if options.dry_run:
+        print_plan(plan_budget(recipe, seconds_s, ranks=options.ranks))
+        return 0
+    directory = run_in_budget(
+        recipe,
+        seconds_s,
+        runs=options.runs,
+        prepared=options.prepared,
+        workers=options.workers,
+        ranks=options.ranks,
+        fresh=options.fresh,
+        show=preparing(),
+        listeners=[ConsoleSink()],
+        tell=print_plan,
+    )
+    print_summary(directory)
+    print_outcome(directory)
     return 0

@@ -61,6 +61,7 @@ from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
 from dragoman.training.matrix_rate import measure_device, slow_precision
 from dragoman.training.optimizer import make_optimizer
+from dragoman.training.pace import Budget, Pace, read_budget
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.step import TrainStep
 from dragoman.training.trainer import fit
@@ -80,6 +81,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     recipe = run.recipe()
     prepared = run.prepared()
     manifest = Manifest.load(prepared)
+    budget = read_budget(run.path)
     with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
         torch.manual_seed(recipe.train.seed)
         store = _store(run, recipe, manifest)
@@ -102,6 +104,11 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
             )
             first = _first_state(recipe, manifest, world, distributed)
             state = first if checkpoint is None else resume(checkpoint, store, step)
+            every = distributed.batches_per_update
+            if budget is not None:
+                length = state.max_steps or recipe.train.max_steps
+                whole = max(every, length // every * every)  # it ends with an update
+                state = state.model_copy(update={"max_steps": whole})
             _tell_start(run, recipe, manifest, model, state, world, events)
             if not state.step or has_moved:
                 _tell_device(recipe, world, events, step=state.step)
@@ -116,7 +123,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
                 }
             )
             with (
-                _updates(recipe, prepared, state.step, world) as updates,
+                batches(recipe, prepared, state.step, world) as updates,
                 _sampling(run, updates, world, events),
             ):
                 oversized = max(sampler.num_oversized for sampler in updates.samplers)
@@ -126,18 +133,17 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
                     events.write(_oversized(oversized), step=state.step)
                 result = fit(
                     step,
-                    merged(
-                        updates,
-                        distributed.batches_per_update,
-                        max_steps=recipe.train.max_steps,
-                    ),
+                    merged(updates, every, max_steps=None if budget else recipe.train.max_steps),
                     state=state,
                     config=recipe.train,
-                    learning_rate=recipe.learning_rate,
+                    learning_rate=lambda number, length: recipe.learning_rate(
+                        number, max_steps=length
+                    ),
                     untrained_loss=math.log(manifest.target_vocab_size),
                     validate=_validation(recipe, prepared, model, world),
                     store=store,
                     events=events,
+                    pace=_pace(recipe, budget, state, every) if world.is_main else None,
                 )
     if result.reason == "signal":
         raise InterruptedRunError(
@@ -268,8 +274,22 @@ def _strategy(
     if checkpoint is not None:
         # Elsewhere the choice stays, but the plan is not theirs.
         return Chosen(checkpoint.state.sync, None if has_moved else checkpoint.state.planned_step_s)
-    with _updates(recipe, prepared, 0, world) as updates:
+    with batches(recipe, prepared, 0, world) as updates:
         return choose_strategy(recipe, model, updates, world=world, events=events)
+
+
+def _pace(recipe: Recipe, budget: Budget | None, state: TrainState, every: int) -> Pace | None:
+    """What keeps a run to its budget, if it has one."""
+    if budget is None:
+        return None
+    return Pace(
+        budget,
+        length=state.max_steps or recipe.train.max_steps,
+        validate_every=recipe.train.validate_every_steps,
+        save_every=recipe.checkpoint.every_steps,
+        multiple=every,
+        validation_steps=state.validation_steps,
+    )
 
 
 def _first_state(
@@ -314,7 +334,7 @@ def _tell_start(
         device=str(world.device),
         precision=recipe.train.precision,
         num_parameters=sum(weight.numel() for weight in model.parameters()),
-        max_steps=recipe.train.max_steps,
+        max_steps=state.max_steps or recipe.train.max_steps,
         train_pairs=manifest.train.pairs,
         resumed_from_step=state.step or None,
         price_per_hour=price.amount if price else None,
@@ -383,7 +403,8 @@ def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
             events.write(planned, step=0)
 
 
-def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+    """The updates of a run of this recipe from number `start` on, without end."""
     shards = TokenShards(prepared / "train")
     return BatchStream(
         shards,

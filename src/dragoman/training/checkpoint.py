@@ -65,6 +65,8 @@ class TrainState(BaseModel):
         to other machines; None where nobody measured it.
     machines: host and device of each rank; empty in older checkpoints.
     sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
+    max_steps: the length of the run as a budget has fitted it; None: that of the recipe.
+    validation_steps: what the last validation took, in steps, if there is a budget.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,6 +93,8 @@ class TrainState(BaseModel):
     link_bytes_per_s: float | None = None
     machines: tuple[str, ...] = ()
     sync: DistributedConfig = DistributedConfig()
+    max_steps: int | None = None
+    validation_steps: float | None = None
 
     @model_validator(mode="before")
     @classmethod

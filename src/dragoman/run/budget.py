@@ -1,0 +1,292 @@
+"""`dragoman run --budget`: the same run, made to end in time. All of it on one page.
+
+The clock starts with the first command and never stops: preparation, measurements, training,
+restarts and the time between them, scores and export all count. While it trains, `training.pace`
+fits its length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError, ConfigError, MachineError
+from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.prepare import OnProgress
+from dragoman.recipe.budget import filled, keys_set
+from dragoman.recipe.recipe import Recipe, digest
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run import run as steps
+from dragoman.run.choose import Candidate, Choice, TextFacts, at_other_budget, choose, vocabulary
+from dragoman.run.curves import keep, known_curves
+from dragoman.run.expect import Expected, fit_law
+from dragoman.run.lengths import (
+    AIM,
+    After,
+    expected_validation_s,
+    lengths,
+    validation_sizes,
+)
+from dragoman.telemetry.events import EventListener
+from dragoman.training.checkpoint import CheckpointStore
+from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
+
+_LEAST_STEPS: Final = 100
+"""Fewer updates make no model that is worth its time."""
+_TIMING_SHARE: Final = 0.005
+"""Of the budget, for timing the steps of one model."""
+_OUTSIDE_SHARE: Final = 0.1
+"""Of the budget, for timing, validations, scores and export, before they are known better."""
+_PREPARE_S: Final = 5.0
+_PREPARE_PAIRS_PER_S: Final = 15_000
+"""What preparation takes, before it has been done: a core of a usual machine."""
+_SHORTEST_S: Final = 30.0
+_LONGEST_RECORD: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPlan:
+    """What is to be trained in a budget.
+
+    recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
+    twice: what half and twice the time of training would buy.
+    """
+
+    seconds_s: float
+    recipe: Recipe
+    text: TextFacts
+    choice: Choice
+    training_s: float
+    half: tuple[Candidate, Expected]
+    twice: tuple[Candidate, Expected]
+
+
+def plan_budget(recipe: Recipe, seconds_s: float, *, ranks: int | None = None) -> BudgetPlan:
+    """The same before anything is prepared: the text is guessed from the sizes of its files.
+
+    Raises ConfigError if the budget is too small.
+    """
+    _check_possible(recipe)
+    by_hand = keys_set(recipe)
+    recipe = vocabulary(recipe, by_hand=by_hand)
+    text = TextFacts.guessed(recipe)
+    prepare_s = _PREPARE_S + text.pairs / _PREPARE_PAIRS_PER_S
+    return _plan(recipe, seconds_s, text, by_hand=by_hand, gone_s=prepare_s, ranks=ranks)
+
+
+def run_in_budget(
+    recipe: Recipe,
+    seconds_s: float,
+    *,
+    runs: Path,
+    prepared: Path | None = None,
+    workers: int | None = None,
+    ranks: int | None = None,
+    fresh: bool = False,
+    show: AbstractContextManager[OnProgress] | None = None,
+    listeners: Sequence[EventListener] = (),
+    tell: Callable[[BudgetPlan], None],
+) -> RunDirectory:
+    """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
+
+    The same call goes on with what was begun, by the same clock; a run that is done is left alone.
+    show, listeners: as in `run`. tell: called with what is chosen, before it begins.
+    Raises ConfigError if the budget is too small, and all that `run` raises.
+    """
+    now = time.time()
+    _check_possible(recipe)
+    asked = _asked(recipe, seconds_s)
+    directory = None if fresh else _begun(recipe, asked, runs)
+    if directory is None:
+        started = _started(recipe, asked, runs, now=now, fresh=fresh)
+        by_hand = keys_set(recipe)
+        recipe = vocabulary(recipe, by_hand=by_hand)
+        with show or nullcontext() as progress:
+            shards = steps.prepare(recipe, directory=prepared, workers=workers, progress=progress)
+        plan = _plan(
+            recipe,
+            seconds_s,
+            TextFacts.of(Manifest.load(shards)),
+            by_hand=by_hand,
+            gone_s=time.time() - started,
+            ranks=ranks,
+        )
+        tell(plan)
+        chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand, ranks=ranks)
+        directory = RunDirectory.create(
+            chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
+        )
+        _start_record(recipe, asked, runs).unlink(missing_ok=True)
+    return _finish(directory, ranks=ranks, listeners=listeners)
+
+
+def _finish(
+    directory: RunDirectory, *, ranks: int | None, listeners: Sequence[EventListener]
+) -> RunDirectory:
+    """Train, score and export, or what of it is still to be done."""
+    budget = read_budget(directory.path)
+    assert budget is not None
+    if budget.finished is not None:
+        return directory
+    if time.time() < budget.aim or not _has_checkpoint(directory):
+        steps.train(directory, ranks=ranks, listeners=listeners)
+    recipe = directory.recipe()
+    if recipe.corpus.test or recipe.corpus.test_pairs:
+        steps.evaluate(directory, ranks=ranks, listeners=listeners)
+    _export(directory)
+    budget.model_copy(update={"finished": time.time()}).save(directory.path)
+    keep(directory)
+    return directory
+
+
+def _plan(
+    recipe: Recipe,
+    seconds_s: float,
+    text: TextFacts,
+    *,
+    by_hand: frozenset[str],
+    gone_s: float,
+    ranks: int | None,
+) -> BudgetPlan:
+    from dragoman.run.speed import this_machine  # imports torch
+    from dragoman.run.worker import default_ranks
+
+    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s
+    if training_s <= 0:
+        raise _too_small(seconds_s, needed_s=gone_s / (AIM - _OUTSIDE_SHARE) + _SHORTEST_S)
+    machine = this_machine(
+        ranks=ranks or default_ranks(),
+        vocab_size=recipe.corpus.subword.vocab_size,
+        at_most_s=_TIMING_SHARE * seconds_s,
+    )
+    law = fit_law(known_curves())
+    choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
+    half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
+    return BudgetPlan(seconds_s, choice.best.recipe, text, choice, training_s, half, twice)
+
+
+def _too_small(seconds_s: float, *, needed_s: float) -> ConfigError:
+    return ConfigError(
+        "too little for a model that is worth anything",
+        place=f"--budget {units.DURATION.text(seconds_s)}",
+        remedy=f"give at least {units.DURATION.text(math.ceil(needed_s / 10) * 10)}",
+    )
+
+
+def _check_possible(recipe: Recipe) -> None:
+    if recipe.stages:
+        raise ConfigError(
+            "stages have lengths in steps, and a budget chooses the steps",
+            place="--budget",
+            remedy="leave out the stages or the budget",
+        )
+    if find_spec("ctranslate2") is None:
+        raise MachineError(
+            "a budget ends with an export, and CTranslate2 is not installed",
+            remedy="install it: pip install 'dragoman[serve]'",
+        )
+
+
+def _asked(recipe: Recipe, seconds_s: float) -> str:
+    """Digest of what was asked for; a key that is set to its default is not a key that is free."""
+    text = f"{digest(recipe)} {seconds_s!r} {' '.join(sorted(keys_set(recipe)))}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _begun(recipe: Recipe, asked: str, runs: Path) -> RunDirectory | None:
+    """The newest run that was begun with this recipe and this budget."""
+    found = sorted(path.parent for path in runs.glob(f"{recipe.name}-*/{BUDGET_FILE}"))
+    for path in reversed(found):
+        budget = read_budget(path)
+        if budget is not None and budget.asked == asked:
+            return RunDirectory.open(path)
+    return None
+
+
+def _started(recipe: Recipe, asked: str, runs: Path, *, now: float, fresh: bool) -> float:
+    """When the first command was given. It is written down until there is a run that knows it."""
+    file = _start_record(recipe, asked, runs)
+    if not fresh:
+        try:
+            return float(json.loads(read_regular(file, limit=_LONGEST_RECORD)))
+        except (OSError, ValueError, TypeError):
+            pass
+    with disk_errors_named(runs):
+        runs.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(now))
+    return now
+
+
+def _start_record(recipe: Recipe, asked: str, runs: Path) -> Path:
+    return runs / f".{recipe.name}-{asked[:8]}.started"
+
+
+def _fitted(
+    plan: BudgetPlan,
+    shards: Path,
+    asked: str,
+    started: float,
+    *,
+    by_hand: frozenset[str],
+    ranks: int | None,
+) -> tuple[Recipe, Budget]:
+    """The recipe with the lengths that fit by real steps on the real text, and its budget."""
+    from dragoman.run.speed import measure_training  # imports torch
+    from dragoman.run.worker import default_ranks
+
+    recipe, seconds_s = plan.recipe, plan.seconds_s
+    manifest = Manifest.load(shards)
+    ranks = ranks or default_ranks()
+    recipe = filled(recipe, validation_sizes(manifest, seconds_s), by_hand=by_hand)
+    speed = measure_training(recipe, shards, ranks=ranks, at_most_s=_TIMING_SHARE * seconds_s)
+    validation_s = expected_validation_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
+    after = After.of(recipe, manifest, ranks=ranks)
+    after_s = after.seconds_s + after.validations * validation_s
+    gone_s = time.time() - started
+    left_s = AIM * seconds_s - gone_s - after_s
+    least_s = _LEAST_STEPS * speed.step_s + 2 * validation_s
+    if left_s < least_s:
+        raise _too_small(seconds_s, needed_s=(gone_s + least_s + after_s) / AIM)
+    values = lengths(step_s=speed.step_s, validation_s=validation_s, left_s=left_s)
+    expected = plan.choice.best.expected
+    return filled(recipe, values, by_hand=by_hand), Budget(
+        asked=asked,
+        started=started,
+        seconds_s=seconds_s,
+        aim_s=AIM * seconds_s,
+        validation_s=validation_s,
+        after_s=after.seconds_s,
+        after_validations=after.validations,
+        most_steps=recipe.train.max_steps if "train.max_steps" in by_hand else None,
+        expected_bleu=expected.bleu,
+        expected_bleu_low=expected.low,
+        expected_bleu_high=expected.high,
+    )
+
+
+def _has_checkpoint(directory: RunDirectory) -> bool:
+    recipe = directory.recipe()
+    store = CheckpointStore(directory.checkpoints, recipe.checkpoint)
+    try:
+        store.choose("best")
+    except CheckpointError:
+        return False
+    return True
+
+
+def _export(directory: RunDirectory) -> None:
+    from dragoman.distributed.world import join_world
+    from dragoman.formats.export import Request, export
+
+    with join_world() as world:
+        export(directory, Request(to="ctranslate2", quantization="int8"), world)
