@@ -30,6 +30,8 @@ def print_plan(plan: BudgetPlan) -> None:
         style = "bold" if one is best else ""
         table.add_row(*_row(one), "chosen" if one is best else one.why_not, style=style)
     seconds = units.DURATION.text(plan.seconds_s)
+    if plan.price is not None:
+        seconds += f" ({plan.price.text(plan.seconds_s)})"
     training = units.DURATION.text(plan.training_s)
     console.print(f"in {seconds}, of which about {training} for training:", table, "", sep="\n")
     console.print(Text(_same_for_all(best.recipe), style="dim"))
@@ -41,9 +43,9 @@ def print_plan(plan: BudgetPlan) -> None:
 def print_outcome(run: RunDirectory) -> None:
     """What a run with a budget has used of it, and what became of it."""
     budget = read_budget(run.path)
-    if budget is None or budget.finished is None:
+    used_s = None if budget is None else budget.used_s
+    if budget is None or used_s is None:
         return
-    used_s = budget.finished - budget.started
     facts = read_facts(run.path)
     scored = [one.bleu for one in facts.validations if one.bleu is not None]
     found = f", found {units.SCORE.text(max(scored))}" if scored else ""
@@ -52,10 +54,14 @@ def print_outcome(run: RunDirectory) -> None:
     console = open_console()
     console.print(f"dev BLEU: expected {expected} ({low} to {high}){found}")
     console.print(f"int8 export: {run.path / 'export' / 'ctranslate2-int8'}", soft_wrap=True)
-    console.print(
-        f"used {units.DURATION.text(used_s)} of {units.DURATION.text(budget.seconds_s)} "
-        f"({units.SHARE.text(used_s / budget.seconds_s)})"
-    )
+    used = f"used {units.DURATION.text(used_s)} of {units.DURATION.text(budget.seconds_s)}"
+    if budget.price_per_hour is not None:
+        cost, most = (
+            units.money(budget.price_per_hour * seconds_s / 3600, currency=budget.currency)
+            for seconds_s in (used_s, budget.seconds_s)
+        )
+        used += f", {cost} of {most}"
+    console.print(f"{used} ({units.SHARE.text(used_s / budget.seconds_s)})")
 
 
 def _row(one: Candidate) -> tuple[str, ...]:

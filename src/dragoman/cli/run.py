@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from dragoman.base.errors import ConfigError
 from dragoman.cli import options as shared
 from dragoman.cli.options import Commands
 
@@ -26,7 +27,13 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--budget",
         metavar="TIME|MONEY",
-        help="what all of it may take, such as 30min or 6h: what the recipe does not set is chosen",
+        help='what all of it may take, such as 30min, 6h or "50 USD": what the recipe does not set '
+        "is chosen",
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help="with --budget: a hosts.toml of this machine, whose price turns money into time",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what it will take, do nothing")
     parser.set_defaults(run_command=run)
@@ -38,6 +45,12 @@ def run(options: Namespace) -> int:
     from dragoman.recipe.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
+    if options.hosts is not None and options.budget is None:
+        raise ConfigError(
+            "only a budget needs the price of hosts",
+            place="--hosts",
+            remedy="add --budget, or train on hosts with: dragoman train RECIPE --hosts HOSTS",
+        )
     if options.budget is not None:
         return _run_in_budget(recipe, options)
     if options.dry_run:
@@ -65,14 +78,26 @@ def run(options: Namespace) -> int:
 def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
     from dragoman.cli.budget_view import print_outcome, print_plan
     from dragoman.cli.summary import print_summary
+    from dragoman.cluster.hosts import is_this_machine, load_hosts
     from dragoman.recipe.budget import parse_budget
     from dragoman.run.budget import plan_budget, run_in_budget
     from dragoman.run.progress import preparing
     from dragoman.telemetry.console import ConsoleSink
+    from dragoman.telemetry.host import HourlyPrice
 
-    seconds_s = parse_budget(options.budget)
+    hosts = None if options.hosts is None else load_hosts(options.hosts)
+    if hosts is not None and not is_this_machine(hosts):
+        raise ConfigError(
+            "a budget is spent on this machine alone",
+            place=f"--hosts {options.hosts}",
+            remedy="list this machine as localhost, with its price_per_hour",
+        )
+    price = None
+    if hosts is not None and hosts.price_per_hour is not None:
+        price = HourlyPrice(hosts.price_per_hour, hosts.currency)
+    seconds_s = parse_budget(options.budget, price)
     if options.dry_run:
-        print_plan(plan_budget(recipe, seconds_s, ranks=options.ranks))
+        print_plan(plan_budget(recipe, seconds_s, ranks=options.ranks, price=price))
         return 0
     directory = run_in_budget(
         recipe,
@@ -81,6 +106,7 @@ def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
         prepared=options.prepared,
         workers=options.workers,
         ranks=options.ranks,
+        price=price,
         fresh=options.fresh,
         show=preparing(),
         listeners=[ConsoleSink()],

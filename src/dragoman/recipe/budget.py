@@ -12,6 +12,7 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.base.settings import Section
 from dragoman.recipe.recipe import Recipe
+from dragoman.telemetry.host import HourlyPrice
 
 _MOST_S: Final = 366 * 86_400.0
 _MONEY: Final = re.compile(r"[A-Z]{3}\s*$")
@@ -19,10 +20,10 @@ _SHORT_MINUTES: Final = re.compile(r"(?<=\d)\s*m(?![a-zA-Z])")
 _FORMS: Final = 'a time such as 30min, 1h30m or 6h, or an amount such as "50 USD"'
 
 
-def parse_budget(text: str, *, price_per_hour: float | None = None, currency: str = "") -> float:
+def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
     """The seconds of a budget: of a time as it is, of an amount of money what it pays for.
 
-    price_per_hour: of all hosts together, in this currency; None if it is not known.
+    price: of all machines together; None if it is not known.
     Raises ConfigError if it is neither, nothing at all, or cannot be turned into time.
     """
     place = f"--budget {text}"
@@ -32,23 +33,23 @@ def parse_budget(text: str, *, price_per_hour: float | None = None, currency: st
         amount, wanted = units.parse_money(text)
     except ConfigError as error:
         raise ConfigError(error.problem, place=place, remedy=f"write {_FORMS}") from error
-    if price_per_hour is None:
+    if price is None:
         raise ConfigError(
             "no price turns this money into time",
             place=place,
             remedy="name a hosts.toml with price_per_hour for every host: --hosts hosts.toml",
         )
-    if wanted != currency:
+    if wanted != price.currency:
         raise ConfigError(
-            f"the prices of the hosts are in {currency}",
+            f"the prices of the hosts are in {price.currency}",
             place=place,
-            remedy=f"give the budget in {currency}, too",
+            remedy=f"give the budget in {price.currency}, too",
         )
-    if price_per_hour <= 0:
+    if price.amount <= 0:
         raise ConfigError(
             "the hosts cost nothing, so no amount of money ends", place=place, remedy="give a time"
         )
-    return _checked(amount / price_per_hour * 3600, place)
+    return _checked(amount / price.amount * 3600, place)
 
 
 def _duration_s(text: str, place: str) -> float:

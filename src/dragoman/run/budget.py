@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,12 +33,14 @@ from dragoman.run.curves import keep, known_curves
 from dragoman.run.expect import Expected, fit_law
 from dragoman.run.lengths import (
     AIM,
+    EXPORT_S,
     After,
     expected_validation_s,
     lengths,
     validation_sizes,
 )
 from dragoman.telemetry.events import EventListener
+from dragoman.telemetry.host import PRICE_VARIABLE, HourlyPrice
 from dragoman.training.checkpoint import CheckpointStore
 from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 
@@ -50,7 +53,8 @@ _OUTSIDE_SHARE: Final = 0.1
 _PREPARE_S: Final = 5.0
 _PREPARE_PAIRS_PER_S: Final = 15_000
 """What preparation takes, before it has been done: a core of a usual machine."""
-_SHORTEST_S: Final = 30.0
+_SHORTEST_S: Final = 10.0
+"""Of training, before it is known how long steps take."""
 _LONGEST_RECORD: Final = 1 << 16
 
 
@@ -69,9 +73,16 @@ class BudgetPlan:
     training_s: float
     half: tuple[Candidate, Expected]
     twice: tuple[Candidate, Expected]
+    price: HourlyPrice | None
 
 
-def plan_budget(recipe: Recipe, seconds_s: float, *, ranks: int | None = None) -> BudgetPlan:
+def plan_budget(
+    recipe: Recipe,
+    seconds_s: float,
+    *,
+    ranks: int | None = None,
+    price: HourlyPrice | None = None,
+) -> BudgetPlan:
     """The same before anything is prepared: the text is guessed from the sizes of its files.
 
     Raises ConfigError if the budget is too small.
@@ -81,7 +92,9 @@ def plan_budget(recipe: Recipe, seconds_s: float, *, ranks: int | None = None) -
     recipe = vocabulary(recipe, by_hand=by_hand)
     text = TextFacts.guessed(recipe)
     prepare_s = _PREPARE_S + text.pairs / _PREPARE_PAIRS_PER_S
-    return _plan(recipe, seconds_s, text, by_hand=by_hand, gone_s=prepare_s, ranks=ranks)
+    return _plan(
+        recipe, seconds_s, text, by_hand=by_hand, gone_s=prepare_s, ranks=ranks, price=price
+    )
 
 
 def run_in_budget(
@@ -92,6 +105,7 @@ def run_in_budget(
     prepared: Path | None = None,
     workers: int | None = None,
     ranks: int | None = None,
+    price: HourlyPrice | None = None,
     fresh: bool = False,
     show: AbstractContextManager[OnProgress] | None = None,
     listeners: Sequence[EventListener] = (),
@@ -100,7 +114,8 @@ def run_in_budget(
     """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
 
     The same call goes on with what was begun, by the same clock; a run that is done is left alone.
-    show, listeners: as in `run`. tell: called with what is chosen, before it begins.
+    price: of this machine, which events and reports tell then. show, listeners: as in `run`.
+    tell: called with what is chosen, before it begins.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
     now = time.time()
@@ -120,6 +135,7 @@ def run_in_budget(
             by_hand=by_hand,
             gone_s=time.time() - started,
             ranks=ranks,
+            price=price,
         )
         tell(plan)
         chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand, ranks=ranks)
@@ -138,6 +154,8 @@ def _finish(
     assert budget is not None
     if budget.finished is not None:
         return directory
+    if budget.price_per_hour is not None:  # the workers are told as those of hosts are
+        os.environ[PRICE_VARIABLE] = f"{budget.price_per_hour} {budget.currency}"
     if time.time() < budget.aim or not _has_checkpoint(directory):
         steps.train(directory, ranks=ranks, listeners=listeners)
     recipe = directory.recipe()
@@ -157,13 +175,15 @@ def _plan(
     by_hand: frozenset[str],
     gone_s: float,
     ranks: int | None,
+    price: HourlyPrice | None,
 ) -> BudgetPlan:
     from dragoman.run.speed import this_machine  # imports torch
     from dragoman.run.worker import default_ranks
 
-    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s
+    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
     if training_s <= 0:
-        raise _too_small(seconds_s, needed_s=gone_s / (AIM - _OUTSIDE_SHARE) + _SHORTEST_S)
+        needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
+        raise _too_small(seconds_s, needed_s=needed_s)
     machine = this_machine(
         ranks=ranks or default_ranks(),
         vocab_size=recipe.corpus.subword.vocab_size,
@@ -171,8 +191,13 @@ def _plan(
     )
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
+    most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
+    if choice.best.steps < min(_LEAST_STEPS, most):
+        enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
+        needed_s = (gone_s + EXPORT_S + enough_s) / (AIM - _OUTSIDE_SHARE)
+        raise _too_small(seconds_s, needed_s=needed_s)
     half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
-    return BudgetPlan(seconds_s, choice.best.recipe, text, choice, training_s, half, twice)
+    return BudgetPlan(seconds_s, choice.best.recipe, text, choice, training_s, half, twice, price)
 
 
 def _too_small(seconds_s: float, *, needed_s: float) -> ConfigError:
@@ -271,6 +296,8 @@ def _fitted(
         expected_bleu=expected.bleu,
         expected_bleu_low=expected.low,
         expected_bleu_high=expected.high,
+        price_per_hour=None if plan.price is None else plan.price.amount,
+        currency="" if plan.price is None else plan.price.currency,
     )
 
 

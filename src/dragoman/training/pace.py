@@ -62,8 +62,16 @@ class Budget(Section):
     """On the dev text, as it was told before the training, with its interval."""
     expected_bleu_low: float
     expected_bleu_high: float
+    price_per_hour: float | None = None
+    """Of all machines together; None if it is not known."""
+    currency: str = ""
     finished: float | None = None
     """When the export was done, UTC seconds since 1970."""
+
+    @property
+    def used_s(self) -> float | None:
+        """Seconds from the first command to the export; None before it is done."""
+        return None if self.finished is None else self.finished - self.started
 
     @property
     def aim(self) -> float:
