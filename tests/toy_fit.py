@@ -174,6 +174,7 @@ class ToyRun:
             save_every=self.checkpoint.every_steps,
             multiple=self.distributed.batches_per_update,
             validation_steps=state.validation_steps,
+            search_steps=state.search_steps,
         )
 
 

@@ -34,8 +34,9 @@ from dragoman.run.expect import Expected, fit_law
 from dragoman.run.lengths import (
     AIM,
     EXPORT_S,
+    SCORE_S,
     After,
-    expected_validation_s,
+    expected_search_s,
     lengths,
     validation_sizes,
 )
@@ -274,9 +275,10 @@ def _fitted(
     ranks = ranks or default_ranks()
     recipe = filled(recipe, validation_sizes(manifest, seconds_s), by_hand=by_hand)
     speed = measure_training(recipe, shards, ranks=ranks, at_most_s=_TIMING_SHARE * seconds_s)
-    validation_s = expected_validation_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
+    search_s = expected_search_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
+    validation_s = search_s + SCORE_S
     after = After.of(recipe, manifest, ranks=ranks)
-    after_s = after.seconds_s + after.validations * validation_s
+    after_s = after.seconds_s + after.searches * search_s
     gone_s = time.time() - started
     left_s = AIM * seconds_s - gone_s - after_s
     least_s = _LEAST_STEPS * speed.step_s + 2 * validation_s
@@ -291,7 +293,8 @@ def _fitted(
         aim_s=AIM * seconds_s,
         validation_s=validation_s,
         after_s=after.seconds_s,
-        after_validations=after.validations,
+        search_s=search_s,
+        after_searches=after.searches,
         most_steps=recipe.train.max_steps if "train.max_steps" in by_hand else None,
         expected_bleu=expected.bleu,
         expected_bleu_low=expected.low,

@@ -289,6 +289,7 @@ def _pace(recipe: Recipe, budget: Budget | None, state: TrainState, every: int) 
         save_every=recipe.checkpoint.every_steps,
         multiple=every,
         validation_steps=state.validation_steps,
+        search_steps=state.search_steps,
     )
 
 

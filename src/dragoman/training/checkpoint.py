@@ -66,7 +66,8 @@ class TrainState(BaseModel):
     machines: host and device of each rank; empty in older checkpoints.
     sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
     max_steps: the length of the run as a budget has fitted it; None: that of the recipe.
-    validation_steps: what the last validation took, in steps, if there is a budget.
+    validation_steps, search_steps: what the last validation and its translations took, in steps,
+        if there is a budget.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,6 +96,7 @@ class TrainState(BaseModel):
     sync: DistributedConfig = DistributedConfig()
     max_steps: int | None = None
     validation_steps: float | None = None
+    search_steps: float | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -43,9 +43,11 @@ class Budget(Section):
 
     asked: digest of the recipe as it was written, and of the budget.
     started: UTC seconds since 1970, of the first command; all that passes since then counts.
-    validation_s: what a validation is expected to take, until one was measured.
+    validation_s: what a validation is expected to take, search_s its translations alone, until one
+    was measured.
     after_s: seconds of what comes after the training, whatever the model is.
-    after_validations: the rest of it, in seconds of a validation: scoring, and the export's check.
+    after_searches: the rest of it, in translations of a validation: those of the test set and of the
+    export's check.
     """
 
     asked: str
@@ -54,8 +56,9 @@ class Budget(Section):
     aim_s: float = Field(gt=0.0)
     """Seconds after the start at which all is to be done: somewhat less than the budget."""
     validation_s: float = Field(ge=0.0)
+    search_s: float = Field(ge=0.0)
     after_s: float = Field(ge=0.0)
-    after_validations: float = Field(ge=0.0)
+    after_searches: float = Field(ge=0.0)
     most_steps: int | None = Field(default=None, ge=1)
     """`train.max_steps`, if the recipe sets it."""
     expected_bleu: float
@@ -149,8 +152,8 @@ def _events_between(step: int, length: int, every: int) -> int:
 class Pace:
     """Fits the length of a run to its budget; rank 0 has one, and its clock counts for all.
 
-    length: as it is now. multiple: steps of an update. validation_steps: what the last validation
-    took, in steps; None before the first.
+    length: as it is now. multiple: steps of an update. validation_steps, search_steps: what the
+    last validation and its translations took, in steps; None before the first.
     """
 
     budget: Budget
@@ -159,6 +162,7 @@ class Pace:
     save_every: int
     multiple: int = 1
     validation_steps: float | None = None
+    search_steps: float | None = None
     now: Callable[[], float] = time.time
     _save_s: float = field(default=0.0, init=False)
     _outside_s: float = field(default=0.0, init=False)
@@ -179,13 +183,13 @@ class Pace:
         while len(self._window) > _LEAST_UPDATES and moment - self._window[0][0] > window_s:
             self._window.popleft()
 
-    def validated(self, seconds_s: float) -> None:
-        """A validation took so long."""
+    def validated(self, seconds_s: float, *, search_s: float) -> None:
+        """A validation took so long, and its translations alone `search_s`."""
         self._outside_s += seconds_s
         self._looked = 0.0
         step_s = self.step_s
         if step_s is not None:
-            self.validation_steps = seconds_s / step_s
+            self.validation_steps, self.search_steps = seconds_s / step_s, search_s / step_s
 
     def saved(self, seconds_s: float) -> None:
         """A save took so long."""
@@ -203,14 +207,16 @@ class Pace:
     @property
     def validation_s(self) -> float:
         """Seconds of a validation at the speed of now."""
-        if self.validation_steps is None or self.step_s is None:
-            return self.budget.validation_s
-        return self.validation_steps * self.step_s
+        return self._now_s(self.validation_steps, self.budget.validation_s)
+
+    def _now_s(self, steps: float | None, expected_s: float) -> float:
+        return expected_s if steps is None or self.step_s is None else steps * self.step_s
 
     @property
     def left_s(self) -> float:
         """Seconds that are left for training, its validations and its saves."""
-        after_s = self.budget.after_s + self.budget.after_validations * self.validation_s
+        search_s = self._now_s(self.search_steps, self.budget.search_s)
+        after_s = self.budget.after_s + self.budget.after_searches * search_s
         return self.budget.aim - self.now() - after_s
 
     def wanted(self, step: int) -> int:

@@ -368,11 +368,12 @@ class _Loop:
         except GivenUpError:
             return False
         self.validated_step = self.state.step
-        if self.pace is not None:
-            self.pace.validated(time.monotonic() - started)
-            steps = self.pace.validation_steps
-            self.state = self.state.model_copy(update={"validation_steps": steps})
         event = validation.event()
+        if self.pace is not None:
+            self.pace.validated(time.monotonic() - started, search_s=event.decode_s)
+            names = ("validation_steps", "search_steps")
+            update = {name: getattr(self.pace, name) for name in names}
+            self.state = self.state.model_copy(update=update)
         best, best_step = self.state.best_dev_loss, self.state.best_dev_loss_step
         self.state = self.state.after_validation(
             dev_loss=event.dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric

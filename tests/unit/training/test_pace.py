@@ -15,7 +15,8 @@ from dragoman.training.pace import Budget, Costs, Pace, longest, read_budget
 
 
 def budget_of(seconds_s: float, *, most_steps: int | None = None) -> Budget:
-    """Of a run that began at 0 and aims at 97%; what comes after it takes 4 s and 2 validations."""
+    """Of a run that began at 0 and aims at 97%; what comes after it takes 4 s and 2 validations:
+    half of one is translating."""
     return Budget(
         asked="",
         started=0.0,
@@ -23,7 +24,8 @@ def budget_of(seconds_s: float, *, most_steps: int | None = None) -> Budget:
         aim_s=0.97 * seconds_s,
         validation_s=0.001 * seconds_s,
         after_s=4.0,
-        after_validations=2.0,
+        search_s=0.0005 * seconds_s,
+        after_searches=4.0,
         most_steps=most_steps,
         expected_bleu=20.0,
         expected_bleu_low=10.0,
@@ -55,8 +57,8 @@ class Simulation:
         self.now = 0.05 * self.budget.seconds_s
         every = max(1, self.first_length // 10)
         length, step = self.first_length, 0
-        pace = self._pace(length, every, None)
-        saved: tuple[int, int, float | None] = (0, length, None)
+        pace = self._pace(length, every, (None, None))
+        saved: tuple[int, int, tuple[float | None, float | None]] = (0, length, (None, None))
         while step < length:
             step += 1
             self.now += self.step_s * self.slowness * chance.uniform(0.8, 1.3)
@@ -65,8 +67,8 @@ class Simulation:
             if step % every == 0 or step == length:
                 seconds_s = self.validation_s * self.slowness
                 self.now += seconds_s
-                pace.validated(seconds_s)
-                saved = (step, length, pace.validation_steps)
+                pace.validated(seconds_s, search_s=seconds_s / 2)
+                saved = (step, length, (pace.validation_steps, pace.search_steps))
             if wanted and step < length:
                 length = max(wanted, step + 1)
                 pace.fitted(length)
@@ -74,8 +76,8 @@ class Simulation:
             if self.now > self.killed_at:
                 self.killed_at = float("inf")
                 self.now += 0.03 * self.budget.seconds_s
-                step, length, steps = saved
-                pace = self._pace(length, every, steps)
+                step, length, known = saved
+                pace = self._pace(length, every, known)
         self.now += 4.0 + 2.0 * self.validation_s * self.slowness
         return self.now
 
@@ -83,13 +85,14 @@ class Simulation:
     def slowness(self) -> float:
         return 2.0 if self.now > self.neighbour_from else 1.0
 
-    def _pace(self, length: int, every: int, steps: float | None) -> Pace:
+    def _pace(self, length: int, every: int, known: tuple[float | None, float | None]) -> Pace:
         return Pace(
             self.budget,
             length=length,
             validate_every=every,
             save_every=every,
-            validation_steps=steps,
+            validation_steps=known[0],
+            search_steps=known[1],
             now=lambda: self.now,
         )
 
