@@ -29,7 +29,7 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from dragoman.run.choose import Candidate, Choice, TextFacts, at_other_budget, choose, vocabulary
-from dragoman.run.curves import keep, known_curves
+from dragoman.run.curves import known_curves
 from dragoman.run.expect import Expected, fit_law
 from dragoman.run.lengths import (
     AIM,
@@ -164,7 +164,6 @@ def _finish(
         steps.evaluate(directory, ranks=ranks, listeners=listeners)
     _export(directory)
     budget.model_copy(update={"finished": time.time()}).save(directory.path)
-    keep(directory)
     return directory
 
 

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from dragoman.base.errors import DragomanError
 from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.corpus.manifest import Manifest
@@ -130,13 +131,16 @@ def table() -> Path | None:
 
 
 def keep(run: RunDirectory) -> None:
-    """Add a finished run to the local table. A table that cannot be written to stops nobody."""
+    """Add a finished run to the local table.
+
+    A table that cannot be written to, or a run whose records cannot be read, stops nobody.
+    """
     folder = table()
     if folder is None:
         return
-    curve = curve_of(run, source=f"a run of this machine's: {run.path.name}")
-    if curve is not None:
-        with suppress(OSError):
+    with suppress(OSError, DragomanError):
+        curve = curve_of(run, source=f"a run on this machine: {run.path.name}")
+        if curve is not None:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / f"{run.path.name}.json", curve.model_dump_json(indent=1))
 

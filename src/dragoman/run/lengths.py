@@ -28,8 +28,8 @@ _LEAST_SAVE_S: Final = 5.0
 _AVERAGED_SHARE: Final = 0.01
 """The moving average of the weights reaches over this share of the steps."""
 _SEARCH_COST: Final = 2.5
-"""Seconds to translate a piece by beam search over those to train on one, before it is measured: 0.7
-to 3.7 with the sizes `mini` to `small`, most while a model knows little."""
+"""Seconds to translate a piece by beam search over those to train on one, before it is measured:
+0.7 to 3.7 with the sizes `mini` to `small`, most while a model knows little."""
 SCORE_S: Final = 1.0
 """Of the rest of a validation."""
 _EXPORT_WORK: Final = 2.0

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,7 @@ _WARM_UPDATES: Final = 3
 _LEAST_UPDATES: Final = 5
 _LOOK_EVERY_S: Final = 0.5
 _WINDOW_SHARE: Final = 0.04
-_WINDOW_S: Final = (3.0, 60.0)
+_WINDOW_S: Final = (1.0, 60.0)
 """Steps are timed over this share of the budget, at least and at most so many seconds."""
 _SURE_OF_THE_BUDGET: Final = 0.005
 _SURE_OF_THE_REST: Final = 0.04
@@ -46,8 +47,8 @@ class Budget(Section):
     validation_s: what a validation is expected to take, search_s its translations alone, until one
     was measured.
     after_s: seconds of what comes after the training, whatever the model is.
-    after_searches: the rest of it, in translations of a validation: those of the test set and of the
-    export's check.
+    after_searches: the rest of it, in translations of a validation: those of the test set and of
+    the export's check.
     """
 
     asked: str
@@ -178,9 +179,7 @@ class Pace:
             return
         moment = self.now() - self._outside_s
         self._window.append((moment, step))
-        least, most = _WINDOW_S
-        window_s = min(max(_WINDOW_SHARE * self.budget.seconds_s, least), most)
-        while len(self._window) > _LEAST_UPDATES and moment - self._window[0][0] > window_s:
+        while len(self._window) > _LEAST_UPDATES and moment - self._window[0][0] > self._window_s:
             self._window.popleft()
 
     def validated(self, seconds_s: float, *, search_s: float) -> None:
@@ -198,11 +197,27 @@ class Pace:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step lately; None before enough were made."""
-        if len(self._window) < _LEAST_UPDATES:
+        """Seconds of a step lately; None before enough were made.
+
+        The slowest update is left out: a pause is no speed, and a run that was made shorter because
+        of one would end before it can be made longer again.
+        """
+        moments = [moment for moment, _ in self._window]
+        spanned_s = moments[-1] - moments[0] if moments else 0.0
+        enough_s = min(self._window_s / 2, (self.budget.aim - self.now()) / 4)
+        if len(moments) < _LEAST_UPDATES or spanned_s < enough_s:
             return None
-        (began, first), (ended, last) = self._window[0], self._window[-1]
-        return (ended - began) / (last - first) if last > first and ended > began else None
+        updates = sorted(
+            (later - earlier, after - before)
+            for (earlier, before), (later, after) in pairwise(self._window)
+        )[:-1]
+        seconds_s = sum(seconds for seconds, _ in updates)
+        return seconds_s / sum(steps for _, steps in updates) if seconds_s > 0 else None
+
+    @property
+    def _window_s(self) -> float:
+        least, most = _WINDOW_S
+        return min(max(_WINDOW_SHARE * self.budget.seconds_s, least), most)
 
     @property
     def validation_s(self) -> float:

@@ -47,6 +47,8 @@ class Simulation:
     validation_s: float
     neighbour_from: float = float("inf")
     killed_at: float = float("inf")
+    pause: tuple[float, float] = (float("inf"), 0.0)
+    """When a step stands still, and for how long."""
     seed: int = 1
     now: float = 0.0
     fits: int = 0
@@ -62,6 +64,9 @@ class Simulation:
         while step < length:
             step += 1
             self.now += self.step_s * self.slowness * chance.uniform(0.8, 1.3)
+            if self.now > self.pause[0]:
+                self.now += self.pause[1]
+                self.pause = (float("inf"), 0.0)
             pace.updated(step)
             wanted = pace.wanted(step)
             if step % every == 0 or step == length:
@@ -114,6 +119,18 @@ def test_a_run_ends_in_time(
         killed_at=killed_at * seconds_s,
     )
     assert 0.9 <= simulation.run() / seconds_s <= 1.02
+
+
+@pytest.mark.parametrize("at", [0.1, 0.5, 0.8, 0.9])
+def test_a_pause_is_no_speed(at: float) -> None:
+    simulation = Simulation(
+        budget_of(300.0),
+        first_length=1600,
+        step_s=0.15,
+        validation_s=2.0,
+        pause=(at * 300.0, 9.0),
+    )
+    assert 0.93 <= simulation.run() / 300.0 <= 1.02
 
 
 def test_the_length_stays_if_all_is_as_thought() -> None:
