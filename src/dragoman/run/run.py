@@ -118,7 +118,8 @@ def train(
 ) -> None:
     """Train until the run's recipe says stop, from its newest checkpoint if it has one.
 
-    A run that finished adds its learning curve to the local table (`run.curves`). ranks: processes on this machine; None: one a GPU, or one.
+    A run that finished adds its learning curve to the local table (`run.curves`).
+    ranks: processes on this machine; None: one a GPU, or one.
     listeners: called with each event of rank 0. What one of them raises ends the training.
     """
     with training_session(directory.path):
