@@ -120,4 +120,4 @@ def test_a_length_that_was_fitted_to_a_budget_is_the_length() -> None:
     assert before_s is not None
     assert progress.left_s == pytest.approx(before_s / 2)
     (line,) = event_lines(event(fitted, step=300), progress, width=100)
-    assert line.plain == "to end in time: 4,150 steps, not 8,000, at 400.0 ms/step"
+    assert line.plain == "to end in time: 4,150 steps, not 8,000, at 400 ms/step"
