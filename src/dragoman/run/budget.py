@@ -12,8 +12,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -125,6 +125,12 @@ def run_in_budget(
     directory = None if fresh else _begun(recipe, asked, runs)
     if directory is None:
         started = _started(recipe, asked, runs, now=now, fresh=fresh)
+        if now - started > seconds_s:
+            raise ConfigError(
+                f"began {units.DURATION.text(now - started)} ago and is over, with nothing trained",
+                place=f"--budget {units.DURATION.text(seconds_s)}",
+                remedy="begin anew with --fresh",
+            )
         by_hand = keys_set(recipe)
         recipe = vocabulary(recipe, by_hand=by_hand)
         with show or nullcontext() as progress:
@@ -155,16 +161,30 @@ def _finish(
     assert budget is not None
     if budget.finished is not None:
         return directory
-    if budget.price_per_hour is not None:  # the workers are told as those of hosts are
-        os.environ[PRICE_VARIABLE] = f"{budget.price_per_hour} {budget.currency}"
     if time.time() < budget.aim or not _has_checkpoint(directory):
-        steps.train(directory, ranks=ranks, listeners=listeners)
+        with _price_told(budget):
+            steps.train(directory, ranks=ranks, listeners=listeners)
     recipe = directory.recipe()
     if recipe.corpus.test or recipe.corpus.test_pairs:
         steps.evaluate(directory, ranks=ranks, listeners=listeners)
     _export(directory)
     budget.model_copy(update={"finished": time.time()}).save(directory.path)
     return directory
+
+
+@contextmanager
+def _price_told(budget: Budget) -> Iterator[None]:
+    """Workers learn the price as those on hosts do."""
+    before = os.environ.get(PRICE_VARIABLE)
+    if budget.price_per_hour is not None:
+        os.environ[PRICE_VARIABLE] = f"{budget.price_per_hour} {budget.currency}"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(PRICE_VARIABLE, None)
+        else:
+            os.environ[PRICE_VARIABLE] = before
 
 
 def _plan(
@@ -283,7 +303,10 @@ def _fitted(
     least_s = _LEAST_STEPS * speed.step_s + 2 * validation_s
     if left_s < least_s:
         raise _too_small(seconds_s, needed_s=(gone_s + least_s + after_s) / AIM)
-    values = lengths(step_s=speed.step_s, validation_s=validation_s, left_s=left_s)
+    most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
+    values = lengths(
+        step_s=speed.step_s, validation_s=validation_s, left_s=left_s, most_steps=most_steps
+    )
     expected = plan.choice.best.expected
     return filled(recipe, values, by_hand=by_hand), Budget(
         asked=asked,
@@ -294,7 +317,7 @@ def _fitted(
         after_s=after.seconds_s,
         search_s=search_s,
         after_searches=after.searches,
-        most_steps=recipe.train.max_steps if "train.max_steps" in by_hand else None,
+        most_steps=most_steps,
         expected_bleu=expected.bleu,
         expected_bleu_low=expected.low,
         expected_bleu_high=expected.high,

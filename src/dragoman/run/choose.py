@@ -9,7 +9,7 @@ batch          2,048 cells x (tokens of the run / 3 million)^0.4 (the exponent: 
 peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
                constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of 128
 dropout        0.1; 0.2 from 8 epochs on, 0.3 from 30 on (small text: Araabi and Monz 2020)
-precision      bf16 and torch.compile on a GPU that has it, else fp32
+precision      bf16 on a GPU that has it, else fp32; torch.compile on a GPU from half an hour on
 schedule       a straight line to zero (Bergsma et al. 2025, "Straight to zero") over all steps that
                fit
 averaging      a moving average over a hundredth of the steps
@@ -42,6 +42,8 @@ _ALIKE: Final = 0.01
 """A larger model has to be better by this share of the BLEU: it is slower to translate with."""
 _CPU_BATCH: Final = (1024, 8192)
 _GPU_BATCH: Final = (4096, 65_536)
+_WORTH_COMPILING_S: Final = 1800.0
+"""The compiler takes a minute or two."""
 _SIZE_KEYS: Final = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers")
 SIZES: Final[dict[str, tuple[int, int, int, int, int]]] = {
     "mini": (128, 4, 512, 3, 2),
@@ -197,7 +199,8 @@ def _candidate(
 ) -> Candidate:
     tokens = tokens_per_s * training_s
     epochs = tokens / text.epoch_tokens
-    recipe = filled(recipe, _rules(recipe, machine, tokens, epochs), by_hand=by_hand)
+    values = _rules(recipe, machine, tokens, epochs, training_s)
+    recipe = filled(recipe, values, by_hand=by_hand)
     tokens_per_step = estimate(recipe).target_tokens_per_update
     steps = int(tokens / tokens_per_step)
     if "train.max_steps" in by_hand and steps > recipe.train.max_steps:
@@ -214,7 +217,9 @@ def _candidate(
     )
 
 
-def _rules(recipe: Recipe, machine: Machine, tokens: float, epochs: float) -> dict[str, Any]:
+def _rules(
+    recipe: Recipe, machine: Machine, tokens: float, epochs: float, training_s: float
+) -> dict[str, Any]:
     """What follows from the size and the length of a run, by the names of the keys."""
     least, most = _GPU_BATCH if machine.on_gpu else _CPU_BATCH
     batch = 2048 * (tokens / 3e6) ** 0.4
@@ -225,7 +230,7 @@ def _rules(recipe: Recipe, machine: Machine, tokens: float, epochs: float) -> di
         "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
         "optimizer.clip_norm": 1.0,
         "train.precision": "bf16" if half else "fp32",
-        "train.compile": machine.on_gpu,
+        "train.compile": machine.on_gpu and training_s > _WORTH_COMPILING_S,
     }
 
 

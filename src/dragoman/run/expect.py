@@ -5,7 +5,7 @@
 is the law of Hoffmann et al. 2022 (equation 2) for what is lacking, with BLEU in place of the loss:
 c is of the text, the rest is common to all. Tokens that were seen before count less each time, as
 in Muennighoff et al. 2023 (equation 5). alpha and beta are tried out on a grid, the rest is least
-squares.
+squares with a usual c in mind.
 
 Of a text of which there is no curve, c is known only as far as those of other texts are alike: that
 is most of the interval. A difference between two models of one text does not depend on it.
@@ -28,12 +28,17 @@ _REPETITIONS: Final = 15.4
 """R* of Muennighoff et al. 2023: epochs after which further ones are worth little."""
 _ALPHAS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 _BETAS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5)
+_USUAL_LEVEL: Final = (math.log(40.0), 0.4)
+"""ln BLEU of the best that any model reaches on a text, and its spread: 27 to 60. Without it,
+curves that are all short would be drawn out to a BLEU that there is not."""
 _MILLION: Final = 1e6
 COVERED: Final = 0.8
 """Probability of an interval."""
 _T_90: Final = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.41, 1.40, 1.38, 1.37)
 """90% point of Student's t for 1, 2, ... degrees of freedom; 1.3 for many."""
 _MANY: Final = 1.3
+_LEAST_BLEU: Final = 3.0
+"""Below it a model has not begun to translate, and the law of those that do is none of it."""
 _BEYOND: Final = 2.0
 """Further from what was measured than this factor, a figure is called a guess."""
 _LEAST_ERROR: Final = 0.03
@@ -84,7 +89,7 @@ class Law:
         level, error, degrees = self.levels.get(text, 0.0), self.error, self.degrees
         if not own:
             level = float(np.mean(levels))
-            spread = float(np.std(levels, ddof=1)) if len(levels) > 1 else math.log(2)
+            spread = max(float(np.std(levels)), _USUAL_LEVEL[1])
             error = math.hypot(error, spread * math.sqrt(1 + 1 / len(levels)))
             degrees = max(len(levels) - 1, 1)
         middle = level - self.lacking(weights, tokens, epoch_tokens)
@@ -107,11 +112,11 @@ def effective(tokens: float, epoch_tokens: float) -> float:
 
 
 def fit_law(curves: Sequence[Curve]) -> Law:
-    """The law that fits the ends of these curves best; there must be some that ended."""
-    ended = [curve for curve in curves if curve.ended and curve.end.bleu]
+    """The law that fits the ends of these curves best; some must have ended with a translation."""
+    ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= _LEAST_BLEU]
     texts = sorted({curve.text for curve in ended})
     found = [(_squares(ended, texts, alpha, beta), alpha, beta) for alpha, beta in _grid()]
-    (squares, constants), alpha, beta = min(found, key=lambda one: one[0][0])
+    (_, squares, constants), alpha, beta = min(found, key=lambda one: one[0][0])
     degrees = max(len(ended) - len(texts) - 4, 1)
     tokens = [effective(curve.end.tokens, curve.epoch_tokens) for curve in ended]
     weights = [curve.weights for curve in ended]
@@ -134,21 +139,30 @@ def _grid() -> itertools.product[tuple[float, float]]:
 
 def _squares(
     ended: Sequence[Curve], texts: Sequence[str], alpha: float, beta: float
-) -> tuple[float, NDArray[np.float64]]:
-    """The sum of squares that these exponents leave; both factors, and the level of each text."""
-    rows = np.zeros((len(ended), 2 + len(texts)))
-    wanted = np.zeros(len(ended))
+) -> tuple[float, float, NDArray[np.float64]]:
+    """What these exponents leave: squares with those of unusual levels, and without; the constants.
+
+    The constants are both factors, and the level of each text.
+    """
+    usual, spread = _USUAL_LEVEL
+    rows = np.zeros((len(ended) + len(texts), 2 + len(texts)))
+    wanted = np.zeros(len(rows))
     for number, curve in enumerate(ended):
         seen = effective(curve.end.tokens, curve.epoch_tokens) / _MILLION
         rows[number, :2] = -((curve.weights / _MILLION) ** -alpha), -(seen**-beta)
         rows[number, 2 + texts.index(curve.text)] = 1.0
         assert curve.end.bleu is not None
         wanted[number] = math.log(curve.end.bleu)
+    certainty = _LEAST_ERROR / spread
+    rows[len(ended) :, 2:] = certainty * np.eye(len(texts))
+    wanted[len(ended) :] = certainty * usual
     constants = np.linalg.lstsq(rows, wanted, rcond=None)[0]
-    constants[:2] = np.maximum(constants[:2], 0.0)  # more weights and more tokens never harm
-    levels = rows[:, 2:].T @ (wanted - rows[:, :2] @ constants[:2]) / rows[:, 2:].sum(axis=0)
-    constants[2:] = levels
-    return float(((wanted - rows @ constants) ** 2).sum()), constants
+    if (constants[:2] < 0).any():  # more weights and more tokens never harm
+        constants[:2] = np.maximum(constants[:2], 0.0)
+        rest = wanted - rows[:, :2] @ constants[:2]
+        constants[2:] = np.linalg.lstsq(rows[:, 2:], rest, rcond=None)[0]
+    left = (wanted - rows @ constants) ** 2
+    return float(left.sum()), float(left[: len(ended)].sum()), constants
 
 
 def _is_beyond(value: float, known: tuple[float, float]) -> bool:

@@ -85,15 +85,18 @@ def expected_search_s(recipe: Recipe, manifest: Manifest, *, tokens_per_s: float
     return _SEARCH_COST * decoded_pieces(recipe, manifest) / tokens_per_s
 
 
-def lengths(*, step_s: float, validation_s: float, left_s: float) -> dict[str, Any]:
+def lengths(
+    *, step_s: float, validation_s: float, left_s: float, most_steps: int | None
+) -> dict[str, Any]:
     """Values for the keys of a recipe that say when things happen, by their names.
 
-    left_s: for training with all its validations.
+    left_s: for training with all its validations. most_steps: if the recipe sets them.
     """
     count = min(
         max(int(VALIDATIONS_SHARE * left_s / validation_s), _LEAST_VALIDATIONS), _MOST_VALIDATIONS
     )
     steps = max(1, int((left_s - count * validation_s) / step_s))
+    steps = min(steps, most_steps or steps)
     every = math.ceil(steps / count)
     return {
         "train.max_steps": steps,

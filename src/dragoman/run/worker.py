@@ -149,7 +149,9 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
         raise InterruptedRunError(
             f"stopped by a signal at step {result.state.step}; everything is saved",
             place=run.path,
-            remedy=f"go on with: dragoman train {shlex.quote(str(run.path))}",
+            remedy="go on with the same command; the clock of its budget runs on"
+            if budget is not None
+            else f"go on with: dragoman train {shlex.quote(str(run.path))}",
         )
 
 
