@@ -83,7 +83,7 @@ def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
     from dragoman.run.budget import plan_budget, run_in_budget
     from dragoman.run.progress import preparing
     from dragoman.telemetry.console import ConsoleSink
-    from dragoman.telemetry.host import HourlyPrice
+    from dragoman.telemetry.host import HourlyPrice, process_started
 
     hosts = None if options.hosts is None else load_hosts(options.hosts)
     if hosts is not None and not is_this_machine(hosts):
@@ -107,6 +107,7 @@ def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
         workers=options.workers,
         ranks=options.ranks,
         price=price,
+        began=process_started(),
         fresh=options.fresh,
         show=preparing(),
         listeners=[ConsoleSink()],

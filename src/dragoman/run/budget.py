@@ -107,6 +107,7 @@ def run_in_budget(
     workers: int | None = None,
     ranks: int | None = None,
     price: HourlyPrice | None = None,
+    began: float | None = None,
     fresh: bool = False,
     show: AbstractContextManager[OnProgress] | None = None,
     listeners: Sequence[EventListener] = (),
@@ -115,11 +116,12 @@ def run_in_budget(
     """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
 
     The same call goes on with what was begun, by the same clock; a run that is done is left alone.
-    price: of this machine, which events and reports tell then. show, listeners: as in `run`.
+    price: of this machine, which events and reports tell then. began: when the command was given,
+    if that was not now. show, listeners: as in `run`.
     tell: called with what is chosen, before it begins.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
-    now = time.time()
+    now = time.time() if began is None else began
     _check_possible(recipe)
     asked = _asked(recipe, seconds_s)
     directory = None if fresh else _begun(recipe, asked, runs)

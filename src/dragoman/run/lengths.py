@@ -34,7 +34,7 @@ SCORE_S: Final = 1.0
 """Of the rest of a validation."""
 _EXPORT_WORK: Final = 2.0
 """The check of an export translates its sentences twice."""
-EXPORT_S: Final = 4.0
+EXPORT_S: Final = 3.0
 _START_S: Final = 8.0
 """Of further processes, which import PyTorch."""
 

@@ -33,7 +33,7 @@ _WINDOW_SHARE: Final = 0.04
 _WINDOW_S: Final = (1.0, 60.0)
 """Steps are timed over this share of the budget, at least and at most so many seconds."""
 _SURE_OF_THE_BUDGET: Final = 0.005
-_SURE_OF_THE_REST: Final = 0.04
+_SURE_OF_THE_REST: Final = 0.08
 """The length stays if it would change by less than this share of the budget, or of what is left:
 steps are never alike, the learning rate follows the length, and there is time to mend it."""
 _MOST_STEPS: Final = 2**31 - 1
