@@ -30,8 +30,8 @@ def print_plan(plan: BudgetPlan) -> None:
         style = "bold" if one is best else ""
         table.add_row(*_row(one), "chosen" if one is best else one.why_not, style=style)
     seconds = units.DURATION.text(plan.seconds_s)
-    if plan.price is not None:
-        seconds += f" ({plan.price.text(plan.seconds_s)})"
+    if plan.place.price is not None:
+        seconds += f" ({plan.place.price.text(plan.seconds_s)})"
     training = units.DURATION.text(plan.training_s)
     console.print(f"in {seconds}, of which about {training} for training:", table, "", sep="\n")
     console.print(Text(_same_for_all(best.recipe), style="dim"))

@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--hosts",
         metavar="HOSTS",
-        help="with --budget: a hosts.toml of this machine, whose price turns money into time",
+        help="with --budget: the machines to train on, and their prices; or this machine's price",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what it will take, do nothing")
     parser.set_defaults(run_command=run)
@@ -76,43 +76,41 @@ def run(options: Namespace) -> int:
 
 
 def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
+    from dragoman.base.terminal import open_console
     from dragoman.cli.budget_view import print_outcome, print_plan
     from dragoman.cli.summary import print_summary
-    from dragoman.cluster.hosts import is_this_machine, load_hosts
+    from dragoman.cluster.doctor_view import print_findings
+    from dragoman.cluster.training import NotFitError
     from dragoman.recipe.budget import parse_budget
-    from dragoman.run.budget import plan_budget, run_in_budget
+    from dragoman.run.budget import Place, plan_budget, run_in_budget
     from dragoman.run.progress import preparing
     from dragoman.telemetry.console import ConsoleSink
-    from dragoman.telemetry.host import HourlyPrice, process_started
+    from dragoman.telemetry.host import process_started
 
-    hosts = None if options.hosts is None else load_hosts(options.hosts)
-    if hosts is not None and not is_this_machine(hosts):
-        raise ConfigError(
-            "a budget is spent on this machine alone",
-            place=f"--hosts {options.hosts}",
-            remedy="list this machine as localhost, with its price_per_hour",
-        )
-    price = None
-    if hosts is not None and hosts.price_per_hour is not None:
-        price = HourlyPrice(hosts.price_per_hour, hosts.currency)
-    seconds_s = parse_budget(options.budget, price)
+    place = Place.of(options.hosts, ranks=options.ranks)
+    seconds_s = parse_budget(options.budget, place.price)
     if options.dry_run:
-        print_plan(plan_budget(recipe, seconds_s, ranks=options.ranks, price=price))
+        print_plan(plan_budget(recipe, seconds_s, place))
         return 0
-    directory = run_in_budget(
-        recipe,
-        seconds_s,
-        runs=options.runs,
-        prepared=options.prepared,
-        workers=options.workers,
-        ranks=options.ranks,
-        price=price,
-        began=process_started(),
-        fresh=options.fresh,
-        show=preparing(),
-        listeners=[ConsoleSink()],
-        tell=print_plan,
-    )
+    console = open_console(outlives_reader=True)
+    try:
+        directory = run_in_budget(
+            recipe,
+            seconds_s,
+            place,
+            runs=options.runs,
+            prepared=options.prepared,
+            workers=options.workers,
+            began=process_started(),
+            fresh=options.fresh,
+            show=preparing(),
+            listeners=[ConsoleSink()],
+            tell_plan=print_plan,
+            tell=console.print,
+        )
+    except NotFitError as error:
+        print_findings(error.findings, error.facts, console)
+        raise
     print_summary(directory)
     print_outcome(directory)
     return 0

@@ -22,6 +22,7 @@ from typing import Final
 from dragoman.base import units
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
 from dragoman.recipe.budget import filled, keys_set
@@ -54,9 +55,42 @@ _OUTSIDE_SHARE: Final = 0.1
 _PREPARE_S: Final = 5.0
 _PREPARE_PAIRS_PER_S: Final = 15_000
 """What preparation takes, before it has been done: a core of a usual machine."""
+_FETCH_S: Final = 15.0
+"""To end the work on hosts and to bring the last checkpoint here."""
 _SHORTEST_S: Final = 10.0
 """Of training, before it is known how long steps take."""
 _LONGEST_RECORD: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a budget is spent.
+
+    ranks: on this machine; None: one a GPU, or one. hosts: other machines in place of this one, and
+    file, how they were given. price: of all machines together; None if it is not known.
+    """
+
+    ranks: int | None = None
+    hosts: Hosts | None = None
+    file: str = ""
+    price: HourlyPrice | None = None
+
+    @classmethod
+    def of(cls, file: str | None, *, ranks: int | None = None) -> Place:
+        """This machine, with its price if the hosts are this machine alone; or these hosts."""
+        if file is None:
+            return cls(ranks)
+        hosts = load_hosts(file)
+        price = None
+        if hosts.price_per_hour is not None:
+            price = HourlyPrice(hosts.price_per_hour, hosts.currency)
+        if is_this_machine(hosts):
+            return cls(ranks or hosts.host[0].ranks, price=price)
+        if ranks is not None:
+            raise ConfigError(
+                "the hosts say how many ranks each has", place="--ranks", remedy="leave it out"
+            )
+        return cls(hosts=hosts, file=file, price=price)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +108,10 @@ class BudgetPlan:
     training_s: float
     half: tuple[Candidate, Expected]
     twice: tuple[Candidate, Expected]
-    price: HourlyPrice | None
+    place: Place
 
 
-def plan_budget(
-    recipe: Recipe,
-    seconds_s: float,
-    *,
-    ranks: int | None = None,
-    price: HourlyPrice | None = None,
-) -> BudgetPlan:
+def plan_budget(recipe: Recipe, seconds_s: float, place: Place) -> BudgetPlan:
     """The same before anything is prepared: the text is guessed from the sizes of its files.
 
     Raises ConfigError if the budget is too small.
@@ -93,32 +121,29 @@ def plan_budget(
     recipe = vocabulary(recipe, by_hand=by_hand)
     text = TextFacts.guessed(recipe)
     prepare_s = _PREPARE_S + text.pairs / _PREPARE_PAIRS_PER_S
-    return _plan(
-        recipe, seconds_s, text, by_hand=by_hand, gone_s=prepare_s, ranks=ranks, price=price
-    )
+    return _plan(recipe, seconds_s, text, place, by_hand=by_hand, gone_s=prepare_s)
 
 
 def run_in_budget(
     recipe: Recipe,
     seconds_s: float,
+    place: Place,
     *,
     runs: Path,
     prepared: Path | None = None,
     workers: int | None = None,
-    ranks: int | None = None,
-    price: HourlyPrice | None = None,
     began: float | None = None,
     fresh: bool = False,
     show: AbstractContextManager[OnProgress] | None = None,
     listeners: Sequence[EventListener] = (),
-    tell: Callable[[BudgetPlan], None],
+    tell_plan: Callable[[BudgetPlan], None],
+    tell: Callable[[str], None],
 ) -> RunDirectory:
     """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
 
     The same call goes on with what was begun, by the same clock; a run that is done is left alone.
-    price: of this machine, which events and reports tell then. began: when the command was given,
-    if that was not now. show, listeners: as in `run`.
-    tell: called with what is chosen, before it begins.
+    began: when the command was given, if that was not now. show, listeners: as in `run`.
+    tell_plan: called with what is chosen, before it begins. tell: with what is done on hosts.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
     now = time.time() if began is None else began
@@ -141,22 +166,25 @@ def run_in_budget(
             recipe,
             seconds_s,
             TextFacts.of(Manifest.load(shards)),
+            place,
             by_hand=by_hand,
             gone_s=time.time() - started,
-            ranks=ranks,
-            price=price,
         )
-        tell(plan)
-        chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand, ranks=ranks)
+        tell_plan(plan)
+        chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand)
         directory = RunDirectory.create(
             chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
         )
         _start_record(recipe, asked, runs).unlink(missing_ok=True)
-    return _finish(directory, ranks=ranks, listeners=listeners)
+    return _finish(directory, place, listeners=listeners, tell=tell)
 
 
 def _finish(
-    directory: RunDirectory, *, ranks: int | None, listeners: Sequence[EventListener]
+    directory: RunDirectory,
+    place: Place,
+    *,
+    listeners: Sequence[EventListener],
+    tell: Callable[[str], None],
 ) -> RunDirectory:
     """Train, score and export, or what of it is still to be done."""
     budget = read_budget(directory.path)
@@ -164,11 +192,14 @@ def _finish(
     if budget.finished is not None:
         return directory
     if time.time() < budget.aim or not _has_checkpoint(directory):
-        with _price_told(budget):
-            steps.train(directory, ranks=ranks, listeners=listeners)
+        if place.hosts is not None:
+            steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
+        else:
+            with _price_told(budget):
+                steps.train(directory, ranks=place.ranks, listeners=listeners)
     recipe = directory.recipe()
     if recipe.corpus.test or recipe.corpus.test_pairs:
-        steps.evaluate(directory, ranks=ranks, listeners=listeners)
+        steps.evaluate(directory, ranks=place.ranks, listeners=listeners)
     _export(directory)
     budget.model_copy(update={"finished": time.time()}).save(directory.path)
     return directory
@@ -193,24 +224,27 @@ def _plan(
     recipe: Recipe,
     seconds_s: float,
     text: TextFacts,
+    place: Place,
     *,
     by_hand: frozenset[str],
     gone_s: float,
-    ranks: int | None,
-    price: HourlyPrice | None,
 ) -> BudgetPlan:
-    from dragoman.run.speed import this_machine  # imports torch
+    from dragoman.run.speed import these_hosts, this_machine  # imports torch
     from dragoman.run.worker import default_ranks
 
     training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
     if training_s <= 0:
         needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
         raise _too_small(seconds_s, needed_s=needed_s)
-    machine = this_machine(
-        ranks=ranks or default_ranks(),
-        vocab_size=recipe.corpus.subword.vocab_size,
-        at_most_s=_TIMING_SHARE * seconds_s,
-    )
+    if place.hosts is not None:
+        machine = these_hosts(place.hosts, file=place.file)
+        recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
+    else:
+        machine = this_machine(
+            ranks=place.ranks or default_ranks(),
+            vocab_size=recipe.corpus.subword.vocab_size,
+            at_most_s=_TIMING_SHARE * seconds_s,
+        )
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
@@ -219,7 +253,7 @@ def _plan(
         needed_s = (gone_s + EXPORT_S + enough_s) / (AIM - _OUTSIDE_SHARE)
         raise _too_small(seconds_s, needed_s=needed_s)
     half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
-    return BudgetPlan(seconds_s, choice.best.recipe, text, choice, training_s, half, twice, price)
+    return BudgetPlan(seconds_s, choice.best.recipe, text, choice, training_s, half, twice, place)
 
 
 def _too_small(seconds_s: float, *, needed_s: float) -> ConfigError:
@@ -285,20 +319,27 @@ def _fitted(
     started: float,
     *,
     by_hand: frozenset[str],
-    ranks: int | None,
 ) -> tuple[Recipe, Budget]:
     """The recipe with the lengths that fit by real steps on the real text, and its budget."""
-    from dragoman.run.speed import measure_training  # imports torch
+    from dragoman.run.speed import Speed, measure_training  # imports torch
     from dragoman.run.worker import default_ranks
 
-    recipe, seconds_s = plan.recipe, plan.seconds_s
+    recipe, seconds_s, place = plan.recipe, plan.seconds_s, plan.place
     manifest = Manifest.load(shards)
-    ranks = ranks or default_ranks()
+    ranks = place.ranks or default_ranks()
     recipe = filled(recipe, validation_sizes(manifest, seconds_s), by_hand=by_hand)
-    speed = measure_training(recipe, shards, ranks=ranks, at_most_s=_TIMING_SHARE * seconds_s)
+    here = speed = measure_training(
+        recipe, shards, ranks=ranks, at_most_s=_TIMING_SHARE * seconds_s
+    )
+    if place.hosts is not None:
+        tokens = here.tokens_per_step
+        speed = Speed(tokens / plan.choice.best.tokens_per_s, tokens)
     search_s = expected_search_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
     validation_s = search_s + SCORE_S
     after = After.of(recipe, manifest, ranks=ranks)
+    if place.hosts is not None:  # what comes after the training is done here
+        search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
+        after = After(after.seconds_s + _FETCH_S + after.searches * search_here_s, 0.0)
     after_s = after.seconds_s + after.searches * search_s
     gone_s = time.time() - started
     left_s = AIM * seconds_s - gone_s - after_s
@@ -323,8 +364,8 @@ def _fitted(
         expected_bleu=expected.bleu,
         expected_bleu_low=expected.low,
         expected_bleu_high=expected.high,
-        price_per_hour=None if plan.price is None else plan.price.amount,
-        currency="" if plan.price is None else plan.price.currency,
+        price_per_hour=None if place.price is None else place.price.amount,
+        currency="" if place.price is None else place.price.currency,
     )
 
 

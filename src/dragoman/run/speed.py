@@ -10,6 +10,8 @@ from typing import Final
 import torch
 
 from dragoman.base.malloc import keep_freed_memory
+from dragoman.cluster.hosts import Hosts
+from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import World, join_world
 from dragoman.inference.translation import new_model
@@ -22,6 +24,8 @@ from dragoman.telemetry.host import memory_bytes
 from dragoman.training.step_rate import time_steps
 
 _CPU_TOKENS: Final = 1024
+_WITHOUT_BF16: Final = {"p100", "v100", "t4"}
+_UNKNOWN_BYTES: Final = 10**15
 _GPU_TOKENS: Final = 16_384
 """Of the target, in the steps that models are compared by: enough to keep the device busy."""
 
@@ -50,6 +54,23 @@ def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: f
         model = new_model(recipe, manifest).to(world.device)
         step_s, tokens = measure_compute(recipe, model, updates, world=world, at_most_s=at_most_s)
         return Speed(step_s / _beside(world, ranks), tokens)
+
+
+def these_hosts(hosts: Hosts, *, file: str) -> Machine:
+    """What `choose` has to know of several hosts: what `dragoman plan` says of each model on them.
+
+    file: as it was given with --hosts. Raises ConfigError if doctor has not measured them, and
+    nobody has said how fast they are.
+    """
+    kinds = {host.gpu for host in hosts.host}
+    on_gpu = bool(hosts.host[0].gpus)
+    has_bf16 = on_gpu and None not in kinds and not kinds & _WITHOUT_BF16
+
+    def tokens_per_s(recipe: Recipe) -> float:
+        plan = plan_recipe(recipe, PlanRequest(hosts=file))
+        return plan.workload.target_tokens_per_step / plan.chosen.prediction.step_s
+
+    return Machine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s)
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> Machine:
