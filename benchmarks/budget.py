@@ -47,7 +47,7 @@ COLUMNS = "| text | budget | condition | used | model | steps | expected BLEU | 
 def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
-    texts = {"demo": DEMO}
+    texts = {} if options.no_demo else {"demo": DEMO}
     if options.multi30k is not None:
         for language in options.languages:
             texts[f"multi30k-{language}"] = MULTI30K.format(
@@ -133,6 +133,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--multi30k", type=Path, help="train.en, test2016.de ...")
     parser.add_argument("--languages", nargs="+", default=["de"], choices=["de", "fr", "cs"])
+    parser.add_argument("--no-demo", action="store_true", help="Multi30k alone")
     parser.add_argument("--budgets", nargs="+", default=["5min"])
     parser.add_argument(
         "--conditions",
