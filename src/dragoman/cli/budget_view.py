@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.text import Text
 
 from dragoman.base import units
 from dragoman.base.terminal import open_console
 from dragoman.cli.console import plain_table
-from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run.budget import BudgetPlan
@@ -34,8 +35,9 @@ def print_plan(plan: BudgetPlan) -> None:
         seconds += f" ({plan.place.price.text(plan.seconds_s)})"
     training = units.DURATION.text(plan.training_s)
     console.print(f"in {seconds}, of which about {training} for training:", table, "", sep="\n")
-    console.print(Text(_same_for_all(best.recipe), style="dim"))
-    console.print(_doubts(plan))
+    for reason in _reasons(plan):
+        console.print(Text(reason, style="dim"))
+    console.print("", _doubts(plan), sep="\n")
     for words, (other, expected) in (("half", plan.half), ("twice", plan.twice)):
         console.print(f"{words} the time would buy {_bleu(expected)} BLEU ({other.name})")
 
@@ -90,12 +92,31 @@ def _bleu(expected: Expected) -> str:
     return f"{units.SCORE.text(expected.bleu)} ({low} to {high})"
 
 
-def _same_for_all(recipe: Recipe) -> str:
-    compiled = ", compiled" if recipe.train.compile else ""
-    return (
-        f"for each: {recipe.train.precision}{compiled}, the longest schedule that fits, a moving "
-        "average of the weights over its last hundredth"
-    )
+def _reasons(plan: BudgetPlan) -> Iterator[str]:
+    """Why the chosen one has these numbers, a line each; those that were set have no reason."""
+    best, recipe = plan.choice.best, plan.choice.best.recipe
+    pairs, tokens = units.COUNT.text(plan.text.pairs), units.SHORT_COUNT.text(best.tokens)
+    on_gpu = "on a GPU" if recipe.train.precision == "bf16" else "without a GPU that has bf16"
+    rate = units.LEARNING_RATE.text(recipe.schedule.peak_learning_rate)
+    batch = recipe.data.batch_tokens
+    chosen = {
+        "corpus.subword.vocab_size": (
+            f"vocabulary of {units.COUNT.text(recipe.corpus.subword.vocab_size)}: "
+            f"25 x the square root of {pairs} pairs"
+        ),
+        "data.batch_tokens": f"batch of {units.COUNT.text(batch or 0)}: for {tokens} target tokens",
+        "model.dropout": (
+            f"dropout of {recipe.model.dropout:g}: the text is seen {best.epochs:.3g} times"
+        ),
+        "schedule.peak_learning_rate": f"peak rate of {rate}: 0.576 / {recipe.model.d_model}",
+        "schedule.kind": "a straight line to zero, over all steps that fit",
+        "train.precision": f"{recipe.train.precision}: {on_gpu}",
+        "train.ema_decay": "a moving average of the weights, over a hundredth of the steps",
+    }
+    for key, reason in chosen.items():
+        yield f"{key} is set" if key in plan.by_hand else reason
+    if plan.place.hosts is not None and "distributed.strategy" not in plan.by_hand:
+        yield "strategy auto: measured when they train"
 
 
 def _doubts(plan: BudgetPlan) -> str:

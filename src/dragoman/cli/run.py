@@ -90,7 +90,7 @@ def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
     place = Place.of(options.hosts, ranks=options.ranks)
     seconds_s = parse_budget(options.budget, place.price)
     if options.dry_run:
-        print_plan(plan_budget(recipe, seconds_s, place))
+        print_plan(plan_budget(recipe, seconds_s, place, prepared=options.prepared))
         return 0
     console = open_console(outlives_reader=True)
     try:

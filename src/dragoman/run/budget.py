@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
-from dragoman.base.errors import CheckpointError, ConfigError, MachineError
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, MachineError
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
 from dragoman.corpus.manifest import Manifest
@@ -53,8 +53,9 @@ _TIMING_SHARE: Final = 0.005
 _OUTSIDE_SHARE: Final = 0.1
 """Of the budget, for timing, validations, scores and export, before they are known better."""
 _PREPARE_S: Final = 5.0
+"""To begin, and to learn the vocabulary of a small text."""
 _PREPARE_PAIRS_PER_S: Final = 15_000
-"""What preparation takes, before it has been done: a core of a usual machine."""
+"""What a core of a usual machine prepares."""
 _FETCH_S: Final = 15.0
 """To end the work on hosts and to bring the last checkpoint here."""
 _SHORTEST_S: Final = 10.0
@@ -109,19 +110,28 @@ class BudgetPlan:
     half: tuple[Candidate, Expected]
     twice: tuple[Candidate, Expected]
     place: Place
+    by_hand: frozenset[str]
 
 
-def plan_budget(recipe: Recipe, seconds_s: float, place: Place) -> BudgetPlan:
-    """The same before anything is prepared: the text is guessed from the sizes of its files.
+def plan_budget(
+    recipe: Recipe, seconds_s: float, place: Place, *, prepared: Path | None = None
+) -> BudgetPlan:
+    """The plan alone; nothing is written.
 
+    Of text that is not prepared, the sizes of its files are all that is known.
     Raises ConfigError if the budget is too small.
     """
     _check_possible(recipe)
     by_hand = keys_set(recipe)
     recipe = vocabulary(recipe, by_hand=by_hand)
-    text = TextFacts.guessed(recipe)
-    prepare_s = _PREPARE_S + text.pairs / _PREPARE_PAIRS_PER_S
-    return _plan(recipe, seconds_s, text, place, by_hand=by_hand, gone_s=prepare_s)
+    try:
+        text = TextFacts.of(Manifest.load(prepared or steps.default_place(recipe)))
+        prepare_s = 0.0
+    except CorpusError:
+        text = TextFacts.guessed(recipe)
+        prepare_s = text.pairs / _PREPARE_PAIRS_PER_S
+    gone_s = _PREPARE_S + prepare_s
+    return _plan(recipe, seconds_s, text, place, by_hand=by_hand, gone_s=gone_s)
 
 
 def run_in_budget(
@@ -162,19 +172,23 @@ def run_in_budget(
         recipe = vocabulary(recipe, by_hand=by_hand)
         with show or nullcontext() as progress:
             shards = steps.prepare(recipe, directory=prepared, workers=workers, progress=progress)
-        plan = _plan(
-            recipe,
-            seconds_s,
-            TextFacts.of(Manifest.load(shards)),
-            place,
-            by_hand=by_hand,
-            gone_s=time.time() - started,
-        )
-        tell_plan(plan)
-        chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand)
-        directory = RunDirectory.create(
-            chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
-        )
+        try:
+            plan = _plan(
+                recipe,
+                seconds_s,
+                TextFacts.of(Manifest.load(shards)),
+                place,
+                by_hand=by_hand,
+                gone_s=time.time() - started,
+            )
+            tell_plan(plan)
+            chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand)
+            directory = RunDirectory.create(
+                chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
+            )
+        except ConfigError:  # nothing has begun: the clock starts with the next command
+            _start_record(recipe, asked, runs).unlink(missing_ok=True)
+            raise
         _start_record(recipe, asked, runs).unlink(missing_ok=True)
     return _finish(directory, place, listeners=listeners, tell=tell)
 
@@ -253,7 +267,9 @@ def _plan(
         needed_s = (gone_s + EXPORT_S + enough_s) / (AIM - _OUTSIDE_SHARE)
         raise _too_small(seconds_s, needed_s=needed_s)
     half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
-    return BudgetPlan(seconds_s, choice.best.recipe, text, choice, training_s, half, twice, place)
+    return BudgetPlan(
+        seconds_s, choice.best.recipe, text, choice, training_s, half, twice, place, by_hand
+    )
 
 
 def _too_small(seconds_s: float, *, needed_s: float) -> ConfigError:
