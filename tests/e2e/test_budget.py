@@ -17,7 +17,7 @@ from dragoman.run.curves import Curve
 from dragoman.telemetry.events import read_events
 from dragoman.training.pace import read_budget
 from processes import wait_until
-from real_text import write_real_text
+from real_text import Split, write_real_text
 
 SECONDS = 60
 RECIPE = """
@@ -38,7 +38,8 @@ decoder_layers = 1
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for split, pairs in (("train", 2000), ("valid", 150), ("test", 100)):
+    splits: tuple[tuple[Split, int], ...] = (("train", 2000), ("valid", 150), ("test", 100))
+    for split, pairs in splits:
         write_real_text(tmp_path, split, pairs)
     (tmp_path / "minute.toml").write_text(RECIPE)
     return tmp_path

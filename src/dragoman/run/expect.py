@@ -77,10 +77,8 @@ class Law:
     def lacking(self, weights: int, tokens: float, epoch_tokens: float) -> float:
         """What ln BLEU is below the level of its text."""
         seen = effective(tokens, epoch_tokens) / _MILLION
-        return (
-            self.weights_factor * (weights / _MILLION) ** -self.alpha
-            + self.tokens_factor * seen**-self.beta
-        )
+        of_weights = math.pow(weights / _MILLION, -self.alpha)
+        return self.weights_factor * of_weights + self.tokens_factor * math.pow(seen, -self.beta)
 
     def expect(self, *, text: str, weights: int, tokens: float, epoch_tokens: float) -> Expected:
         """The BLEU of a model of so many inner weights after so many target tokens of a text."""
@@ -156,7 +154,7 @@ def _squares(
     certainty = _LEAST_ERROR / spread
     rows[len(ended) :, 2:] = certainty * np.eye(len(texts))
     wanted[len(ended) :] = certainty * usual
-    constants = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    constants = np.linalg.lstsq(rows, wanted, rcond=None)[0].astype(np.float64)
     if (constants[:2] < 0).any():  # more weights and more tokens never harm
         constants[:2] = np.maximum(constants[:2], 0.0)
         rest = wanted - rows[:, :2] @ constants[:2]
