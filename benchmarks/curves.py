@@ -79,6 +79,11 @@ def main() -> None:
             found = _curve(options.scratch, name)
         if found is not None:
             curves.append(found)
+    for path in options.more:
+        source = f"{SOURCES[path.name.split('-')[0]]}; run {path.name}, benchmarks/budget.py"
+        found = curve_of(RunDirectory.open(path), source=source)
+        if found is not None:
+            curves.append(found)
     text = TypeAdapter(list[Curve]).dump_json(curves, indent=1).decode() + "\n"
     if options.write:
         SHIPPED.write_text(text, encoding="utf-8")
@@ -159,6 +164,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mixed", type=Path, required=True, help="train.en.xz, valid.de ...")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=RUNS)
+    parser.add_argument(
+        "--more", nargs="+", type=Path, default=[], help="runs of benchmarks/budget.py to add"
+    )
     parser.add_argument("--collect", action="store_true", help="train none, take what is done")
     parser.add_argument("--write", action="store_true", help="into the package")
     return parser.parse_args()

@@ -41,8 +41,8 @@ _LEAST_BLEU: Final = 3.0
 """Below it a model has not begun to translate, and the law of those that do is none of it."""
 _BEYOND: Final = 2.0
 """Further from what was measured than this factor, a figure is called a guess."""
-_LEAST_ERROR: Final = 0.03
-"""Of ln BLEU: a run with another seed differs by so much."""
+_LEAST_ERROR: Final = 0.06
+"""Of ln BLEU: a run with another seed, other batches or other dev pairs differs by so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,18 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """The law with its constants; levels: c of each text."""
+    """The law with its constants.
+
+    levels: c of each text. spread: the inverse of the normal matrix of the fit, whose rows are
+    weights, tokens and the levels. error: of one run, in ln BLEU, with so many degrees of freedom.
+    """
 
     alpha: float
     beta: float
     weights_factor: float
     tokens_factor: float
     levels: dict[str, float]
+    spread: NDArray[np.float64]
     error: float
     degrees: int
     weights_range: tuple[float, float]
@@ -76,22 +81,28 @@ class Law:
 
     def lacking(self, weights: int, tokens: float, epoch_tokens: float) -> float:
         """What ln BLEU is below the level of its text."""
+        of_weights, of_tokens = self._powers(weights, tokens, epoch_tokens)
+        return self.weights_factor * of_weights + self.tokens_factor * of_tokens
+
+    def _powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
         seen = effective(tokens, epoch_tokens) / _MILLION
-        of_weights = math.pow(weights / _MILLION, -self.alpha)
-        return self.weights_factor * of_weights + self.tokens_factor * math.pow(seen, -self.beta)
+        return math.pow(weights / _MILLION, -self.alpha), math.pow(seen, -self.beta)
 
     def expect(self, *, text: str, weights: int, tokens: float, epoch_tokens: float) -> Expected:
         """The BLEU of a model of so many inner weights after so many target tokens of a text."""
         own = text in self.levels
-        levels = list(self.levels.values())
-        level, error, degrees = self.levels.get(text, 0.0), self.error, self.degrees
+        levels = np.array([*self.levels.values()])
+        shares = np.array([text == known for known in self.levels], float)
+        between = 0.0
         if not own:
-            level = float(np.mean(levels))
-            spread = max(float(np.std(levels)), _USUAL_LEVEL[1])
-            error = math.hypot(error, spread * math.sqrt(1 + 1 / len(levels)))
-            degrees = max(len(levels) - 1, 1)
-        middle = level - self.lacking(weights, tokens, epoch_tokens)
-        half = error * (_T_90[degrees - 1] if degrees <= len(_T_90) else _MANY)
+            shares = np.full(len(levels), 1 / len(levels))
+            between = max(float(np.std(levels)), _USUAL_LEVEL[1])
+        powers = self._powers(weights, tokens, epoch_tokens)
+        row = np.concatenate([-np.array(powers), shares])
+        # The error of a prediction by least squares: of one run, and of the constants themselves.
+        error = math.hypot(self.error * math.sqrt(1 + row @ self.spread @ row), between)
+        middle = float(shares @ levels) - self.lacking(weights, tokens, epoch_tokens)
+        half = error * (_T_90[self.degrees - 1] if self.degrees <= len(_T_90) else _MANY)
         return Expected(
             bleu=math.exp(middle),
             low=math.exp(middle - half),
@@ -114,8 +125,8 @@ def fit_law(curves: Sequence[Curve]) -> Law:
     ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= _LEAST_BLEU]
     texts = sorted({curve.text for curve in ended})
     found = [(_squares(ended, texts, alpha, beta), alpha, beta) for alpha, beta in _grid()]
-    (_, squares, constants), alpha, beta = min(found, key=lambda one: one[0][0])
-    degrees = max(len(ended) - len(texts) - 4, 1)
+    (_, squares, constants, spread), alpha, beta = min(found, key=lambda one: one[0][0])
+    degrees = max(len(ended) - 4, 1)
     tokens = [effective(curve.end.tokens, curve.epoch_tokens) for curve in ended]
     weights = [curve.weights for curve in ended]
     return Law(
@@ -124,6 +135,7 @@ def fit_law(curves: Sequence[Curve]) -> Law:
         weights_factor=float(constants[0]),
         tokens_factor=float(constants[1]),
         levels=dict(zip(texts, constants[2:].tolist(), strict=True)),
+        spread=spread,
         error=max(math.sqrt(squares / degrees), _LEAST_ERROR),
         degrees=degrees,
         weights_range=(min(weights), max(weights)),
@@ -137,10 +149,10 @@ def _grid() -> itertools.product[tuple[float, float]]:
 
 def _squares(
     ended: Sequence[Curve], texts: Sequence[str], alpha: float, beta: float
-) -> tuple[float, float, NDArray[np.float64]]:
+) -> tuple[float, float, NDArray[np.float64], NDArray[np.float64]]:
     """What these exponents leave: squares with those of unusual levels, and without; the constants.
 
-    The constants are both factors, and the level of each text.
+    The constants are both factors, and the level of each text; after them their `Law.spread`.
     """
     usual, spread = _USUAL_LEVEL
     rows = np.zeros((len(ended) + len(texts), 2 + len(texts)))
@@ -160,7 +172,8 @@ def _squares(
         rest = wanted - rows[:, :2] @ constants[:2]
         constants[2:] = np.linalg.lstsq(rows[:, 2:], rest, rcond=None)[0]
     left = (wanted - rows @ constants) ** 2
-    return float(left.sum()), float(left[: len(ended)].sum()), constants
+    spread_of_all = np.linalg.inv(rows.T @ rows).astype(np.float64)
+    return float(left.sum()), float(left[: len(ended)].sum()), constants, spread_of_all
 
 
 def _is_beyond(value: float, known: tuple[float, float]) -> bool:
