@@ -201,18 +201,24 @@ def _finish(
     tell: Callable[[str], None],
 ) -> RunDirectory:
     """Train, score and export, or what of it is still to be done."""
+    from dragoman.run.worker import default_ranks  # imports torch
+
     budget = read_budget(directory.path)
     assert budget is not None
     if budget.finished is not None:
         return directory
+    corpus = directory.recipe().corpus
+    is_scored = bool(corpus.test or corpus.test_pairs)
     if time.time() < budget.aim or not _has_checkpoint(directory):
         if place.hosts is not None:
             steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
         else:
+            if is_scored and (place.ranks or default_ranks()) > 1:
+                budget = budget.model_copy(update={"launched": time.time()})
+                budget.save(directory.path)
             with _price_told(budget):
                 steps.train(directory, ranks=place.ranks, listeners=listeners)
-    recipe = directory.recipe()
-    if recipe.corpus.test or recipe.corpus.test_pairs:
+    if is_scored:
         steps.evaluate(directory, ranks=place.ranks, listeners=listeners)
     _export(directory)
     budget.model_copy(update={"finished": time.time()}).save(directory.path)
@@ -352,7 +358,7 @@ def _fitted(
         speed = Speed(tokens / plan.choice.best.tokens_per_s, tokens)
     search_s = expected_search_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
     validation_s = search_s + SCORE_S
-    after = After.of(recipe, manifest, ranks=ranks)
+    after = After.of(recipe, manifest)
     if place.hosts is not None:  # what comes after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
         after = After(after.seconds_s + _FETCH_S + after.searches * search_here_s, 0.0)

@@ -35,8 +35,6 @@ SCORE_S: Final = 1.0
 _EXPORT_WORK: Final = 2.0
 """The check of an export translates its sentences twice."""
 EXPORT_S: Final = 3.0
-_START_S: Final = 8.0
-"""Of further processes, which import PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +45,13 @@ class After:
     searches: float
 
     @classmethod
-    def of(cls, recipe: Recipe, manifest: Manifest, *, ranks: int) -> After:
+    def of(cls, recipe: Recipe, manifest: Manifest) -> After:
         """The score of the test set and the export, for a run of this recipe."""
         decoded = decoded_pieces(recipe, manifest)
         work = _EXPORT_WORK * NUM_SENTENCES * _pieces_per_pair(manifest, "valid")
-        seconds_s = EXPORT_S
         if "test" in manifest.splits:
             work += manifest.splits["test"].source_pieces
-            seconds_s += _START_S if ranks > 1 else 0.0
-        return cls(seconds_s, work / max(decoded, 1.0))
+        return cls(EXPORT_S, work / max(decoded, 1.0))
 
 
 def validation_sizes(manifest: Manifest, seconds_s: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -83,6 +84,8 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     manifest = Manifest.load(prepared)
     budget = read_budget(run.path)
     with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
+        if budget is not None:
+            budget = budget.with_start(time.time())
         torch.manual_seed(recipe.train.seed)
         store = _store(run, recipe, manifest)
         model = _model(recipe, manifest, world, store)
