@@ -56,6 +56,8 @@ _PREPARE_S: Final = 5.0
 """To begin, and to learn the vocabulary of a small text."""
 _PREPARE_PAIRS_PER_S: Final = 15_000
 """What a core of a usual machine prepares."""
+_STARTS: Final = 2
+"""Ranks have a launcher, and each of the two imports PyTorch."""
 _FETCH_S: Final = 15.0
 """To end the work on hosts and to bring the last checkpoint here."""
 _SHORTEST_S: Final = 10.0
@@ -201,24 +203,18 @@ def _finish(
     tell: Callable[[str], None],
 ) -> RunDirectory:
     """Train, score and export, or what of it is still to be done."""
-    from dragoman.run.worker import default_ranks  # imports torch
-
     budget = read_budget(directory.path)
     assert budget is not None
     if budget.finished is not None:
         return directory
-    corpus = directory.recipe().corpus
-    is_scored = bool(corpus.test or corpus.test_pairs)
     if time.time() < budget.aim or not _has_checkpoint(directory):
         if place.hosts is not None:
             steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
         else:
-            if is_scored and (place.ranks or default_ranks()) > 1:
-                budget = budget.model_copy(update={"launched": time.time()})
-                budget.save(directory.path)
             with _price_told(budget):
                 steps.train(directory, ranks=place.ranks, listeners=listeners)
-    if is_scored:
+    corpus = directory.recipe().corpus
+    if corpus.test or corpus.test_pairs:
         steps.evaluate(directory, ranks=place.ranks, listeners=listeners)
     _export(directory)
     budget.model_copy(update={"finished": time.time()}).save(directory.path)
@@ -382,6 +378,7 @@ def _fitted(
         after_s=after.seconds_s,
         search_s=search_s,
         after_searches=after.searches,
+        starts=_STARTS if "test" in manifest.splits and ranks > 1 and place.hosts is None else 0,
         most_steps=most_steps,
         expected_bleu=expected.bleu,
         expected_bleu_low=expected.low,

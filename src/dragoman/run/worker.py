@@ -55,7 +55,7 @@ from dragoman.telemetry.events import (
     MixturePlanned,
     RunStarted,
 )
-from dragoman.telemetry.host import collective_interface, hourly_price
+from dragoman.telemetry.host import collective_interface, hourly_price, process_started
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.telemetry.timers import PhaseTimer
@@ -85,7 +85,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     budget = read_budget(run.path)
     with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
         if budget is not None:
-            budget = budget.with_start(time.time())
+            budget = budget.with_starts(time.time() - process_started())
         torch.manual_seed(recipe.train.seed)
         store = _store(run, recipe, manifest)
         model = _model(recipe, manifest, world, store)

@@ -49,8 +49,8 @@ class Budget(Section):
     after_s: seconds of what comes after the training, whatever the model is.
     after_searches: the rest of it, in translations of a validation: those of the test set and of
     the export's check.
-    launched: when the processes that train were started, if they are others than the one that was
-    called, UTC seconds since 1970: those that score the test set will take as long to begin.
+    starts: processes that begin one after the other before the test set is scored: a launcher and
+    its workers, or none.
     """
 
     asked: str
@@ -62,7 +62,7 @@ class Budget(Section):
     search_s: float = Field(ge=0.0)
     after_s: float = Field(ge=0.0)
     after_searches: float = Field(ge=0.0)
-    launched: float | None = None
+    starts: int = Field(default=0, ge=0)
     most_steps: int | None = Field(default=None, ge=1)
     """`train.max_steps`, if the recipe sets it."""
     expected_bleu: float
@@ -85,10 +85,9 @@ class Budget(Section):
         """When all is to be done, UTC seconds since 1970."""
         return self.started + self.aim_s
 
-    def with_start(self, now: float) -> Budget:
-        """The same with what its processes, which have begun now, took to begin."""
-        start_s = 0.0 if self.launched is None else max(now - self.launched, 0.0)
-        return self.model_copy(update={"after_s": self.after_s + start_s})
+    def with_starts(self, start_s: float) -> Budget:
+        """The same if a process takes so long to begin: mostly it imports PyTorch."""
+        return self.model_copy(update={"after_s": self.after_s + self.starts * start_s})
 
     def save(self, run: Path) -> None:
         """Write it into the directory of a run; MachineError if that cannot be done."""

@@ -177,9 +177,8 @@ def test_the_longest_run_fits_and_a_longer_one_does_not(
 
 def test_processes_take_as_long_to_begin_again() -> None:
     budget = budget_of(300.0)
-    assert budget.with_start(50.0).after_s == 4.0
-    launched = budget.model_copy(update={"launched": 20.0})
-    assert launched.with_start(32.0).after_s == 16.0
+    assert budget.with_starts(6.0).after_s == 4.0
+    assert budget.model_copy(update={"starts": 2}).with_starts(6.0).after_s == 16.0
 
 
 def test_a_budget_is_kept_with_the_run(tmp_path: Path) -> None:
