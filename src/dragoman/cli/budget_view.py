@@ -80,7 +80,7 @@ def _row(one: Candidate) -> tuple[str, ...]:
         units.COUNT.text(pieces),
         f"{sentences} pairs" if batch is None else units.COUNT.text(batch * recipe.data.accumulate),
         f"{model.dropout:g}",
-        units.COUNT.text(one.tokens_per_s),
+        ("" if one.is_timed else "about ") + units.COUNT.text(one.tokens_per_s),
         units.COUNT.text(one.steps),
         f"{one.epochs:.3g}",
         _bleu(one.expected),

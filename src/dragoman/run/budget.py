@@ -49,7 +49,8 @@ from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 _LEAST_STEPS: Final = 100
 """Fewer updates make no model that is worth its time."""
 _TIMING_SHARE: Final = 0.005
-"""Of the budget, for timing the steps of one model."""
+_LONGEST_TIMING_S: Final = 3.0
+"""Of the budget, and at most so many seconds, for timing the steps of one model."""
 _OUTSIDE_SHARE: Final = 0.1
 """Of the budget, for timing, validations, scores and export, before they are known better."""
 _PREPARE_S: Final = 5.0
@@ -259,7 +260,7 @@ def _plan(
         machine = this_machine(
             ranks=place.ranks or default_ranks(),
             vocab_size=recipe.corpus.subword.vocab_size,
-            at_most_s=_TIMING_SHARE * seconds_s,
+            at_most_s=min(_TIMING_SHARE * seconds_s, _LONGEST_TIMING_S),
         )
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
@@ -347,7 +348,7 @@ def _fitted(
     ranks = place.ranks or default_ranks()
     recipe = filled(recipe, validation_sizes(manifest, seconds_s), by_hand=by_hand)
     here = speed = measure_training(
-        recipe, shards, ranks=ranks, at_most_s=_TIMING_SHARE * seconds_s
+        recipe, shards, ranks=ranks, at_most_s=2 * _TIMING_SHARE * seconds_s
     )
     if place.hosts is not None:
         tokens = here.tokens_per_step

@@ -38,10 +38,14 @@ _PIECE_BYTES: Final = 4.5
 """Of a piece of text."""
 _UNKNOWN_PAIRS: Final = 1_000_000
 """If the text is not here yet."""
-_ALIKE: Final = 0.01
-"""A larger model has to be better by this share of the BLEU: it is slower to translate with."""
+_ALIKE: Final = 0.03
+"""A larger model has to be better by this share of the BLEU: it is slower to translate with, and
+speeds that were timed in seconds are not sure."""
 _CPU_BATCH: Final = (1024, 8192)
 _GPU_BATCH: Final = (4096, 65_536)
+_WORTH_TIMING: Final = 0.8
+"""A model that is expected to have less than this share of the best BLEU, by the arithmetic that it
+needs, is not timed."""
 _WORTH_COMPILING_S: Final = 1800.0
 """The compiler takes a minute or two."""
 _SIZE_KEYS: Final = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers")
@@ -97,8 +101,9 @@ class Machine:
 class Candidate:
     """One size, with all that follows from it.
 
-    tokens: of the target, that it sees in the time. why_not: why another one is better; "" for the
-    chosen one.
+    tokens: of the target, that it sees in the time. is_timed: whether its steps were; else its
+    speed is that of the size before, by the arithmetic of both. why_not: why another one is better;
+    "" for the chosen one.
     """
 
     name: str
@@ -108,6 +113,7 @@ class Candidate:
     steps: int
     epochs: float
     expected: Expected
+    is_timed: bool = True
     why_not: str = ""
 
 
@@ -144,8 +150,17 @@ def choose(
     for name, sized in _sizes(recipe, by_hand):
         if found and _is_past_best(found):
             break
-        speed = machine.speed(sized)
-        found.append(_candidate(name, sized, text, law, machine, by_hand, speed, training_s))
+
+        def at(speed: float, name: str = name, sized: Recipe = sized) -> Candidate:
+            return _candidate(name, sized, text, law, machine, by_hand, speed, training_s)
+
+        if found:  # steps of a large model take long, and most often it is far from the best
+            work = estimate(found[-1].recipe).flop_per_target_token
+            untimed = at(found[-1].tokens_per_s * work / estimate(sized).flop_per_target_token)
+            if untimed.expected.bleu < _WORTH_TIMING * max(one.expected.bleu for one in found):
+                found.append(replace(untimed, is_timed=False))
+                continue
+        found.append(at(machine.speed(sized)))
     fitting = [one for one in found if not _too_large(one.recipe, machine)]
     if not fitting:
         raise ConfigError(
@@ -263,5 +278,5 @@ def _with_reason(one: Candidate, best: Candidate, machine: Machine) -> Candidate
         share = units.SHARE.text(one.tokens / best.tokens)
         why = f"{less} BLEU less: sees {share} of the tokens"
     else:
-        why = "no better by 1%, and slower to translate with"
+        why = "no better by 3%, and slower to translate with"
     return replace(one, why_not=why)
