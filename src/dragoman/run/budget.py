@@ -59,6 +59,8 @@ _PREPARE_PAIRS_PER_S: Final = 15_000
 """What a core of a usual machine prepares."""
 _STARTS: Final = 2
 """Ranks have a launcher, and each of the two imports PyTorch."""
+_LEAST_START_S: Final = 4.0
+"""What is imported here already is not imported there; and more is done before the first step."""
 _FETCH_S: Final = 15.0
 """To end the work on hosts and to bring the last checkpoint here."""
 _SHORTEST_S: Final = 10.0
@@ -102,7 +104,8 @@ class BudgetPlan:
     """What is to be trained in a budget.
 
     recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
-    twice: what half and twice the time of training would buy.
+    twice: what half and twice the time of training would buy. start_s: what a process takes to
+    begin, which is to import PyTorch.
     """
 
     seconds_s: float
@@ -114,6 +117,7 @@ class BudgetPlan:
     twice: tuple[Candidate, Expected]
     place: Place
     by_hand: frozenset[str]
+    start_s: float
 
 
 def plan_budget(
@@ -246,9 +250,11 @@ def _plan(
     by_hand: frozenset[str],
     gone_s: float,
 ) -> BudgetPlan:
+    began = time.monotonic()
     from dragoman.run.speed import these_hosts, this_machine  # imports torch
     from dragoman.run.worker import default_ranks
 
+    start_s = max(time.monotonic() - began, _LEAST_START_S)
     training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
     if training_s <= 0:
         needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
@@ -271,7 +277,16 @@ def _plan(
         raise _too_small(seconds_s, needed_s=needed_s)
     half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
     return BudgetPlan(
-        seconds_s, choice.best.recipe, text, choice, training_s, half, twice, place, by_hand
+        seconds_s,
+        choice.best.recipe,
+        text,
+        choice,
+        training_s,
+        half,
+        twice,
+        place,
+        by_hand,
+        start_s,
     )
 
 
@@ -359,12 +374,14 @@ def _fitted(
     if place.hosts is not None:  # what comes after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
         after = After(after.seconds_s + _FETCH_S + after.searches * search_here_s, 0.0)
-    after_s = after.seconds_s + after.searches * search_s
+    starts = _STARTS if ranks > 1 and place.hosts is None else 0
+    # Ranks begin to train, and begin again to score.
+    outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
-    left_s = AIM * seconds_s - gone_s - after_s
+    left_s = AIM * seconds_s - gone_s - outside_s
     least_s = _LEAST_STEPS * speed.step_s + 2 * validation_s
     if left_s < least_s:
-        raise _too_small(seconds_s, needed_s=(gone_s + least_s + after_s) / AIM)
+        raise _too_small(seconds_s, needed_s=(gone_s + least_s + outside_s) / AIM)
     most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
     values = lengths(
         step_s=speed.step_s, validation_s=validation_s, left_s=left_s, most_steps=most_steps
@@ -379,7 +396,7 @@ def _fitted(
         after_s=after.seconds_s,
         search_s=search_s,
         after_searches=after.searches,
-        starts=_STARTS if "test" in manifest.splits and ranks > 1 and place.hosts is None else 0,
+        starts=starts if "test" in manifest.splits else 0,
         most_steps=most_steps,
         expected_bleu=expected.bleu,
         expected_bleu_low=expected.low,
