@@ -17,7 +17,7 @@ _MOST_VALIDATIONS: Final = 20
 _LEAST_VALIDATIONS: Final = 3
 _WARMUP_SHARE: Final = 0.1
 _MOST_WARMUP: Final = 4000
-_SECONDS_PER_PAIR: Final = 3.0
+_SECONDS_PER_PAIR: Final = 1.0
 _LEAST_PAIRS: Final = 100
 _MOST_PAIRS: Final = 1000
 """Dev pairs that a validation translates: one more for so many seconds of the budget."""
