@@ -45,6 +45,8 @@ speeds that were timed in seconds are not sure."""
 _CPU_BATCH: Final = (2048, 8192)
 _GPU_BATCH: Final = (4096, 65_536)
 """Cells at least and at most: with 1,280 a million tokens taught less than with 2,048."""
+_SPEED_ERROR: Final = 1.25
+"""A speed that was timed in seconds may be so many times too high or too low for hours."""
 _WORTH_TIMING: Final = 0.8
 """A model that is expected to have less than this share of the best BLEU, by the arithmetic that it
 needs, is not timed."""
@@ -252,12 +254,17 @@ def _rules(
 
 
 def _expected(law: Law, text: TextFacts, recipe: Recipe, tokens: float) -> Expected:
-    return law.expect(
-        text=text.digest,
-        weights=inner_weights(recipe),
-        tokens=max(tokens, 1.0),
-        epoch_tokens=text.epoch_tokens,
+    """What the law says; the interval also holds what more and fewer tokens would reach."""
+    middle, few, many = (
+        law.expect(
+            text=text.digest,
+            weights=inner_weights(recipe),
+            tokens=max(factor * tokens, 1.0),
+            epoch_tokens=text.epoch_tokens,
+        )
+        for factor in (1.0, 1 / _SPEED_ERROR, _SPEED_ERROR)
     )
+    return replace(middle, low=few.low, high=many.high)
 
 
 def _is_past_best(found: Sequence[Candidate]) -> bool:
