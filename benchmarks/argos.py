@@ -7,8 +7,8 @@ Both come from the package registry, in an environment of their own:
     argos/bin/pip install argostranslate libretranslate
     python benchmarks/argos.py --run runs/demo-... --python argos/bin/python
 
-Exit code 1 if they translate otherwise than our search with their beam, their length penalty and
-the same int8 weights, but for sentences that they split.
+Exit code 1 if their translations differ from those of our search with their beam, their length
+penalty and the same int8 weights, except for sentences that they split.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What back-translation gains: 5,000 pairs alone, and with 24,000 more lines of German.
+"""The gain of back-translation: 5,000 pairs alone, and with 24,000 more lines of German.
 
     benchmarks/back_translation.py --multi30k DIR --scratch DIR [--pairs 5000] [--steps 2500]
 
 All models have the same recipe and the same dev set. Three trainings: German to English on the
 pairs, which translates the German of the other lines; then, with the same number of updates,
 English to German on the pairs alone, and on the pairs and the translations. Prints `dragoman
-compare` of the last two on test2016. A second call goes on where the first was broken off.
+compare` of the last two on test2016. If it is interrupted, the same command resumes it.
 """
 
 from __future__ import annotations

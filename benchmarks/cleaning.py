@@ -1,16 +1,16 @@
-"""Which planted noise do the filters find, and how much good text do they drop?
+"""How much of each kind of added noise do the filters find, and how much good text do they drop?
 
     benchmarks/cleaning.py --mixed DIR --multi30k DIR --scratch DIR [--pairs 100000] [--steps 4000]
 
-Of `pairs` pairs of ende-mixed a tenth each is made wrong in one of five ways: the target of a
+The benchmark spoils a tenth of `pairs` pairs of ende-mixed in each of five ways: the target of a
 neighbour, up to three lines away (misaligned); a caption in French or Czech as target (wrong
 language); the source as target (copied); the first 20 to 60% of the target's words (truncated);
-a loop of one to three words, or words drawn by their frequency (gibberish). What is too short to
-be cut is left out. `dragoman.prepare` runs with each filter alone and with all of them; dropping a
-pair is right if it was made wrong. ende-mixed has noise of its own, which counts as good here, so
+a loop of one to three words, or words drawn by their frequency (gibberish). Targets that are too
+short are not truncated. `dragoman.prepare` runs with each filter alone and with all of them; it is
+right to drop a spoiled pair. ende-mixed has noise of its own, which counts as good here, so the
 precision is a lower bound.
 
---steps: also train the same model on the noisy and on the cleaned text for so many steps, and
+--steps: also train the same model on the noisy and on the cleaned text for this many steps, and
 compare the two on newstest2013 (--news DIR).
 """
 
@@ -32,7 +32,7 @@ from dragoman.corpus.clean import read_rejected
 
 KINDS = ("misaligned", "wrong language", "copied", "truncated", "gibberish")
 LEAST_WORDS = 6
-"""Of a target that is truncated: "Open file" cut in half may still be right."""
+"""Words of a target that is truncated: half of "Open file" may still be right."""
 FILTERS = {
     "max_language_log_odds": "1.5",
     "drop_identical": "true",

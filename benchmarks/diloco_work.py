@@ -1,10 +1,11 @@
-"""What `diloco` itself takes for a weight, on parts of a fragment of several sizes, in turn.
+"""The time of `diloco` itself for a weight, on parts of a fragment of several sizes, in turn.
 
     benchmarks/diloco_work.py [--ranks 2] [--rounds 5] [--parts 32768 131072 262144]
 
-It starts so many ranks of one thread each, which work at the same time, and prints the nanoseconds
-a weight that `auto` and doctor would measure there: the median of the rounds, and the least and
-the most. The first line has fragments in one part, so that every operation goes through memory.
+It starts this many ranks of one thread each, which work at the same time, and prints the
+nanoseconds for a weight that `auto` and doctor would measure: the median of the rounds, and the
+smallest and the largest. The first line has fragments in one part, so that every operation goes
+through memory.
 """
 
 from __future__ import annotations

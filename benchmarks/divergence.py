@@ -1,4 +1,4 @@
-"""Is a healthy fine-tuning ever stopped as diverged, and is a diverging one always?
+"""Is a healthy fine-tuning ever stopped as diverged, and is a diverging one always stopped?
 
     benchmarks/divergence.py [--folder DIR] [--only WORD]
 
@@ -8,7 +8,7 @@ which something goes wrong at a known step. Prints for each its losses, what `dr
 of it, and where and with which words it was stopped. A healthy run that is stopped is an error, and
 so is a fault that is not stopped within 200 steps. Some minutes on one idle core.
 
-Faults are planted from outside: in the learning rate, in the batches or in one weight or gradient.
+Faults are injected from outside: into the learning rate, the batches or one weight or gradient.
 """
 
 from __future__ import annotations

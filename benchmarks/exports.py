@@ -1,4 +1,4 @@
-"""Whether every export translates as our own search does: Multi30k test2016, whole.
+"""Whether every export translates like our own search: all of Multi30k test2016.
 
 For each format: lines identical to those of our search, BLEU and its distance from ours.
 

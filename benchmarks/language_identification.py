@@ -1,4 +1,4 @@
-"""Which package tells the language of short sentences best, and how fast?
+"""Which package identifies the language of short sentences best, and how fast?
 
     benchmarks/language_identification.py --multi30k DIR --packages DIR [--mixed DIR]
 

@@ -1,10 +1,10 @@
-"""Whether the pairs that are trained on come from the entries of text in the shares of the weights.
+"""Whether training draws pairs from the entries of text in the shares of their weights.
 
     benchmarks/mixture.py --multi30k DIR --scratch DIR [--updates 1000]
 
 Two entries of Multi30k, 5,000 and 24,000 pairs, are drawn with several weights. For 1, 2 and 3
-ranks all batches of the first updates are made, and the pairs of each entry counted. Beside it:
-what draws at random with these weights would give.
+ranks it makes all batches of the first updates and counts the pairs of each entry. For comparison
+it prints the shares of random draws with these weights.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 For the shapes of linear layers it prints GFLOP/s of the forward pass, of the gradient of the input
 and of that of the weights (medians of the rounds), and the median of the rounds' ratios. The last
-line says which of the two dragoman takes on this machine (model/products.py).
+line says which of the two dragoman uses on this machine (model/products.py).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ connection and asks for another sentence of Multi30k test2016 as soon as it is a
 `TextTranslator.translate` on all of them at once, in the same minute, with the same bundle and
 beam.
 Clients and server share the cores, so the clients' own cost is in the figure; that of wrk is small.
-Then ten times as many clients as fit in the queue: what is refused, how quickly, and the memory
-before and after.
+Then it starts ten times as many clients as fit in the queue, and prints the refusals, their speed,
+and the memory before and after.
 
     python benchmarks/serve.py --bundle runs/.../export/ctranslate2-float32 --beam 5
 

@@ -22,43 +22,43 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE / "tests"))
 
-from lab.desk import ENDLESS, Desk, nothing_left, set_up_desk  # noqa: E402  # not installed
+from lab.controller import ENDLESS, Controller, nothing_left, set_up_controller  # noqa: E402  # not installed
 from lab.laboratory import open_lab  # noqa: E402  # not installed
 
 LIMIT_S = 300.0
 
 
-def logins(desk: Desk) -> list[int]:
+def logins(controller: Controller) -> list[int]:
     """How often each host was logged in to since its log was last emptied."""
     return [
         len(re.findall("Accepted publickey", (host.home / "sshd.log").read_text()))
-        for host in desk.lab.hosts
+        for host in controller.lab.hosts
     ]
 
 
-def start_s(desk: Desk, checkout: Path) -> tuple[float, list[int]]:
+def start_s(controller: Controller, checkout: Path) -> tuple[float, list[int]]:
     """Seconds to the first step, and the logins of each host until then."""
-    shutil.rmtree(desk.folder / "runs", ignore_errors=True)
-    for host in desk.lab.hosts:
+    shutil.rmtree(controller.folder / "runs", ignore_errors=True)
+    for host in controller.lab.hosts:
         shutil.rmtree(host.home / ".dragoman", ignore_errors=True)
         with (host.home / "sshd.log").open("r+") as log:
             log.truncate()
     words = [*ENDLESS, "--set", "train.log_every_steps=1"]
     program = checkout / ".venv" / "bin" / "dragoman"
     began = time.monotonic()
-    training = desk.lab.desk.start(
+    training = controller.lab.controller.start(
         [program, "train", "small.toml", "--hosts", "hosts.toml", *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    while not desk.trains():
+    while not controller.trains():
         if training.poll() is not None or time.monotonic() - began > LIMIT_S:
             raise SystemExit(f"{checkout} does not train: {training.communicate()[1]}")
         time.sleep(0.05)
-    took, counted = time.monotonic() - began, logins(desk)
-    desk.signal("INT")
+    took, counted = time.monotonic() - began, logins(controller)
+    controller.signal("INT")
     training.communicate(timeout=LIMIT_S)
-    nothing_left(desk)
+    nothing_left(controller)
     return took, counted
 
 
@@ -75,10 +75,10 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="lab-") as folder,
         open_lab(Path(folder), ["alpha", "beta"], rate=options.rate) as lab,
     ):
-        desk = set_up_desk(lab, slots=(1, 1))
+        controller = set_up_controller(lab, slots=(1, 1))
         for number in range(options.rounds):
             for path in checkouts if number % 2 == 0 else reversed(checkouts):
-                took, counted = start_s(desk, path)
+                took, counted = start_s(controller, path)
                 found[path].append(took)
                 print(f"round {number + 1}  {path}: {took:.1f} s, logins {counted}", flush=True)
     usual = {path: statistics.median(times) for path, times in found.items()}

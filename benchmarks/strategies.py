@@ -40,9 +40,10 @@ from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_link
 from dragoman.distributed.strategies import gradient_sync
-from dragoman.distributed.topology import find_topology, interface_bytes
+from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 from dragoman.run.auto import resolved
+from dragoman.telemetry.host import interface_number
 from lab.laboratory import INTERFACE, open_lab
 from lab.namespaces import why_no_lab
 from lab.ranks_on_hosts import run_on_hosts
@@ -125,7 +126,7 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
         step = _Stepper(model, sync, config.batches_per_update)
         step.go(warm)
         world.barrier()
-        before, started = interface_bytes(INTERFACE).sent, time.perf_counter()
+        before, started = interface_number(INTERFACE, "statistics/tx_bytes"), time.perf_counter()
         counted, exposed_s = sync.bytes_sent, sync.exposed_s
         step.go(steps)
         taken_s = time.perf_counter() - started
@@ -133,7 +134,7 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
             "compute_s": compute_s,
             "weight_s": weight_s,
             "step_s": taken_s / steps,
-            "sent_bytes": (interface_bytes(INTERFACE).sent - before) / steps,
+            "sent_bytes": (interface_number(INTERFACE, "statistics/tx_bytes") - before) / steps,
             "counted": (sync.bytes_sent - counted) / steps,
             "exposed_s": (sync.exposed_s - exposed_s) / steps,
         }

@@ -1,4 +1,4 @@
-"""What measuring costs: the speed of training with and without, the size of a record, its report.
+"""The cost of telemetry: speed of training with and without, size of a record, time of its report.
 
     benchmarks/telemetry.py speed PREPARED     the same updates with and without telemetry
     benchmarks/telemetry.py record [STEP_S]    the record of a run of 50,000 steps on two hosts of

@@ -1,11 +1,11 @@
-"""Mutants of the modules that must not be wrong, and whether a test notices each: mutmut 3.
+"""Mutation tests of the most important modules, with mutmut 3.
 
     .venv/bin/python tools/mutation.py [--sample N] [MODULE ...]      all modules of TESTS, or some
 
 With --sample, N mutants of each module, drawn at random but the same ones every time: some modules
-have so many that all would take hours.
-Each module runs by itself in `build/mutation/<module>` with only the tests that hold it, so that a
-mutant costs seconds. What survives is printed; docs/mutation.md says of the known ones why.
+have so many mutants that all of them would take hours.
+Each module runs alone in `build/mutation/<module>` with only its own tests, so that a mutant costs
+seconds. It prints the mutants that no test notices; docs/mutation.md explains the known ones.
 """
 
 from __future__ import annotations

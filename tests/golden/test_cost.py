@@ -29,7 +29,7 @@ def _values(verdict: Verdict) -> dict[str, float | str | None]:
     return {row.name: row.value for row in verdict.evidence}
 
 
-def test_every_machine_is_paid_for(tmp_path: Path) -> None:
+def test_the_cost_includes_every_machine(tmp_path: Path) -> None:
     facts = read_facts(Recorded().write(tmp_path / "run"), price=PRICE)
     # 8,000 steps of 0.411 s and nine validations of 10.5 s, on two machines at 0.1 cents a second
     wall_s = 8000 * 0.411 + 9 * 10.5
@@ -44,7 +44,7 @@ def test_every_machine_is_paid_for(tmp_path: Path) -> None:
     assert f"for {2 * 2000 * 0.411 / 1000:.2f} USD" in text
 
 
-def test_what_is_left_is_paid_for_on_every_machine(tmp_path: Path) -> None:
+def test_the_remaining_cost_includes_every_machine(tmp_path: Path) -> None:
     facts = read_facts(Recorded(steps=4000, reason=None).write(tmp_path / "run"), price=PRICE)
     assert facts.wall_s is not None
     so_far = 2 * facts.wall_s / 1000
@@ -53,9 +53,7 @@ def test_what_is_left_is_paid_for_on_every_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_a_rank_without_events_may_have_had_a_machine_of_its_own(
-    missing: int, tmp_path: Path
-) -> None:
+def test_a_rank_without_events_may_have_had_its_own_machine(missing: int, tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
     (run / "events" / f"rank-000{missing}.jsonl").unlink()
     cost = _cost(read_facts(run, price=PRICE))
@@ -64,7 +62,7 @@ def test_a_rank_without_events_may_have_had_a_machine_of_its_own(
     assert "events of all ranks" in cost.remedy
 
 
-def test_hosts_that_were_written_down_are_known_without_their_events(tmp_path: Path) -> None:
+def test_recorded_hosts_are_known_without_their_events(tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
     whole = _values(_cost(read_facts(run, price=PRICE)))
     (run / "events" / "rank-0001.jsonl").unlink()
@@ -76,7 +74,7 @@ def test_hosts_that_were_written_down_are_known_without_their_events(tmp_path: P
     assert _values(cost)["machine time"] == pytest.approx(whole["machine time"])
 
 
-def test_a_first_line_that_is_lost_hides_how_many_ranks_there_were(tmp_path: Path) -> None:
+def test_without_its_first_line_the_number_of_ranks_is_not_known(tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
     for path in (run / "events").iterdir():
         path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
@@ -86,8 +84,8 @@ def test_a_first_line_that_is_lost_hides_how_many_ranks_there_were(tmp_path: Pat
     assert facts.wall_s == pytest.approx(8000 * 0.411 + 8 * 10.5 + 10)
 
 
-def test_machines_that_left_are_not_paid_for_afterwards(tmp_path: Path) -> None:
-    """The first life had two machines; rank 1 did not come back for the second."""
+def test_machines_that_left_cost_nothing_afterwards(tmp_path: Path) -> None:
+    """The first life had two machines; rank 1 is missing from the second."""
     run = Recorded(resume_at=(4000, 4000)).write(tmp_path / "run")
     events = run / "events"
     lines = [json.loads(line) for line in (events / "rank-0001.jsonl").read_text().splitlines()]
@@ -105,7 +103,7 @@ def test_machines_that_left_are_not_paid_for_afterwards(tmp_path: Path) -> None:
     assert cost["machines"] == 1
 
 
-def test_a_life_is_paid_by_what_its_hosts_cost_then(tmp_path: Path) -> None:
+def test_a_life_is_priced_by_its_own_hosts(tmp_path: Path) -> None:
     """Two hosts at 3 and 5 EUR an hour, then the dearer one alone: no flag, and no mean."""
     run = Recorded(
         resume_at=(4000, 4000), started_changes={"price_per_hour": 8.0, "currency": "EUR"}
@@ -133,7 +131,7 @@ def test_a_life_is_paid_by_what_its_hosts_cost_then(tmp_path: Path) -> None:
 def _moved_run(
     directory: Path, *lives: tuple[tuple[str, ...], tuple[float, str] | None], steps: int = 8000
 ) -> Path:
-    """Two lives of two ranks at most: hosts by rank, and the price of all that it recorded."""
+    """Two lives of at most two ranks: hosts by rank, and the recorded price of all of them."""
     reason = "max_steps" if steps == 8000 else None
     run = Recorded(resume_at=(4000, 4000), steps=steps, reason=reason).write(directory)
     for rank in (0, 1):
@@ -166,8 +164,8 @@ def _hours(facts: Facts) -> tuple[float, float]:
     return first, then
 
 
-def test_a_recorded_price_is_of_its_own_life_alone(tmp_path: Path) -> None:
-    """Hired hosts at 30 EUR an hour, then two of one's own, of which no price is known."""
+def test_a_recorded_price_applies_to_its_own_life_only(tmp_path: Path) -> None:
+    """Rented hosts at 30 EUR an hour, then two own hosts, whose price is not known."""
     dear, own = ("dear-a", "dear-b"), ("own-a", "own-b")
     facts = read_facts(_moved_run(tmp_path / "run", (dear, (30.0, "EUR")), (own, None)))
     cost = _cost(facts)
@@ -183,7 +181,7 @@ def test_a_recorded_price_is_of_its_own_life_alone(tmp_path: Path) -> None:
     assert "price of all machines an hour" not in _values(cost)
 
 
-def test_hosts_that_were_left_do_not_price_another_machine(tmp_path: Path) -> None:
+def test_prices_of_earlier_hosts_do_not_apply_to_another_machine(tmp_path: Path) -> None:
     """hosts.json of one host stays there if the run goes on without --hosts, on one rank too."""
     run = _moved_run(tmp_path / "run", (("dear",), (30.0, "EUR")), (("own",), None))
     _write_hosts(run, 30.0)
@@ -210,7 +208,7 @@ def test_each_host_has_its_own_price_by_name(
     assert f"{5 * first + (8 * then if recorded else 0):.2f} EUR" in cost.says
 
 
-def test_prices_in_two_currencies_are_two_sums(tmp_path: Path) -> None:
+def test_two_currencies_give_two_sums(tmp_path: Path) -> None:
     both = ("host-a", "host-b")
     run = _moved_run(tmp_path / "run", (both, (8.0, "EUR")), (both, (30.0, "USD")))
     _write_hosts(run, 15.0, 15.0, currency="USD")
@@ -222,8 +220,8 @@ def test_prices_in_two_currencies_are_two_sums(tmp_path: Path) -> None:
     assert len(compare([facts, facts]).budgets) == 4  # money of two currencies is no budget
 
 
-def test_money_of_a_comparison_is_added_life_by_life(tmp_path: Path) -> None:
-    """A cheap life of two machines and a dear one of one: half the time is not half the money."""
+def test_the_cost_in_a_comparison_is_summed_over_lives(tmp_path: Path) -> None:
+    """A cheap life of two machines, an expensive one of one: half the time is not half the cost."""
     cheap, dear = (("host-a", "host-b"), (2.0, "EUR")), (("host-a",), (100.0, "EUR"))
     facts = read_facts(_moved_run(tmp_path / "run", cheap, dear))
     first, then = _hours(facts)
@@ -257,7 +255,7 @@ def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
     assert one.problems == ()
 
 
-def test_ranks_that_are_late_in_turn_are_not_the_network(tmp_path: Path) -> None:
+def test_ranks_late_by_turns_are_not_blamed_on_the_network(tmp_path: Path) -> None:
     """Each waits for the other in every second interval; neither waits for bytes."""
     run = Recorded(sync_s=(0.2, 0.2)).write(tmp_path / "run")
     for rank in (0, 1):

@@ -45,18 +45,18 @@ WRONG: tuple[Any, ...] = (
 
 
 def _cut(data: bytes, chance: random.Random) -> bytes:
-    """The power went in the middle of a line."""
+    """A power failure in the middle of a line."""
     return data[: chance.randrange(len(data))]
 
 
 def _lose(data: bytes, chance: random.Random) -> bytes:
-    """A block of the disk is gone."""
+    """A block of the disk is missing."""
     at = chance.randrange(len(data))
     return data[:at] + data[at + chance.randrange(1, 5000) :]
 
 
 def _overwrite(data: bytes, chance: random.Random) -> bytes:
-    """Blocks hold zeros or somebody else's bytes."""
+    """Blocks hold zeros, or bytes of another file."""
     at, length = chance.randrange(len(data)), chance.randrange(1, 600)
     filler = bytes(length) if chance.random() < 0.5 else chance.randbytes(length)
     return data[:at] + filler + data[at + length :]
@@ -115,7 +115,7 @@ def _age(data: bytes, chance: random.Random) -> bytes:
 
 
 def _set_clock(data: bytes, chance: random.Random) -> bytes:
-    """The time of day was set in the middle, or the machine was started anew."""
+    """The clock was set in the middle, or the machine was restarted."""
     jump_s, key = chance.choice((-7200, -1, 300, 1e9)), chance.choice(("time", "mono_s"))
     left = chance.randrange(50)
 

@@ -1,4 +1,4 @@
-"""Runs that go on elsewhere: other hosts, links, devices or ranks, each life with its own."""
+"""Runs that resume on other hosts, links, devices or ranks, different ones for each life."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _device(flop_per_s: float) -> DeviceMeasured:
 
 
 def _change_lives(run: Path, rank: int, *changes: Callable[[list[Event]], Iterable[Event]]) -> None:
-    """Give the events of each life to its own change."""
+    """Apply to the events of each life its own change."""
     path = run / "events" / f"rank-{rank:04d}.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     second = [place for place, one in enumerate(events) if one["kind"] == "run_started"][1]
@@ -55,7 +55,7 @@ def _change_lives(run: Path, rank: int, *changes: Callable[[list[Event]], Iterab
 def _life(
     *, host: str | None = None, measured: Payload | None = None, **sampled: float
 ) -> Callable[[list[Event]], list[Event]]:
-    """On this host, with what was measured at its start and sampled of the host."""
+    """On this host, with the measurements at its start and the samples of the host."""
 
     def change(life: list[Event]) -> list[Event]:
         if measured is not None:
@@ -77,7 +77,7 @@ def _nothing(_life: list[Event]) -> list[Event]:
     return []
 
 
-def test_one_host_at_the_end_is_not_one_host_always(tmp_path: Path) -> None:
+def test_one_host_at_the_end_does_not_mean_one_host_always(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4000, 4000), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -110,8 +110,8 @@ def test_a_short_life_elsewhere_does_not_decide(tmp_path: Path) -> None:
     assert found["network_fit"].remedy.startswith("Bytes do not explain it")
 
 
-def test_a_link_of_other_hosts_is_none_of_these(tmp_path: Path) -> None:
-    """As an earlier version left it: measured in the first life alone, then on other hosts."""
+def test_a_link_of_other_hosts_does_not_count(tmp_path: Path) -> None:
+    """A record of an earlier version: measured in the first life only, then on other hosts."""
     run = Recorded(resume_at=(400, 400), sync_s=(0.4, 0.4), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -122,7 +122,7 @@ def test_a_link_of_other_hosts_is_none_of_these(tmp_path: Path) -> None:
     assert "on new-a, new-b: Waiting in sums" in found["network"].says
 
 
-def test_a_link_holds_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> None:
+def test_a_measured_link_counts_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4000, 4000), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -142,7 +142,7 @@ def test_a_link_holds_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> Non
         (("old", "new"), (1.2e12, None), "cannot tell"),
     ],
 )
-def test_useful_flops_are_of_the_devices_of_a_life(
+def test_useful_flops_count_only_the_devices_of_a_life(
     hosts: tuple[str, str], rates: tuple[float, float | None], answer: str, tmp_path: Path
 ) -> None:
     run = Recorded(resume_at=(400, 400), device="cuda", recipe=VOCABULARY).write(tmp_path / "run")
@@ -155,7 +155,7 @@ def test_useful_flops_are_of_the_devices_of_a_life(
     assert _answers(read_facts(run))["processors"].answer == answer
 
 
-def test_processors_are_those_of_the_host_of_a_life(tmp_path: Path) -> None:
+def test_processors_of_a_life_are_those_of_its_host(tmp_path: Path) -> None:
     busy: list[tuple[int, Payload]] = [
         (rank, replace(HOST_SAMPLED, cpu_share=0.97)) for rank in (0, 1)
     ]
@@ -182,7 +182,7 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
     )
 
     def alone(life: list[Event]) -> list[Event]:
-        """The same times without a word of sums."""
+        """The same times without any record of sums."""
         for one in life:
             if one["kind"] == "train_interval":
                 one |= {"sync_s": 0.0, "sync_bytes": 0, "forward_s": 264.0}
@@ -207,8 +207,8 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
     assert f"{hours:.2f} USD" in found["cost"].says
 
 
-def test_a_life_that_was_lost_elsewhere_changes_no_answer(tmp_path: Path) -> None:
-    """It died before its first checkpoint; the run began anew on two hosts of other names."""
+def test_a_lost_life_on_other_hosts_changes_no_answer(tmp_path: Path) -> None:
+    """It died before its first checkpoint; the run started again on two hosts of other names."""
     run = Recorded(resume_at=(700, 0), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
         tmp_path / "run"
     )
@@ -221,7 +221,7 @@ def test_a_life_that_was_lost_elsewhere_changes_no_answer(tmp_path: Path) -> Non
     assert found["network"].says.startswith("Waiting for the network took 84.8%")
 
 
-def test_a_price_is_that_of_the_hosts_it_was_written_for(tmp_path: Path) -> None:
+def test_a_price_applies_to_the_hosts_it_was_recorded_for(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4000, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     cheap = [{"address": f"10.0.0.{n}", "slots": 1, "price_per_hour": 1.0} for n in (1, 2)]
     (run / HOSTS_FILE).write_text(Hosts.model_validate({"host": cheap}).model_dump_json())
@@ -240,7 +240,7 @@ def test_a_price_is_that_of_the_hosts_it_was_written_for(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("paused", [4300, 4700, 3300])
 def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path) -> None:
-    """300 s before step `paused`, killed at 4,800, on from 4,000: nothing of it is in life two."""
+    """300 s before step `paused`, killed at 4,800, resumed from 4,000: not a part of life two."""
     run = Recorded(resume_at=(4800, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)
     for rank in (0, 1):
@@ -257,7 +257,7 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     assert sum(float(one or 0.0) for one in told) == pytest.approx(rows["wall clock"])
 
 
-def test_a_pause_in_steps_that_no_event_tells_of_is_in_no_other_life(tmp_path: Path) -> None:
+def test_a_pause_in_unrecorded_steps_belongs_to_no_other_life(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4300, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)
     _change_lives(run, 0, lambda life: _paused(life, rank=0, step=4300)[:-1], list)

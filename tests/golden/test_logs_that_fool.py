@@ -1,4 +1,4 @@
-"""Logs that tell a part of what happened, or tell it so that a simple rule is wrong about it."""
+"""Logs that record only a part of a run, or on which a simple rule would be wrong."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ LOSSES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("lost", LOSSES)
-def test_of_a_rank_that_tells_half_nobody_is_blamed(lost: str, tmp_path: Path) -> None:
+def test_with_half_the_events_of_a_rank_no_cause_is_named(lost: str, tmp_path: Path) -> None:
     busy = [(rank, HOST_SAMPLED) for rank in (0, 1)]
     run = Recorded(
         sync_s=(1.1, 0.0), compute_s=(0.4, 1.5), extra=[link(40e6), *busy], recipe=VOCABULARY
@@ -107,7 +107,7 @@ def test_of_a_rank_that_tells_half_nobody_is_blamed(lost: str, tmp_path: Path) -
         assert "8,000 steps" in found["duration"].says
 
 
-def test_one_line_that_a_kill_tore_spoils_no_answer(tmp_path: Path) -> None:
+def test_one_torn_line_spoils_no_answer(tmp_path: Path) -> None:
     run = Recorded(sync_s=(2.24, 2.24), extra=[link(12e6)], reason=None).write(tmp_path / "run")
     last = file_of(run, 1).read_bytes()
     file_of(run, 1).write_bytes(last[:-100])
@@ -117,7 +117,7 @@ def test_one_line_that_a_kill_tore_spoils_no_answer(tmp_path: Path) -> None:
     assert answers(facts)["straggler"].answer == "no"
 
 
-def test_a_rank_that_left_with_an_earlier_life_is_not_missed(tmp_path: Path) -> None:
+def test_a_rank_of_an_earlier_life_does_not_count_as_missing(tmp_path: Path) -> None:
     run = Recorded(
         world_size=3,
         compute_s=(0.4,) * 3,
@@ -187,7 +187,7 @@ def test_questions_4_5_and_11_blame_the_same(name: str, tmp_path: Path) -> None:
         assert found["network"].answer != "yes"
 
 
-def test_sums_that_are_slow_on_a_fast_link_are_not_the_network(tmp_path: Path) -> None:
+def test_slow_sums_on_a_fast_link_are_not_blamed_on_the_network(tmp_path: Path) -> None:
     """Both ranks wait for three quarters of a step, and the bytes need 3 ms: packing, adding?"""
     run = Recorded(sync_s=(1.2, 1.2), extra=[link(10e9)], recipe=VOCABULARY).write(tmp_path / "run")
     found = answers(read_facts(run))
@@ -195,7 +195,7 @@ def test_sums_that_are_slow_on_a_fast_link_are_not_the_network(tmp_path: Path) -
     assert "surely for the network" not in found["network"].says + found["processors"].says
 
 
-def test_a_run_that_ends_alone_did_not_always_train_alone(tmp_path: Path) -> None:
+def test_a_run_that_ends_on_one_rank_may_have_had_more_before(tmp_path: Path) -> None:
     """Two ranks up to step 4,000, then one: the first part used the network."""
     run = Recorded(resume_at=(4000, 4000), sync_s=(1.2, 1.2), recipe=VOCABULARY).write(
         tmp_path / "run"
@@ -215,7 +215,7 @@ def test_a_run_that_ends_alone_did_not_always_train_alone(tmp_path: Path) -> Non
     assert "to 8,000 on host-a: One process trained alone" in found["network"].says
 
 
-def test_a_rank_that_waits_for_data_is_not_called_the_network(tmp_path: Path) -> None:
+def test_a_wait_for_data_is_not_blamed_on_the_network(tmp_path: Path) -> None:
     run = Recorded(sync_s=(0.41, 0.01), extra=[link(10e9)]).write(tmp_path / "run")
 
     def wait(event: dict[str, Any]) -> None:
@@ -327,7 +327,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
             recipe=VOCABULARY,
         ),
         {"trained": "cannot tell", "plateau": "cannot tell"},
-        "whatever the source says: no BLEU tells",
+        "whatever the source: no BLEU was measured",
     ),
     "the dev loss has turned, BLEU still rises": (
         Recorded(
@@ -342,7 +342,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
     "trained on from another model, its recipe lost: the first loss says nothing": (
         Recorded(dev_loss=lambda step: 2.0 + 2.0 * math.exp(-step / 500), bleu=lambda _step: None),
         {"trained": "cannot tell", "rate_too_low": "cannot tell"},
-        "no recipe tells the size of the vocabulary",
+        "no recipe gives the vocabulary size",
     ),
     "trained on from another model, and worse than it, by its dev loss": (
         Recorded(
@@ -465,20 +465,20 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
             bleu=lambda _step: 0.2,
         ),
         {"trained": "cannot tell", "rate_too_low": "cannot tell", "plateau": "cannot tell"},
-        "no recipe tells the size of the vocabulary",
+        "no recipe gives the vocabulary size",
     ),
 }
 
 
 @pytest.mark.parametrize("name", LEARNT)
-def test_what_was_learnt_is_told_from_what_is_known_of_the_end(name: str, tmp_path: Path) -> None:
+def test_learning_is_judged_by_the_end_of_the_run(name: str, tmp_path: Path) -> None:
     run, expected, said = LEARNT[name]
     found = answers(read_facts(run.write(tmp_path / "run")))
     assert {key: found[key].answer for key in expected} == expected
     assert said in found["trained"].says + found["overfitting"].says
 
 
-def test_the_first_validations_alone_do_not_tell_of_the_end(tmp_path: Path) -> None:
+def test_the_first_validations_alone_do_not_judge_the_end(tmp_path: Path) -> None:
     run = Recorded(recipe=VOCABULARY).write(tmp_path / "run")
     assert answers(read_facts(run))["trained"].answer == "yes"
     cut(run, 0, lines=65)  # its validations up to step 5,000; the others went on to 8,000
@@ -509,7 +509,7 @@ def test_useful_flops_count_if_every_host_measured_its_device(
     assert answers(read_facts(run))["processors"].answer == answer
 
 
-def test_more_than_possible_is_said_of_a_device_that_was_not_alone(tmp_path: Path) -> None:
+def test_a_rate_measured_on_a_shared_device_is_called_impossible(tmp_path: Path) -> None:
     devices = [_device(rank, 1e11, alone=3000.0) for rank in (0, 1)]
     run = Recorded(device="cuda", recipe=VOCABULARY, extra=devices).write(tmp_path / "run")
     rows = {row.name: row.text for row in answers(read_facts(run))["processors"].evidence}
@@ -517,7 +517,7 @@ def test_more_than_possible_is_said_of_a_device_that_was_not_alone(tmp_path: Pat
         assert "more than possible: the device was measured while" in rows[name]
 
 
-def test_ranks_that_are_slow_in_turn_by_interval_are_neither_one_rank_nor_the_network(
+def test_ranks_slow_by_turns_are_neither_a_straggler_nor_the_network(
     tmp_path: Path,
 ) -> None:
     run = Recorded(extra=[link(10e9)]).write(tmp_path / "run")
@@ -567,7 +567,9 @@ USED: dict[str, tuple[Recorded, str, str]] = {
 
 
 @pytest.mark.parametrize("name", USED)
-def test_a_gpu_is_full_only_if_all_of_it_and_of_the_run_was(name: str, tmp_path: Path) -> None:
+def test_a_gpu_counts_as_full_only_if_it_was_full_throughout_the_run(
+    name: str, tmp_path: Path
+) -> None:
     run, answer, said = USED[name]
     found = replace(run, device="cuda", recipe=VOCABULARY).write(tmp_path / "run")
     verdict = answers(read_facts(found))["processors"]
@@ -576,7 +578,7 @@ def test_a_gpu_is_full_only_if_all_of_it_and_of_the_run_was(name: str, tmp_path:
 
 @pytest.mark.parametrize("after", [500, 7500])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_samples_of_the_ends_are_not_of_the_run(device: str, after: int, tmp_path: Path) -> None:
+def test_samples_at_the_ends_do_not_cover_the_run(device: str, after: int, tmp_path: Path) -> None:
     """Up to step 500 alone, or then and after step 7,500."""
     busy = replace(HOST_SAMPLED, cpu_share=0.97)
     sampled: list[tuple[int, Payload]] = [(0, busy), (1, busy)]
@@ -596,7 +598,7 @@ def test_samples_of_the_ends_are_not_of_the_run(device: str, after: int, tmp_pat
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_pause_while_validating_is_no_validation(rank: int, tmp_path: Path) -> None:
+def test_a_pause_does_not_lengthen_a_validation(rank: int, tmp_path: Path) -> None:
     run = Recorded(recipe=VOCABULARY).write(tmp_path / "run")
     whole = answers(read_facts(run))
     validated = {"step": 0, "time": 0.0}

@@ -35,7 +35,7 @@ GOLDEN = [
 EVERY = 5
 
 
-def test_the_loss_curve_is_the_recorded_one() -> None:
+def test_the_loss_curve_equals_the_recorded_one() -> None:
     losses = []
     with toy_training(
         ToyPairs(400, seed=3),

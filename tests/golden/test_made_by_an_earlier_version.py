@@ -28,7 +28,7 @@ def expected() -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The run at a new place: only the place of its prepared corpus is written anew."""
+    """The run in a new place: only the path of its prepared corpus is changed."""
     path = copytree(RECORDED / "run", tmp_path / NAME)
     copytree(RECORDED / "shards", tmp_path / "prepared")
     record = json.loads((path / "corpus.json").read_bytes())
@@ -46,7 +46,7 @@ def translated(path: Path, *options: str) -> list[str]:
     return output.read_text("utf-8").splitlines()
 
 
-def test_the_run_goes_on_with_the_same_losses(
+def test_the_run_resumes_with_the_same_losses(
     run: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -185,7 +185,7 @@ def _time(log: Log, answers: Answers) -> Iterator[str]:
     duration, step = answers["duration"], answers["step_time"]
     names = ("train", "evaluate", "save checkpoints", "idle")
     parts = [_value(duration, name) for name in names]
-    parts.append(_value(duration, "since the last interval, not told yet"))
+    parts.append(_value(duration, "since the last interval, not recorded yet"))
     whole_s = _value(duration, "wall clock")
     if duration.answer == "measured" and parts[0] is not None and parts[3] is not None:
         told_s = sum(part or 0.0 for part in parts)
@@ -256,7 +256,7 @@ def _words(log: Log, answers: Answers) -> Iterator[str]:
 
 
 def _ranks(log: Log, answers: Answers) -> Iterator[str]:
-    """What is said of one rank is true, and of a rank that tells half nothing is said."""
+    """Statements on one rank are true, and a rank with half a record is not judged."""
     straggler = answers["straggler"]
     if (log.truly_missing or log.cut_short) and straggler.answer != "cannot tell":
         yield "ranks are compared although one is missing, or tells a part"
@@ -285,7 +285,7 @@ def _ranks(log: Log, answers: Answers) -> Iterator[str]:
 
 
 def _blame(_log: Log, answers: Answers) -> Iterator[str]:
-    """Questions 4, 5 and 11 say the same of what the ranks waited for."""
+    """Questions 4, 5 and 11 name the same cause of waiting."""
     busy, network, fit = (answers[key] for key in ("processors", "network", "network_fit"))
     by_four = "the network (see question 5)" in busy.remedy
     by_five = any(
@@ -300,7 +300,7 @@ def _blame(_log: Log, answers: Answers) -> Iterator[str]:
 
 
 def _end(log: Log, answers: Answers) -> Iterator[str]:
-    """What happened at the end of the run counts."""
+    """The end of the run counts."""
     trained = answers["trained"]
     fell = log.bleu_falls and log.bleu is not None and log.bleu > 5
     if fell and log.intervals >= 24 and "longer" in trained.remedy and "few" not in trained.says:
@@ -514,7 +514,7 @@ def test_no_contradiction_in_a_log_that_was_once_judged_wrongly(name: str) -> No
 
 
 def _look_at(number: int, *, seed_of_logs: int) -> Counter[tuple[str, str]]:
-    """Answers to so many logs. The first that contradicts itself is printed, to be made again."""
+    """Answers to this many logs. The first contradiction is printed with its seed, to repeat it."""
     seen: Counter[tuple[str, str]] = Counter()
     wrong: list[str] = []
 

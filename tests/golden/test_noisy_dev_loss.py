@@ -35,7 +35,7 @@ def _judged(
     *,
     train_slice_loss: Callable[[float], float] = lambda share: 1.95 - 0.1 * share,
 ) -> tuple[Verdict, Verdict]:
-    """Questions 2 and 3 of so many losses, by the share of the run that is done."""
+    """Questions 2 and 3 after this many losses, by the share of the run that is done."""
     shares = [place / count for place in range(1, count + 1)]
     seen = tuple(
         Validation(
@@ -53,7 +53,7 @@ def _judged(
 
 @pytest.mark.parametrize("count", [8, 16, 40])
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.04])
-def test_a_flat_loss_is_said_to_turn_in_one_of_twenty_runs_at_most(
+def test_a_flat_loss_counts_as_turned_in_at_most_one_of_twenty_runs(
     noise: float, count: int, facts: Facts
 ) -> None:
     chance = random.Random(count)
@@ -66,7 +66,7 @@ def test_a_flat_loss_is_said_to_turn_in_one_of_twenty_runs_at_most(
     assert all(times <= TRIALS * (0.05 + 2 * 0.014) for times in turned.values()), turned
 
 
-def test_a_falling_loss_is_said_to_turn_even_less(facts: Facts) -> None:
+def test_a_falling_loss_counts_as_turned_even_less_often(facts: Facts) -> None:
     chance = random.Random(1)
     answers = [
         _judged(facts, 16, lambda s: 2.0 * (1 - 0.05 * math.log(s)) * (1 + chance.gauss(0, 0.02)))
@@ -86,14 +86,14 @@ def test_a_loss_that_turns_is_found_in_the_noise(facts: Facts) -> None:
     assert not any(three.answer == "no" for _, three in answers)
 
 
-def test_a_rise_of_ten_pairs_by_chance_is_neither_told_nor_denied(facts: Facts) -> None:
+def test_a_chance_rise_on_ten_pairs_is_neither_reported_nor_ruled_out(facts: Facts) -> None:
     seen = iter([2.0, 2.05, 1.95, 2.06, 1.93, 1.97, 2.0, 2.04])
     _, three = _judged(facts, 8, lambda _: next(seen))
     assert three.answer == "cannot tell"
     assert "above that of step 5,000, perhaps by chance" in three.says
 
 
-def test_a_loss_that_jumped_a_little_is_not_trained_where_it_lies(facts: Facts) -> None:
+def test_a_run_whose_loss_jumped_a_little_is_not_called_trained(facts: Facts) -> None:
     chance = random.Random(94)
     two, three = _judged(
         facts, 40, lambda s: (2.0 if s < 0.3 else 2.03) * (1 + chance.gauss(0, 7e-3))
@@ -141,7 +141,7 @@ def test_a_steep_rise_of_a_few_validations_is_found(name: str, share: float, fac
 
 @pytest.mark.parametrize("share", [0.95, 0.7, 0.4])
 @pytest.mark.parametrize("end", [[1.6, 2.0], [1.74, 1.69]])
-def test_a_rise_that_may_be_chance_is_not_denied(
+def test_a_rise_that_may_be_chance_is_not_ruled_out(
     end: list[float], share: float, facts: Facts
 ) -> None:
     """share: the loss on training text, of the last dev loss."""
@@ -153,7 +153,7 @@ def test_a_rise_that_may_be_chance_is_not_denied(
     assert "may have risen" in three.says or "above that of step" in three.says
 
 
-def test_the_chance_of_a_rise_is_that_of_all_orders() -> None:
+def test_the_chance_of_a_rise_is_its_share_of_all_orders() -> None:
     for count in range(1, 7):
         orders = list(itertools.permutations(range(count)))
         falls = [
@@ -167,7 +167,7 @@ def test_the_chance_of_a_rise_is_that_of_all_orders() -> None:
     assert rises_by_chance(eleven) < 1e-4 < 0.99 < rises_by_chance(eleven[::-1])
 
 
-def test_the_size_of_the_dev_set_is_told(tmp_path: Path) -> None:
+def test_the_size_of_the_dev_set_is_reported(tmp_path: Path) -> None:
     found = read_facts(Recorded().write(tmp_path / "run"))
     rows = {row.name: row.value for row in overfitting(found).evidence}
     assert rows["pairs of the dev set"] == 1014

@@ -159,7 +159,7 @@ def test_every_verdict_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["starved", "4mbit"])
-def test_exposed_communication_is_what_a_starved_step_takes_longer(kind: str) -> None:
+def test_exposed_communication_equals_the_extra_time_of_a_starved_step(kind: str) -> None:
     starved, free = (read_facts(RECORDED / f"two_hosts_{one}") for one in (kind, "free"))
     slow_s, free_s = measures.step_s(starved), measures.step_s(free)
     share, free_share = measures.exposed_share(starved), measures.exposed_share(free)
@@ -183,7 +183,7 @@ def test_a_record_cut_off_anywhere_is_reported(name: str, tmp_path: Path) -> Non
         assert report.write(tmp_path / "report")
 
 
-def test_one_pause_is_told_as_what_it_is() -> None:
+def test_one_pause_is_reported_as_a_pause() -> None:
     facts = read_facts(RECORDED / "one_pause", now=LONG_AFTER)
     verdicts = {one.key: one for one in [*judge(facts), *examine(facts)]}
     says = verdicts["pauses"].says
@@ -211,7 +211,7 @@ def test_slow_ranks_and_waiting_ranks_are_named() -> None:
     assert "rank 1 on vm, from the start" in verdicts["straggler"].says
 
 
-def test_a_link_that_changed_is_told_with_its_rates_and_when() -> None:
+def test_a_changed_link_is_reported_with_its_rates_and_time() -> None:
     facts = read_facts(RECORDED / "two_hosts_link_falls", now=LONG_AFTER)
     verdicts = {one.key: one for one in judge(facts)}
     changed = (
@@ -240,9 +240,7 @@ def test_a_gpu_that_waits_for_its_host_is_not_called_busy() -> None:
 
 
 @pytest.mark.parametrize("name", ["straggler", "two_hosts_starved"])
-def test_without_the_events_of_a_rank_nobody_can_blame_the_network(
-    name: str, tmp_path: Path
-) -> None:
+def test_without_the_events_of_a_rank_the_network_is_not_blamed(name: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(RECORDED / name, run)
     (run / "events" / "rank-0001.jsonl").unlink()

@@ -1,4 +1,4 @@
-"""Runs whose recipe has stages: the rate, the text and what is to come are those of the stages."""
+"""Runs whose recipe has stages: stages decide the rate, the text and the future of the run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_flat_loss_before_a_stage_proves_nothing(
     assert done["trained"].answer == "yes"
 
 
-def test_the_rate_is_that_of_the_stages(tmp_path: Path) -> None:
+def test_the_learning_rate_follows_the_stages(tmp_path: Path) -> None:
     found = judged(tmp_path, two_stages(5003, 0.1, 1.0), kind="inverse_sqrt")["learning_rate"]
     assert "times 0.1 from step 1 on; times 1 from step 5,004 on" in found.says
     assert "rises to 8.482e-4 at step 5,004; the stages change it." in found.says
@@ -93,9 +93,7 @@ def test_a_stage_is_named_before_the_rate_is_blamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weight", ["", ", weight = 1"])
-def test_with_weights_the_first_epoch_is_no_proof_that_no_text_was_seen_twice(
-    tmp_path: Path, weight: str
-) -> None:
+def test_with_weights_text_may_repeat_in_the_first_epoch(tmp_path: Path, weight: str) -> None:
     recorded = Recorded(
         recipe=(*RECIPE, f'corpus.train=[{{tsv = "a.tsv"{weight}}}]'),
         dev_loss=flat,

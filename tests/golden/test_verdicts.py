@@ -483,12 +483,12 @@ def test_useful_flops_and_scaling_need_a_measured_device(tmp_path: Path) -> None
     processors = next(one for one in judge(facts) if one.key == "processors")
     rows = {row.name: row.text for row in processors.evidence}
     # 410,000 tokens in 100 steps of 0.411 s on two ranks, 6,000 alone
-    said = "83.1%: 2 ranks were as fast as 1.66 that wait for nobody"
+    said = "83.1%: 2 ranks were as fast as 1.66 without any waiting"
     assert rows["scaling efficiency"] == said
     assert rows["useful FLOPs, of what matrix products reach (MFU)"] == "not measured"
 
 
-def test_without_a_device_alone_scaling_is_what_a_rank_does_not_wait(tmp_path: Path) -> None:
+def test_without_a_device_alone_scaling_is_the_share_without_waits(tmp_path: Path) -> None:
     facts = read_facts(Recorded(sync_s=(1.1, 1.1)).write(tmp_path / "run"))
     # 0.401 of 1.501 s: four GPUs of the reference run did the work of 1.33 for the same reason
     assert measures.scaling_efficiency(facts) == pytest.approx(0.401 / 1.501)

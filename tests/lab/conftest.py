@@ -1,4 +1,4 @@
-"""Labs for tests: skipped with a clear word where the machine cannot hold one."""
+"""Labs for tests; tests are skipped with a clear reason if the machine cannot make one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.desk import Desk, set_up_desk
+from lab.controller import Controller, set_up_controller
 from lab.laboratory import Lab, open_lab
 from lab.namespaces import why_no_lab
 
@@ -17,14 +17,14 @@ OpenLab = Callable[..., Lab]
 
 @pytest.fixture(scope="session")
 def lab_machine() -> None:
-    """Skips where this machine cannot make hosts."""
+    """Skip if this machine cannot make hosts."""
     if why := why_no_lab():
         pytest.skip(f"no lab here: {why}")
 
 
 @pytest.fixture
 def make_lab(lab_machine: None, tmp_path: Path) -> Iterator[OpenLab]:
-    """make_lab(names, rate=...) opens a lab that is gone after the test, however that ends."""
+    """make_lab(names, rate=...) opens a lab that is removed after the test, however it ends."""
     with ExitStack() as stack:
 
         def make(names: list[str], *, rate: str | None = None) -> Lab:
@@ -35,6 +35,6 @@ def make_lab(lab_machine: None, tmp_path: Path) -> Iterator[OpenLab]:
 
 
 @pytest.fixture
-def desk(make_lab: OpenLab) -> Desk:
+def controller(make_lab: OpenLab) -> Controller:
     """Two hosts of two ranks and of one, and a user who trains on them."""
-    return set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))
+    return set_up_controller(make_lab(["alpha", "beta"], rate="40mbit"))

@@ -1,10 +1,10 @@
-"""What a lab host has sent, by the counters of its kernel."""
+"""The bytes that a lab host has sent, by the counters of its kernel."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.distributed.topology import interface_bytes
+from dragoman.telemetry.host import interface_number
 from lab.laboratory import INTERFACE
 
 HEADER_BYTES = 66
@@ -15,10 +15,10 @@ SEGMENT_BYTES = 1448
 
 
 def payload_sent() -> int:
-    """What this host has sent so far, without headers, acknowledgements and what was sent again."""
-    packets = Path(f"/sys/class/net/{INTERFACE}/statistics/tx_packets").read_text()
+    """Bytes that this host has sent so far, without headers, acknowledgements and repetitions."""
+    packets = interface_number(INTERFACE, "statistics/tx_packets")
     lines = Path("/proc/net/snmp").read_text().splitlines()
     names, values = (line.split() for line in lines if line.startswith("Tcp:"))
     again = int(values[names.index("RetransSegs")])
-    sent_bytes = interface_bytes(INTERFACE).sent
-    return sent_bytes - HEADER_BYTES * int(packets) - SEGMENT_BYTES * again
+    sent_bytes = interface_number(INTERFACE, "statistics/tx_bytes")
+    return sent_bytes - HEADER_BYTES * packets - SEGMENT_BYTES * again

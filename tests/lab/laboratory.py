@@ -1,11 +1,11 @@
 """Several hosts on one machine: own names, own sshd, own rate-limited ports on one switch.
 
     with open_lab(tmp_path, ["alpha", "beta"], rate="100mbit") as lab:
-        lab.desk.run(["ssh", "alpha", "hostname"])
+        lab.controller.run(["ssh", "alpha", "hostname"])
 
-The desk is where a user sits: it is on the same switch, its port has no limit, and it holds the
-only private key. Hosts know each other's names, and the desk knows their host keys. `make lab`
-shows all of it.
+The controller is the user's machine: it is on the same switch, its port has no limit, and it holds
+the only private key. Hosts know each other's names, and the controller knows their host keys.
+`make lab` shows all of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lab.namespaces import Machine
 NETWORK: Final = "10.77.0"
 PORT: Final = 22
 INTERFACE: Final = "eth0"
-DESK: Final = "desk"
+CONTROLLER: Final = "controller"
 BUCKET_BYTES: Final = 256 * 1024
-"""What a limited port lets through at once before the limit bites."""
+"""Bytes that a limited port lets through at once before the limit applies."""
 
 
 class LabHost(Machine):
@@ -42,7 +42,7 @@ class LabHost(Machine):
         self.run(["ip", "link", "set", INTERFACE, "up"])
 
     def limit(self, rate: str | None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
-        """Let this much through its port each way, in tc's words (100mbit); None lifts it."""
+        """Limit its port to this rate each way, in tc's form (100mbit); None removes the limit."""
         for machine, device in ((self, INTERFACE), (self._switch, self._port)):
             shape = ["tbf", "rate", rate or "", "burst", str(bucket_bytes), "latency", "50ms"]
             if rate is None:
@@ -51,7 +51,7 @@ class LabHost(Machine):
                 machine.run(["tc", "qdisc", "replace", "dev", device, "root", *shape])
 
     def limit_sending(self, rate: str) -> None:
-        """Let this much out of it, in tc's words; what it receives stays as it is."""
+        """Limit its sending rate, in tc's form; receiving does not change."""
         shape = ["tbf", "rate", rate, "burst", str(BUCKET_BYTES), "latency", "50ms"]
         self.run(["tc", "qdisc", "replace", "dev", INTERFACE, "root", *shape])
 
@@ -71,11 +71,11 @@ class LabHost(Machine):
         _start_sshd(self, more)
 
     def sent_bytes(self) -> int:
-        """What its interface has sent, headers included."""
+        """Bytes that its interface has sent, including headers."""
         return self._counted("tx_bytes")
 
     def received_bytes(self) -> int:
-        """What its interface has received, headers included."""
+        """Bytes that its interface has received, including headers."""
         return self._counted("rx_bytes")
 
     def _counted(self, counter: str) -> int:
@@ -84,11 +84,11 @@ class LabHost(Machine):
 
 
 class Lab:
-    """The hosts by their order, and the desk."""
+    """The hosts by their order, and the controller."""
 
-    def __init__(self, hosts: list[LabHost], *, desk: LabHost) -> None:
+    def __init__(self, hosts: list[LabHost], *, controller: LabHost) -> None:
         self.hosts = hosts
-        self.desk = desk
+        self.controller = controller
 
     def host(self, name: str) -> LabHost:
         """The host of this name."""
@@ -107,7 +107,7 @@ class Lab:
 
 @contextmanager
 def open_lab(directory: Path, names: Sequence[str], *, rate: str | None) -> Iterator[Lab]:
-    """A lab with hosts of these names, each behind a port of this rate; gone at the end."""
+    """A lab with hosts of these names, each behind a port of this rate; removed at the end."""
     with ExitStack() as stack:
         switch = stack.enter_context(Machine("switch", home=directory / "switch"))
         switch.run(["ip", "link", "add", "bridge", "type", "bridge"])
@@ -121,16 +121,16 @@ def open_lab(directory: Path, names: Sequence[str], *, rate: str | None) -> Iter
                     switch=switch,
                 )
             )
-            for number, name in enumerate([DESK, *names], start=1)
+            for number, name in enumerate([CONTROLLER, *names], start=1)
         ]
         for host in hosts:
             _name_everyone(host, hosts)
-        desk, *others = hosts
-        _let_in(desk, others)
+        controller, *others = hosts
+        _let_in(controller, others)
         for host in others:
             host.limit(rate)
             _start_sshd(host)
-        yield Lab(others, desk=desk)
+        yield Lab(others, controller=controller)
 
 
 def _name_everyone(host: LabHost, hosts: Sequence[LabHost]) -> None:
@@ -149,10 +149,10 @@ def _name_everyone(host: LabHost, hosts: Sequence[LabHost]) -> None:
     host.mount("-t", "sysfs", "lab-sys", "/sys")
 
 
-def _let_in(desk: LabHost, hosts: Sequence[LabHost]) -> None:
-    """Give the desk a key, the hosts its public half, and the desk the public keys of the hosts."""
-    private = desk.home / ".ssh" / "id_ed25519"
-    for machine in (desk, *hosts):
+def _let_in(controller: LabHost, hosts: Sequence[LabHost]) -> None:
+    """Give the controller a key that the hosts accept, and the public keys of the hosts."""
+    private = controller.home / ".ssh" / "id_ed25519"
+    for machine in (controller, *hosts):
         (machine.home / ".ssh").mkdir(mode=0o700)
     _make_key(private)
     known = []
@@ -161,7 +161,7 @@ def _let_in(desk: LabHost, hosts: Sequence[LabHost]) -> None:
         (host.home / ".ssh" / "authorized_keys").write_text(_public(private))
         kind, key, *_ = _public(host.home / "host-key").split()
         known += [f"{name} {kind} {key}\n" for name in (host.name, host.address)]
-    (desk.home / ".ssh" / "known_hosts").write_text("".join(known))
+    (controller.home / ".ssh" / "known_hosts").write_text("".join(known))
 
 
 def _make_key(path: Path) -> None:

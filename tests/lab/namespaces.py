@@ -22,7 +22,7 @@ _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def why_no_lab() -> str:
-    """What this machine lacks for a lab; empty where it lacks nothing."""
+    """The things that this machine lacks for a lab; empty if it lacks nothing."""
     if not sys.platform.startswith("linux"):
         return "network namespaces need Linux"
     if os.geteuid() != 0:
@@ -68,7 +68,7 @@ class Machine:
         env: dict[str, str] | None = None,
         text: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program on the machine to its end; a failure shows what it said."""
+        """Run a program on the machine to its end; a failure shows its output."""
         done = subprocess.run(
             self._inside(arguments),
             input=text,
@@ -115,7 +115,7 @@ class Machine:
         return found
 
     def mount(self, *arguments: str | Path) -> None:
-        """Mount something that only this machine sees."""
+        """Mount a file system that only this machine sees."""
         self.run(["mount", *arguments])
 
     def lay_cable(self, port: str, *, to: Machine, interface: str) -> None:
@@ -126,7 +126,7 @@ class Machine:
         subprocess.run([*inside, *link, "netns", str(to.pid)], env={"PATH": _PATH}, check=True)
 
     def power_off(self) -> None:
-        """End every process of it at once, without a word to any; the network goes too."""
+        """Kill every process of it at once; its network goes, too."""
         self._unshare.kill()
         self.close()
 

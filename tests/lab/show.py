@@ -63,17 +63,17 @@ def main() -> int:
 
 
 class Show:
-    """The desk of a lab, at which commands are typed."""
+    """The controller of a lab, at which commands are typed."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._folder = lab.desk.home
+        self._folder = lab.controller.home
         lab.write_hosts_file(self._folder / "hosts.toml", slots=[1, 1])
 
     def dragoman(self, *words: str) -> int:
         """Type a command and let its output be seen."""
         print(f"\n$ dragoman {' '.join(words)}", flush=True)
-        return self._lab.desk.start([PROGRAM, *words], stdout=None, stderr=None).wait()
+        return self._lab.controller.start([PROGRAM, *words], stdout=None, stderr=None).wait()
 
     def table(self, rates: Sequence[str]) -> int:
         """Train a few steps with each strategy at each rate, and print what a step took."""

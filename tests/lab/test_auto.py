@@ -1,4 +1,4 @@
-"""`auto` on real links: what it measures, what it takes, and that it says why."""
+"""`auto` on real links: its measurements, its choice and its reason."""
 
 from __future__ import annotations
 

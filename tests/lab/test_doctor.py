@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lab.conftest import OpenLab
-from lab.desk import set_up_desk, wait_until
+from lab.controller import set_up_controller, wait_until
 from lab.laboratory import INTERFACE, Lab
 
 Spoil = Callable[[Lab, Path], None]
@@ -22,15 +22,15 @@ PROGRAM = Path(sys.executable).with_name("dragoman")
 
 
 def examined(lab: Lab, hosts_file: Path) -> tuple[int, dict[str, Any]]:
-    """Exit code of doctor and what it says as JSON."""
+    """Exit code and JSON output of doctor."""
     command: list[str | Path] = [PROGRAM, "doctor", "--json", "--hosts", hosts_file]
-    done = lab.desk.run(command, check=False, timeout_s=200)
+    done = lab.controller.run(command, check=False, timeout_s=200)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 def failures(said: dict[str, Any]) -> set[tuple[str, str]]:
-    """Check and host of what must be put right; each has its remedy."""
+    """Check and host of each failure; each has a remedy."""
     found = [finding for finding in said["findings"] if finding["status"] == "failure"]
     assert all(finding["remedy"] for finding in found)
     return {(finding["check"], finding["host"]) for finding in found}
@@ -80,7 +80,7 @@ def test_a_host_that_sends_slowly_is_named_with_the_direction(
                 assert pair[way] == pytest.approx(20e6 / 8 * 0.945, rel=0.15)
             else:
                 assert pair[way] > 2 * 20e6 / 8
-    planned = lab.desk.run(
+    planned = lab.controller.run(
         [PROGRAM, "plan", "demo", "--hosts", hosts_file, "--json"], timeout_s=100
     )
     slower_way = 20e6 / 8 * 0.945
@@ -99,23 +99,23 @@ def test_a_host_that_sends_slowly_is_named_with_the_direction(
 @pytest.mark.slow
 def test_an_sshd_that_allows_one_session_a_connection_is_enough(make_lab: OpenLab) -> None:
     """A command that cannot share the connection logs in anew."""
-    desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))
-    for host in desk.lab.hosts:
+    controller = set_up_controller(make_lab(["alpha", "beta"], rate="40mbit"))
+    for host in controller.lab.hosts:
         host.restart_sshd("MaxSessions 1")
-    exit_code, said = examined(desk.lab, desk.folder / "hosts.toml")
+    exit_code, said = examined(controller.lab, controller.folder / "hosts.toml")
     assert (exit_code, failures(said)) == (0, set())
-    trained = desk.run("train", "small.toml", "--hosts", "hosts.toml")
+    trained = controller.run("train", "small.toml", "--hosts", "hosts.toml")
     assert trained.returncode == 0, trained.stderr
     assert "Session open refused" not in trained.stdout + trained.stderr
-    assert any(desk.folder.glob("runs/*/checkpoints/step-*/digests.json"))
+    assert any(controller.folder.glob("runs/*/checkpoints/step-*/digests.json"))
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_a_network_that_dies_while_doctor_measures_is_named(make_lab: OpenLab) -> None:
-    desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"))
-    doctor = desk.start("doctor", "--hosts", "hosts.toml")
-    beta = desk.lab.host("beta")
+    controller = set_up_controller(make_lab(["alpha", "beta"], rate="40mbit"))
+    doctor = controller.start("doctor", "--hosts", "hosts.toml")
+    beta = controller.lab.host("beta")
     wait_until(lambda: any("agent" in " ".join(words) for words in beta.processes().values()))
     beta.run(["ip", "link", "set", INTERFACE, "down"])
     began = time.monotonic()
@@ -177,7 +177,7 @@ def a_wrong_interface(lab: Lab, hosts_file: Path) -> None:
 
 
 def closed_ports(lab: Lab, _hosts_file: Path) -> None:
-    """As a firewall of beta that lets ssh through and nothing else."""
+    """Like a firewall on beta that lets only ssh through."""
     rule = ["ipproto", "tcp", "dport", "1024-65534", "to", lab.host("beta").address]
     lab.host("alpha").run(["ip", "rule", "add", "priority", "10", *rule, "prohibit"])
 
@@ -210,29 +210,29 @@ def _set_of_beta(hosts_file: Path, line: str) -> None:
 )
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_is_wrong_is_named_and_nothing_is_trained(
+def test_faults_are_named_and_nothing_is_trained(
     make_lab: OpenLab, spoil: Spoil, check: str, host: str
 ) -> None:
-    desk = set_up_desk(make_lab(["alpha", "beta"], rate="40mbit"), slots=(1, 1))
-    hosts_file = desk.folder / "hosts.toml"
-    spoil(desk.lab, hosts_file)
-    exit_code, said = examined(desk.lab, hosts_file)
+    controller = set_up_controller(make_lab(["alpha", "beta"], rate="40mbit"), slots=(1, 1))
+    hosts_file = controller.folder / "hosts.toml"
+    spoil(controller.lab, hosts_file)
+    exit_code, said = examined(controller.lab, hosts_file)
     # A port that is closed one way also stops the answers to the other.
     assert {found for found, _ in failures(said)} == {check}
     assert (check, host) in failures(said)
     assert exit_code == 1
-    refused = desk.run("train", "small.toml", "--hosts", "hosts.toml")
+    refused = controller.run("train", "small.toml", "--hosts", "hosts.toml")
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1
     assert f": {check}: " in refused.stderr
-    assert not (desk.lab.host("alpha").home / ".dragoman" / "runs").exists()
-    assert desk.events("run_started") == []
+    assert not (controller.lab.host("alpha").home / ".dragoman" / "runs").exists()
+    assert controller.events("run_started") == []
 
 
-def test_a_host_whose_key_is_not_known_is_not_talked_to(make_lab: OpenLab, tmp_path: Path) -> None:
+def test_a_host_with_an_unknown_key_is_refused(make_lab: OpenLab, tmp_path: Path) -> None:
     lab = make_lab(["alpha"])
     hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1])
-    (lab.desk.home / ".ssh" / "known_hosts").write_text("")
+    (lab.controller.home / ".ssh" / "known_hosts").write_text("")
     exit_code, said = examined(lab, hosts_file)
     assert exit_code == 1
     (finding,) = [one for one in said["findings"] if one["status"] == "failure"]

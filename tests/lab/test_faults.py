@@ -1,4 +1,4 @@
-"""What happens to a run over hosts when something breaks, and how long until it goes on.
+"""A run over hosts when something breaks: the result, and the time until it resumes.
 
 `pytest -rP` shows the measured times.
 """
@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from dragoman.telemetry.events import Event, read_events
-from lab.desk import ENDLESS, OFTEN_SAVED, Desk, nothing_left, stop, wait_until, workers
+from lab.controller import ENDLESS, OFTEN_SAVED, Controller, nothing_left, stop, wait_until, workers
 
 NUM_KILLS = 20
 KILLED_RUN = ("--set", "train.max_steps=3000", "--set", "checkpoint.every_steps=20")
@@ -39,86 +39,88 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def saved(desk: Desk) -> bool:
-    """Whether a checkpoint has come to the desk."""
-    return any(desk.folder.glob("runs/*/checkpoints/step-*/digests.json"))
+def saved(controller: Controller) -> bool:
+    """Whether a checkpoint has come to the controller."""
+    return any(controller.folder.glob("runs/*/checkpoints/step-*/digests.json"))
 
 
-def trained_until(desk: Desk) -> int:
-    """The last step that is told of."""
-    return desk.events("train_interval")[-1].step or 0
+def trained_until(controller: Controller) -> int:
+    """The last step that was reported."""
+    return controller.events("train_interval")[-1].step or 0
 
 
-def goes_on(desk: Desk, *, ranks: int, since: float, starts: int = 2) -> float:
-    """Wait until it trains on so many ranks, from a checkpoint; seconds since then."""
-    wait_until(lambda: len(desk.events("run_started")) >= starts)
-    again = desk.events("run_started")[starts - 1]
+def goes_on(controller: Controller, *, ranks: int, since: float, starts: int = 2) -> float:
+    """Wait until it trains on so many ranks, from a checkpoint; returns the seconds until then."""
+    wait_until(lambda: len(controller.events("run_started")) >= starts)
+    again = controller.events("run_started")[starts - 1]
     assert again.payload["world_size"] == ranks
     assert again.payload["resumed_from_step"] > 0
-    wait_until(lambda: desk.events("train_interval")[-1].time > again.time)
-    seen = [event for event in desk.events("train_interval") if event.time > again.time]
+    wait_until(lambda: controller.events("train_interval")[-1].time > again.time)
+    seen = [event for event in controller.events("train_interval") if event.time > again.time]
     taken_s = seen[0].time - since
     print(f"trains again after {taken_s:.0f} s")
     return taken_s
 
 
-def alerts(desk: Desk, severity: str) -> list[Event]:
-    """Those of one severity; that a lab's network is slow is a warning."""
-    return [event for event in desk.events("alert") if event.payload["severity"] == severity]
+def alerts(controller: Controller, severity: str) -> list[Event]:
+    """Alerts of one severity; a slow network of the lab is a warning."""
+    return [event for event in controller.events("alert") if event.payload["severity"] == severity]
 
 
-def what_broke(desk: Desk) -> str:
+def what_broke(controller: Controller) -> str:
     """The cause that the first alert names, unless it is about the speed."""
-    alert = alerts(desk, "error")[0]
+    alert = alerts(controller, "error")[0]
     assert alert.payload["remedy"].startswith("training goes on from step-")
     return str(alert.payload["cause"])
 
 
 @every_strategy
-def test_a_worker_is_killed(desk: Desk, strategy: str) -> None:
-    training = desk.train(*OFTEN_SAVED, *STRATEGIES[strategy])
-    wait_until(lambda: saved(desk))
-    beta = desk.lab.host("beta")
+def test_a_worker_is_killed(controller: Controller, strategy: str) -> None:
+    training = controller.train(*OFTEN_SAVED, *STRATEGIES[strategy])
+    wait_until(lambda: saved(controller))
+    beta = controller.lab.host("beta")
     beta.run(["kill", "-9", *map(str, workers(beta))])
-    goes_on(desk, ranks=3, since=time.time())
-    assert what_broke(desk).startswith("beta: ")
-    stop(desk, training)
-    nothing_left(desk)
+    goes_on(controller, ranks=3, since=time.time())
+    assert what_broke(controller).startswith("beta: ")
+    stop(controller, training)
+    nothing_left(controller)
 
 
 @pytest.mark.parametrize(("dead", "left", "ranks"), [("beta", "alpha", 2), ("alpha", "beta", 1)])
 @every_strategy
-def test_a_host_dies(desk: Desk, strategy: str, dead: str, left: str, ranks: int) -> None:
-    training = desk.train(*OFTEN_SAVED, *STRATEGIES[strategy])
-    wait_until(lambda: saved(desk))
-    desk.lab.host(dead).power_off()
-    goes_on(desk, ranks=ranks, since=time.time())
-    assert what_broke(desk).startswith(f"{dead}: the connection was lost")
-    assert desk.events("run_started")[1].host == left
-    stop(desk, training)
-    nothing_left(desk, [desk.lab.host(left)])
+def test_a_host_dies(
+    controller: Controller, strategy: str, dead: str, left: str, ranks: int
+) -> None:
+    training = controller.train(*OFTEN_SAVED, *STRATEGIES[strategy])
+    wait_until(lambda: saved(controller))
+    controller.lab.host(dead).power_off()
+    goes_on(controller, ranks=ranks, since=time.time())
+    assert what_broke(controller).startswith(f"{dead}: the connection was lost")
+    assert controller.events("run_started")[1].host == left
+    stop(controller, training)
+    nothing_left(controller, [controller.lab.host(left)])
 
 
-def test_a_cut_of_ten_seconds_is_waited_out(desk: Desk) -> None:
-    training = desk.train(*OFTEN_SAVED)
-    wait_until(desk.trains)
-    beta = desk.lab.host("beta")
+def test_a_cut_of_ten_seconds_is_waited_out(controller: Controller) -> None:
+    training = controller.train(*OFTEN_SAVED)
+    wait_until(controller.trains)
+    beta = controller.lab.host("beta")
     beta.plug(plugged=False)
     time.sleep(10)
-    cut_at = trained_until(desk)
+    cut_at = trained_until(controller)
     beta.plug(plugged=True)
     back = time.time()
-    wait_until(lambda: trained_until(desk) > cut_at, limit_s=60)
+    wait_until(lambda: trained_until(controller) > cut_at, limit_s=60)
     print(f"trains again {time.time() - back:.0f} s after the cut")
-    assert alerts(desk, "error") == []
-    assert len(desk.events("run_started")) == 1
-    stop(desk, training)
+    assert alerts(controller, "error") == []
+    assert len(controller.events("run_started")) == 1
+    stop(controller, training)
 
 
 @pytest.mark.parametrize("verb", ["send", "-c"], ids=["sends nothing", "takes nothing"])
-def test_a_host_that_stands_still_in_a_transfer_is_named(desk: Desk, verb: str) -> None:
+def test_a_host_that_stops_during_a_transfer_is_named(controller: Controller, verb: str) -> None:
     """Its sshd answers all the time. What it has not sent is still there for a resume."""
-    alpha, hosts = desk.lab.host("alpha"), desk.folder / "hosts.toml"
+    alpha, hosts = controller.lab.host("alpha"), controller.folder / "hosts.toml"
     wrapper = alpha.home / "python"
     still = f'case " $* " in *" {verb} "*) test -e {alpha.home}/well || exec sleep 600;; esac'
     wrapper.write_text(f'#!/bin/sh\n{still}\nexec "{sys.executable}" "$@"\n')
@@ -126,7 +128,7 @@ def test_a_host_that_stands_still_in_a_transfer_is_named(desk: Desk, verb: str) 
     text = hosts.read_text().replace(f'python = "{sys.executable}"', f'python = "{wrapper}"')
     hosts.write_text(text.replace("[defaults]", "[defaults]\nsilence_s = 5"))
     began = time.monotonic()
-    training = desk.run("train", "small.toml", "--hosts", "hosts.toml")
+    training = controller.run("train", "small.toml", "--hosts", "hosts.toml")
     print(f"given up after {time.monotonic() - began:.0f} s")
     said = " ".join((training.stdout + training.stderr).split())
     assert "hardly a byte has passed for 5 s" in said
@@ -135,26 +137,26 @@ def test_a_host_that_stands_still_in_a_transfer_is_named(desk: Desk, verb: str) 
     if verb == "send":
         assert "not everything came back: alpha: hardly a byte has passed" in said
         (alpha.home / "well").touch()
-        resumed = desk.run("resume", str(desk.run_directory()))
+        resumed = controller.run("resume", str(controller.run_directory()))
         assert resumed.returncode == 0, resumed.stderr
-        assert saved(desk)
+        assert saved(controller)
     else:
         assert training.returncode == 1
         assert training.stderr.count("\n") == 1
 
 
-def test_a_network_that_dies_behind_a_shared_connection_is_named(desk: Desk) -> None:
-    """The desk's own ssh to the host lives on, and does not know it yet."""
-    training = desk.train("--set", "train.max_steps=100000", *OFTEN_SAVED[2:])
-    wait_until(lambda: saved(desk))
+def test_a_network_that_dies_behind_a_shared_connection_is_named(controller: Controller) -> None:
+    """The controller's own ssh to the host still runs, and has not noticed it yet."""
+    training = controller.train("--set", "train.max_steps=100000", *OFTEN_SAVED[2:])
+    wait_until(lambda: saved(controller))
     for name in ("alpha", "beta"):
-        desk.lab.host(name).run(["ip", "link", "set", "eth0", "down"])
+        controller.lab.host(name).run(["ip", "link", "set", "eth0", "down"])
     since = time.time()
-    wait_until(lambda: bool(alerts(desk, "error")), limit_s=120)
+    wait_until(lambda: bool(alerts(controller, "error")), limit_s=120)
     print(f"noticed after {time.time() - since:.0f} s")
-    assert "the connection was lost" in what_broke(desk)
+    assert "the connection was lost" in what_broke(controller)
     began = time.monotonic()
-    desk.signal("INT")
+    controller.signal("INT")
     _, complaint = training.communicate(timeout=120)
     print(f"ended {time.monotonic() - began:.0f} s after Ctrl-C")
     assert training.returncode == 130, complaint
@@ -163,64 +165,64 @@ def test_a_network_that_dies_behind_a_shared_connection_is_named(desk: Desk) -> 
 
 
 @pytest.mark.parametrize(("cut", "ranks"), [("beta", 2), ("alpha", 1)])
-def test_a_host_that_was_cut_off_for_a_minute_is_taken_in_again(
-    desk: Desk, cut: str, ranks: int
+def test_a_host_that_was_cut_off_for_a_minute_rejoins(
+    controller: Controller, cut: str, ranks: int
 ) -> None:
-    training = desk.train(*OFTEN_SAVED)
-    wait_until(lambda: saved(desk))
-    host = desk.lab.host(cut)
+    training = controller.train(*OFTEN_SAVED)
+    wait_until(lambda: saved(controller))
+    host = controller.lab.host(cut)
     host.plug(plugged=False)
     since = time.time()
-    goes_on(desk, ranks=ranks, since=since)
+    goes_on(controller, ranks=ranks, since=since)
     time.sleep(max(0.0, since + 60 - time.time()))
-    alone = trained_until(desk)
+    alone = trained_until(controller)
     host.plug(plugged=True)
-    goes_on(desk, ranks=3, since=time.time(), starts=3)
-    assert what_broke(desk).startswith(f"{cut}: the connection was lost")
-    news = [event.payload["cause"] for event in alerts(desk, "info")]
+    goes_on(controller, ranks=3, since=time.time(), starts=3)
+    assert what_broke(controller).startswith(f"{cut}: the connection was lost")
+    news = [event.payload["cause"] for event in alerts(controller, "info")]
     assert f"{cut}: answers again" in news
     # What was trained without it is not lost, also where it is the host that saves.
-    assert desk.events("run_started")[2].payload["resumed_from_step"] >= alone - 20
-    assert desk.events("run_started", rank=0)[2].host == "alpha"
-    stop(desk, training)
-    nothing_left(desk)
+    assert controller.events("run_started")[2].payload["resumed_from_step"] >= alone - 20
+    assert controller.events("run_started", rank=0)[2].host == "alpha"
+    stop(controller, training)
+    nothing_left(controller)
 
 
-def test_a_host_is_added(desk: Desk) -> None:
-    both = (desk.folder / "hosts.toml").read_text()
-    (desk.folder / "both.toml").write_text(both)
-    (desk.folder / "hosts.toml").write_text(both[: both.rindex("[[host]]")])
-    training = desk.train(*OFTEN_SAVED)
-    wait_until(lambda: saved(desk))
+def test_a_host_is_added(controller: Controller) -> None:
+    both = (controller.folder / "hosts.toml").read_text()
+    (controller.folder / "both.toml").write_text(both)
+    (controller.folder / "hosts.toml").write_text(both[: both.rindex("[[host]]")])
+    training = controller.train(*OFTEN_SAVED)
+    wait_until(lambda: saved(controller))
     since = time.time()
-    stop(desk, training)
-    larger = desk.start("train", str(desk.run_directory()), "--hosts", "both.toml")
-    goes_on(desk, ranks=3, since=since)
-    stop(desk, larger)
-    nothing_left(desk)
+    stop(controller, training)
+    larger = controller.start("train", str(controller.run_directory()), "--hosts", "both.toml")
+    goes_on(controller, ranks=3, since=since)
+    stop(controller, larger)
+    nothing_left(controller)
 
 
-def test_a_rank_that_stands_still_is_named_and_replaced(desk: Desk) -> None:
-    training = desk.train(*OFTEN_SAVED)
-    wait_until(lambda: saved(desk))
-    beta = desk.lab.host("beta")
+def test_a_rank_that_stands_still_is_named_and_replaced(controller: Controller) -> None:
+    training = controller.train(*OFTEN_SAVED)
+    wait_until(lambda: saved(controller))
+    beta = controller.lab.host("beta")
     beta.run(["kill", "-STOP", *map(str, workers(beta))])
-    goes_on(desk, ranks=3, since=time.time())
-    assert what_broke(desk).startswith("beta: ")
-    assert "rank 2 gave no sign of life" in what_broke(desk)
-    stop(desk, training)
-    nothing_left(desk)
+    goes_on(controller, ranks=3, since=time.time())
+    assert what_broke(controller).startswith("beta: ")
+    assert "rank 2 gave no sign of life" in what_broke(controller)
+    stop(controller, training)
+    nothing_left(controller)
 
 
 @pytest.mark.parametrize("full", ["alpha", "beta"])
-def test_a_full_disk_ends_it_with_the_name_of_the_host(desk: Desk, full: str) -> None:
+def test_a_full_disk_ends_it_with_the_name_of_the_host(controller: Controller, full: str) -> None:
     """Alpha saves checkpoints there, beta events only."""
-    host = desk.lab.host(full)
+    host = controller.lab.host(full)
     small = host.home / ".dragoman"
     small.mkdir()
     host.mount("-t", "tmpfs", "-o", "size=400m", "lab-small", small)
-    training = desk.train(*OFTEN_SAVED)
-    wait_until(lambda: saved(desk))
+    training = controller.train(*OFTEN_SAVED)
+    wait_until(lambda: saved(controller))
     host.run(["dd", "if=/dev/zero", f"of={small}/much", "bs=1M"], check=False)
     since = time.time()
     _, complaint = training.communicate(timeout=300)
@@ -228,46 +230,46 @@ def test_a_full_disk_ends_it_with_the_name_of_the_host(desk: Desk, full: str) ->
     assert training.returncode == 1
     assert complaint.startswith(f"dragoman: {full}: ")
     assert "free disk space" in complaint
-    assert saved(desk)
-    nothing_left(desk)
+    assert saved(controller)
+    nothing_left(controller)
     host.run(["rm", f"{small}/much"])
-    resumed = desk.start("resume", str(desk.run_directory()))
-    goes_on(desk, ranks=3, since=since)
-    stop(desk, resumed)
+    resumed = controller.start("resume", str(controller.run_directory()))
+    goes_on(controller, ranks=3, since=since)
+    stop(controller, resumed)
 
 
-def test_the_line_to_the_desk_is_cut(desk: Desk) -> None:
-    training = desk.train(*ENDLESS)
-    wait_until(desk.trains)
-    desk.lab.desk.plug(plugged=False)
-    nothing_left(desk)
+def test_the_line_to_the_controller_is_cut(controller: Controller) -> None:
+    training = controller.train(*ENDLESS)
+    wait_until(controller.trains)
+    controller.lab.controller.plug(plugged=False)
+    nothing_left(controller)
     assert training.poll() is None
-    desk.lab.desk.plug(plugged=True)
-    goes_on(desk, ranks=3, since=time.time())
-    stop(desk, training)
-    nothing_left(desk)
+    controller.lab.controller.plug(plugged=True)
+    goes_on(controller, ranks=3, since=time.time())
+    stop(controller, training)
+    nothing_left(controller)
 
 
-def has_saved(desk: Desk, start: int) -> bool:
+def has_saved(controller: Controller, start: int) -> bool:
     """Whether a checkpoint was written since the training started for this time, from 0."""
-    starts = desk.events("run_started")
-    saves = desk.events("checkpoint_written")
+    starts = controller.events("run_started")
+    saves = controller.events("checkpoint_written")
     return len(starts) > start and bool(saves) and saves[-1].time > starts[start].time
 
 
-def has_started(desk: Desk, times: int) -> bool:
+def has_started(controller: Controller, times: int) -> bool:
     """Whether the training has started more often than this."""
-    return len(desk.events("run_started")) > times
+    return len(controller.events("run_started")) > times
 
 
-def newest_events(desk: Desk) -> list[Event]:
-    """What rank 0 of the newest run has told."""
-    run = max((desk.folder / "runs").iterdir())
+def newest_events(controller: Controller) -> list[Event]:
+    """The events of rank 0 of the newest run."""
+    run = max((controller.folder / "runs").iterdir())
     return list(read_events(run / "events" / "rank-0000.jsonl"))
 
 
 def consumed(events: Iterable[Event]) -> tuple[int, float]:
-    """Pairs that the weights at the end have seen, and the loss over the last hundred steps.
+    """Pairs of text behind the final weights, and the loss over the last hundred steps.
 
     What was trained after a checkpoint that the run went back to is not in the weights.
     """
@@ -285,27 +287,29 @@ def consumed(events: Iterable[Event]) -> tuple[int, float]:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("strategy", ["sync", "diloco"])
-def test_twenty_random_kills_change_neither_samples_nor_loss(desk: Desk, strategy: str) -> None:
+def test_twenty_random_kills_change_neither_samples_nor_loss(
+    controller: Controller, strategy: str
+) -> None:
     rng = random.Random(20)
     settings = (*KILLED_RUN, *STRATEGIES[strategy])
-    training = desk.train(*settings)
+    training = controller.train(*settings)
     for number in range(NUM_KILLS):
-        wait_until(partial(has_saved, desk, number), limit_s=600)
+        wait_until(partial(has_saved, controller, number), limit_s=600)
         time.sleep(rng.uniform(0.0, 0.5))
-        host = rng.choice(desk.lab.hosts)
+        host = rng.choice(controller.lab.hosts)
         host.run(["kill", "-9", str(rng.choice(workers(host)))], check=False)
         since = time.time()
-        wait_until(partial(has_started, desk, number + 1), limit_s=600)
+        wait_until(partial(has_started, controller, number + 1), limit_s=600)
         print(f"kill {number + 1} on {host.name}: starts again after {time.time() - since:.0f} s")
     _, complaint = training.communicate(timeout=900)
     assert training.returncode == 0, complaint
-    killed = newest_events(desk)
+    killed = newest_events(controller)
     assert sum(event.kind == "run_started" for event in killed) == NUM_KILLS + 1
-    calm = desk.train("--fresh", *settings)
+    calm = controller.train("--fresh", *settings)
     _, complaint = calm.communicate(timeout=900)
     assert calm.returncode == 0, complaint
     pairs, loss = consumed(killed)
-    calm_pairs, calm_loss = consumed(newest_events(desk))
+    calm_pairs, calm_loss = consumed(newest_events(controller))
     print(f"{pairs} pairs, loss {loss:.4f}; undisturbed {calm_pairs} pairs, loss {calm_loss:.4f}")
     assert pairs == calm_pairs
     assert loss == pytest.approx(calm_loss, rel=0.02)

@@ -1,4 +1,4 @@
-"""What a strategy says it sends and what the planner says, against real interfaces' counters."""
+"""Bytes by the strategy and by the planner, against the counters of real interfaces."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sent(world: World, settings: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", REDUCED)
 @pytest.mark.parametrize("num_hosts", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_bytes_are_those_of_the_counters_and_of_the_plan(
+def test_recorded_bytes_equal_the_counters_and_the_plan(
     make_lab: OpenLab, name: str, num_hosts: int
 ) -> None:
     lab = make_lab(["alpha", "beta", "gamma"][:num_hosts])

@@ -1,4 +1,4 @@
-"""docs/how-to/two-machines.md, typed word by word in the lab, on hosts that have a bare Python."""
+"""The commands of docs/how-to/two-machines.md, in the lab, on hosts with a bare Python."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def make_wheel(folder: Path, name: str, version: str, *, site_packages: str) -> 
 def lab(make_lab: OpenLab, tmp_path: Path) -> Lab:
     made = make_lab(["alpha", "beta"], rate="100mbit")
     give_package_index(made, tmp_path / "wheels")
-    (made.desk.home / ".ssh" / "known_hosts").write_text("")
+    (made.controller.home / ".ssh" / "known_hosts").write_text("")
     return made
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_commands_work_as_they_are_written(lab: Lab) -> None:
-    (lab.desk.home / "hosts.toml").write_text(block("toml"))
+    (lab.controller.home / "hosts.toml").write_text(block("toml"))
     path = f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
     for command in commands():
-        lab.desk.run(["sh", "-c", f"{path}; {command}"], timeout_s=300)
-    (run,) = (lab.desk.home / "runs").iterdir()
+        lab.controller.run(["sh", "-c", f"{path}; {command}"], timeout_s=300)
+    (run,) = (lab.controller.home / "runs").iterdir()
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-0000020"]
     for host in lab.hosts:
         assert (host.home / ".dragoman" / "venv" / "bin" / "python").exists()

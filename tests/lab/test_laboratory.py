@@ -1,4 +1,4 @@
-"""The laboratory is what it says: names, logins, limits, faults, and nothing left behind."""
+"""The laboratory works: names, logins, limits, faults, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TESTS = Path(__file__).resolve().parents[1]
 def test_hosts_have_their_own_names_homes_and_logins(make_lab: OpenLab) -> None:
     lab = make_lab(["alpha", "beta"])
     for host in lab.hosts:
-        said = lab.desk.run(["ssh", host.name, "hostname; pwd; echo $HOME"]).stdout.split()
+        said = lab.controller.run(["ssh", host.name, "hostname; pwd; echo $HOME"]).stdout.split()
         assert said == [host.name, str(host.home), str(host.home)]
     refused = lab.hosts[0].run(
         ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "beta", "true"],
@@ -53,12 +53,12 @@ def test_the_hosts_file_of_a_lab_is_read(make_lab: OpenLab, tmp_path: Path) -> N
     assert [host.address for host in hosts.host] == [host.address for host in lab.hosts]
 
 
-def test_a_port_lets_through_what_it_is_limited_to(make_lab: OpenLab) -> None:
+def test_a_limited_port_carries_its_limit(make_lab: OpenLab) -> None:
     lab = make_lab(["alpha", "beta"], rate="20mbit")
     alpha, beta = lab.hosts
-    assert sent_per_second(lab.desk, "alpha", size_bytes=2_000_000) <= 20e6 / 8
+    assert sent_per_second(lab.controller, "alpha", size_bytes=2_000_000) <= 20e6 / 8
     alpha.limit("4mbit")
-    assert sent_per_second(lab.desk, "alpha", size_bytes=1_000_000) <= 4e6 / 8
+    assert sent_per_second(lab.controller, "alpha", size_bytes=1_000_000) <= 4e6 / 8
     assert beta.sent_bytes() < 100_000
 
 
@@ -67,14 +67,14 @@ def test_a_pulled_cable_and_a_dead_host(make_lab: OpenLab) -> None:
     alpha, beta = lab.hosts
     login = ["ssh", "-o", "ConnectTimeout=1", "beta", "true"]
     beta.plug(plugged=False)
-    assert lab.desk.run(login, check=False).returncode == 255
+    assert lab.controller.run(login, check=False).returncode == 255
     beta.plug(plugged=True)
-    assert answers(lab.desk, "beta")
+    assert answers(lab.controller, "beta")
     sleeping = alpha.start(["sleep", "1000"])
     alpha.power_off()
     assert sleeping.wait(5) != 0
-    assert not answers(lab.desk, "alpha", tries=1)
-    assert answers(lab.desk, "beta")
+    assert not answers(lab.controller, "alpha", tries=1)
+    assert answers(lab.controller, "beta")
 
 
 def test_a_failing_test_leaves_nothing(lab_machine: None, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_failing_test_leaves_nothing(lab_machine: None, tmp_path: Path) -> Non
 
     def fails() -> None:
         with open_lab(tmp_path / "lab", ["alpha"], rate="1mbit") as lab:
-            pids.extend([lab.desk.pid, lab.hosts[0].pid])
+            pids.extend([lab.controller.pid, lab.hosts[0].pid])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -98,7 +98,7 @@ def test_a_killed_test_leaves_nothing(lab_machine: None, tmp_path: Path) -> None
         from lab.laboratory import open_lab
         with open_lab(Path(sys.argv[1]), ["alpha"], rate="1mbit") as lab:
             lab.hosts[0].start(["sleep", "1000"])
-            print(lab.desk.pid, lab.hosts[0].pid, flush=True)
+            print(lab.controller.pid, lab.hosts[0].pid, flush=True)
             time.sleep(1000)
     """)
     victim = subprocess.Popen(
@@ -119,20 +119,20 @@ def test_a_killed_test_leaves_nothing(lab_machine: None, tmp_path: Path) -> None
     assert all(is_gone(pid) for pid in pids)
 
 
-def answers(desk: LabHost, name: str, *, tries: int = 20) -> bool:
-    """Whether ssh lets the desk in; a cable that was just put back needs a moment."""
+def answers(controller: LabHost, name: str, *, tries: int = 20) -> bool:
+    """Whether ssh lets the controller in; a cable that was just put back needs a moment."""
     login = ["ssh", "-o", "ConnectTimeout=1", name, "true"]
     for _ in range(tries):
-        if desk.run(login, check=False).returncode == 0:
+        if controller.run(login, check=False).returncode == 0:
             return True
         time.sleep(0.2)
     return False
 
 
-def sent_per_second(desk: LabHost, name: str, *, size_bytes: int) -> float:
+def sent_per_second(controller: LabHost, name: str, *, size_bytes: int) -> float:
     """Bytes a second that a login's output arrives with, once the port's bucket is empty."""
     started = time.monotonic()
-    said = desk.run(["ssh", name, f"head -c {size_bytes} /dev/zero"])
+    said = controller.run(["ssh", name, f"head -c {size_bytes} /dev/zero"])
     assert len(said.stdout) == size_bytes
     return (size_bytes - BUCKET_BYTES) / (time.monotonic() - started)
 

@@ -24,7 +24,7 @@ SLURM = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 
 
 def brief() -> list[str | Path]:
-    """What makes the demo a matter of seconds."""
+    """Settings with which the demo takes seconds."""
     settings = {
         "corpus.subword.vocab_size": 1000,
         "model.d_model": 48,
@@ -79,7 +79,7 @@ def test_the_same_command_on_every_machine_trains_one_run(
     assert_trained_by_two(tmp_path / "runs")
     alone = lab.hosts[0].run([PROGRAM, "join", *brief(), *words, "--node", "0"], check=False)
     assert alone.returncode == 2
-    assert alone.stderr.startswith("dragoman: --nodes: no scheduler says it here")
+    assert alone.stderr.startswith("dragoman: --nodes: no scheduler sets it here")
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_a_generated_script_trains_on_a_real_slurm_cluster(
         tmp_path,
     ]
     script = tmp_path / "demo.sbatch"
-    script.write_text(lab.desk.run([PROGRAM, *generate]).stdout)
+    script.write_text(lab.controller.run([PROGRAM, *generate]).stdout)
     with slurm_cluster(lab, tmp_path / "slurm") as environment:
         path = f"{PROGRAM.parent}:{os.environ['PATH']}"
         submit: list[str | Path] = ["sbatch", "--wait", f"--chdir={tmp_path}", script]

@@ -1,4 +1,4 @@
-"""`make lab` as people start it: all of it, and broken off."""
+"""`make lab` as users start it: to its end, and interrupted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def show(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def group(process: subprocess.Popen[str]) -> list[str]:
-    """What still runs of its process group, to which the lab's machines belong."""
+    """Running processes of its group, to which the lab's machines belong."""
     command = ["ps", "-eo", "pgid=,args="]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [line for line in listing.stdout.splitlines() if "<defunct>" not in line]
@@ -50,7 +50,7 @@ def test_it_trains_shows_a_table_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_broken_off_it_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     lab = show(tmp_path)
     assert lab.stdout is not None
     while "$ dragoman doctor" not in lab.stdout.readline():

@@ -1,4 +1,4 @@
-"""`dragoman train --hosts` with real ssh and torchrun: begin, stop, go on, refuse to begin."""
+"""`dragoman train --hosts` with real ssh and torchrun: start, stop, resume, refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.reporting.cost import spent
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import read_events
 from dragoman.training.durable import verify
-from lab.desk import ENDLESS, PROGRAM, RECIPE, Desk, nothing_left, wait_until, workers
+from lab.controller import ENDLESS, PROGRAM, RECIPE, Controller, nothing_left, wait_until, workers
 from lab.laboratory import LabHost
 
 pytestmark = pytest.mark.timeout(900)
@@ -35,64 +35,64 @@ def most_connections(host: LabHost) -> int:
 
 
 @pytest.mark.smoke
-def test_trains_on_uneven_hosts_stops_and_goes_on(desk: Desk) -> None:
-    hosts_file = desk.folder / "hosts.toml"
+def test_trains_on_uneven_hosts_stops_and_goes_on(controller: Controller) -> None:
+    hosts_file = controller.folder / "hosts.toml"
     entries = hosts_file.read_text().split("[[host]]")
     prices = ("", "price_per_hour = 3\n", "price_per_hour = 5\n")
     priced = (entry.rstrip() + "\n" + price for entry, price in zip(entries, prices, strict=True))
     hosts_file.write_text("[[host]]".join(priced))
-    training = desk.train(*ENDLESS)
-    wait_until(desk.trains)
-    assert desk.status()["state"] == "running"
-    for host in desk.lab.hosts:
+    training = controller.train(*ENDLESS)
+    wait_until(controller.trains)
+    assert controller.status()["state"] == "running"
+    for host in controller.lab.hosts:
         assert most_connections(host) == 1
         assert listening(host) <= {host.address, "127.0.0.1"}
-    second = desk.run("train", str(desk.run_directory()), "--hosts", "hosts.toml")
+    second = controller.run("train", str(controller.run_directory()), "--hosts", "hosts.toml")
     assert second.returncode == 1
     assert "is being trained by" in second.stderr
-    told = desk.run("stop", str(desk.run_directory()))
+    told = controller.run("stop", str(controller.run_directory()))
     assert told.returncode == 0, told.stderr
     shown, complaint = training.communicate(timeout=200)
     assert training.returncode == 130, complaint
     assert "everything is saved" in complaint
     assert "3 ranks on cpu" in shown
-    nothing_left(desk)
-    assert desk.status()["state"] == "stopped"
-    (checkpoint,) = (desk.run_directory() / "checkpoints").iterdir()
+    nothing_left(controller)
+    assert controller.status()["state"] == "stopped"
+    (checkpoint,) = (controller.run_directory() / "checkpoints").iterdir()
     verify(checkpoint)
     stopped_at = int(checkpoint.name.removeprefix("step-"))
-    facts = read_facts(desk.run_directory())
-    (started,), (finished,) = desk.events("run_started"), desk.events("run_finished")
+    facts = read_facts(controller.run_directory())
+    (started,), (finished,) = controller.events("run_started"), controller.events("run_finished")
     (amount,) = spent(facts).values()
     assert amount == pytest.approx(8 * (finished.time - started.time) / 3600, rel=0.01)
 
-    resumed = desk.start("resume", str(desk.run_directory()))
-    wait_until(lambda: len(desk.events("run_started")) == 2)
-    assert desk.events("run_started")[1].payload["resumed_from_step"] == stopped_at
-    wait_until(lambda: (desk.events("train_interval")[-1].step or 0) > stopped_at)
-    assert [event.host for event in desk.events("run_started", rank=2)] == ["beta", "beta"]
-    desk.signal("KILL")
+    resumed = controller.start("resume", str(controller.run_directory()))
+    wait_until(lambda: len(controller.events("run_started")) == 2)
+    assert controller.events("run_started")[1].payload["resumed_from_step"] == stopped_at
+    wait_until(lambda: (controller.events("train_interval")[-1].step or 0) > stopped_at)
+    assert [event.host for event in controller.events("run_started", rank=2)] == ["beta", "beta"]
+    controller.signal("KILL")
     resumed.communicate(timeout=200)
-    nothing_left(desk)
-    assert desk.status()["state"] == "gone"
+    nothing_left(controller)
+    assert controller.status()["state"] == "gone"
 
 
 @pytest.mark.slow
-def test_a_run_on_hosts_learns_what_a_run_on_one_machine_does(desk: Desk) -> None:
-    training = desk.train("--set", "distributed.wire=fp32")
+def test_a_run_on_hosts_learns_what_a_run_on_one_machine_does(controller: Controller) -> None:
+    training = controller.train("--set", "distributed.wire=fp32")
     _, complaint = training.communicate(timeout=400)
     assert training.returncode == 0, complaint
-    on_hosts = desk.events("train_interval")[-1]
-    run = desk.run_directory()
+    on_hosts = controller.events("train_interval")[-1]
+    run = controller.run_directory()
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
         "step-0000020",
         "step-0000040",
     ]
     assert {path.name for path in (run / "logs").iterdir()} == {"alpha", "beta"}
-    assert desk.status()["state"] == "finished"
-    here = desk.run("train", "small.toml", "--runs", "here", "--set", "distributed.wire=fp32")
+    assert controller.status()["state"] == "finished"
+    here = controller.run("train", "small.toml", "--runs", "here", "--set", "distributed.wire=fp32")
     assert here.returncode == 0, here.stderr
-    (events,) = desk.folder.glob("here/*/events/rank-0000.jsonl")
+    (events,) = controller.folder.glob("here/*/events/rank-0000.jsonl")
     alone = [event for event in read_events(events) if event.kind == "train_interval"][-1]
     assert on_hosts.step == alone.step == 40
     assert on_hosts.payload["train_loss"] == pytest.approx(alone.payload["train_loss"], rel=2e-2)
@@ -100,57 +100,57 @@ def test_a_run_on_hosts_learns_what_a_run_on_one_machine_does(desk: Desk) -> Non
 
 
 @pytest.mark.slow
-def test_the_first_ctrl_c_saves(desk: Desk) -> None:
-    training = desk.train(*ENDLESS)
-    wait_until(desk.trains)
-    desk.signal("INT")
+def test_the_first_ctrl_c_saves(controller: Controller) -> None:
+    training = controller.train(*ENDLESS)
+    wait_until(controller.trains)
+    controller.signal("INT")
     _, complaint = training.communicate(timeout=200)
     assert training.returncode == 130, complaint
     assert complaint.count("\n") == 1
-    assert list((desk.run_directory() / "checkpoints").iterdir())
-    nothing_left(desk)
+    assert list((controller.run_directory() / "checkpoints").iterdir())
+    nothing_left(controller)
 
 
 @pytest.mark.slow
-def test_a_hung_rank_is_ended_when_the_user_gives_up(desk: Desk) -> None:
-    training = desk.train(*ENDLESS)
-    wait_until(desk.trains)
-    beta = desk.lab.host("beta")
+def test_a_hung_rank_is_ended_when_the_user_gives_up(controller: Controller) -> None:
+    training = controller.train(*ENDLESS)
+    wait_until(controller.trains)
+    beta = controller.lab.host("beta")
     beta.run(["kill", "-STOP", *map(str, workers(beta))])
     for _ in range(2):
-        desk.signal("INT")
+        controller.signal("INT")
         with contextlib.suppress(subprocess.TimeoutExpired):
             training.wait(5)
     training.communicate(timeout=200)
     assert training.returncode == 130
-    nothing_left(desk)
+    nothing_left(controller)
 
 
 @pytest.mark.slow
-def test_files_that_differ_are_refused(desk: Desk) -> None:
-    assert desk.run("prepare", "small.toml").returncode == 0
-    training = desk.train()
+def test_files_that_differ_are_refused(controller: Controller) -> None:
+    assert controller.run("prepare", "small.toml").returncode == 0
+    training = controller.train()
     training.communicate(timeout=400)
     assert training.returncode == 0
-    run = str(desk.run_directory())
-    beta = desk.lab.host("beta")
+    run = str(controller.run_directory())
+    beta = controller.lab.host("beta")
     (model,) = beta.home.glob(".dragoman/data/*/source.model")
     model.write_bytes(model.read_bytes()[:-1] + b"?")
-    again = desk.run("train", "small.toml", "--hosts", "hosts.toml", "--fresh")
+    again = controller.run("train", "small.toml", "--hosts", "hosts.toml", "--fresh")
     assert again.returncode == 1
     assert "beta: same files: the " in again.stderr
     assert "the vocabulary differs" in again.stdout
-    examined = desk.run("doctor", "--hosts", "hosts.toml", "--run", run)
+    examined = controller.run("doctor", "--hosts", "hosts.toml", "--run", run)
     assert examined.returncode == 1
     assert "the vocabulary differs" in examined.stdout
-    nothing_left(desk)
+    nothing_left(controller)
 
 
 @pytest.mark.slow
-def test_nothing_starts_on_hosts_that_are_not_fit(desk: Desk) -> None:
-    beta = desk.lab.host("beta")
+def test_nothing_starts_on_hosts_that_are_not_fit(controller: Controller) -> None:
+    beta = controller.lab.host("beta")
     beta.mount("-t", "tmpfs", "-o", "size=64m", "lab-shm", "/dev/shm")
-    refused = desk.run("train", "small.toml", "--hosts", "hosts.toml")
+    refused = controller.run("train", "small.toml", "--hosts", "hosts.toml")
     assert refused.returncode == 1
     assert refused.stderr.startswith("dragoman: beta: storage: 67.11 MB of shared memory")
     assert not (beta.home / ".dragoman" / "runs").exists()

@@ -1,4 +1,4 @@
-"""What the planner says of the wire, against the counters of real interfaces."""
+"""The planner's bytes on the wire, against the counters of real interfaces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def all_reduce(world: World, num_floats: int, repeats: int) -> float:
 
 
 @pytest.mark.parametrize("num_hosts", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_bytes_on_the_wire_are_those_of_the_formula(make_lab: OpenLab, num_hosts: int) -> None:
+def test_bytes_on_the_wire_equal_the_formula(make_lab: OpenLab, num_hosts: int) -> None:
     lab = make_lab(NAMES[:num_hosts])
     size = 4 * 2_000_000
     expected = step_time.ring_bytes(size, num_ranks=num_hosts)
@@ -74,7 +74,7 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
     from dragoman.distributed.diloco_work import measure_weight_s
     from dragoman.distributed.gradient_sync import GradientSync, NoSync
     from dragoman.distributed.strategies import gradient_sync
-    from dragoman.distributed.topology import interface_bytes
+    from dragoman.telemetry.host import interface_number
 
     keep_freed_memory()  # as a training does
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(num_layers)]
@@ -105,9 +105,9 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
     tries = TRIES if config.strategy == "diloco" else 1
     with gradient_sync(config, model, world) as sync:
         step_s(sync)
-        before = interface_bytes(INTERFACE).sent
+        before = interface_number(INTERFACE, "statistics/tx_bytes")
         measured_s = median_s(sync, tries)
-    sent = (interface_bytes(INTERFACE).sent - before) / (tries * PERIOD)
+    sent = (interface_number(INTERFACE, "statistics/tx_bytes") - before) / (tries * PERIOD)
     return {
         "compute_s": compute_s,
         "step_s": measured_s,
@@ -120,7 +120,7 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
 @pytest.mark.parametrize("num_hosts", [2, 3])
 @pytest.mark.parametrize("megabits", [10, 30, 100])
 @pytest.mark.parametrize("strategy", PLANNED)
-def test_a_step_takes_what_was_planned(
+def test_a_step_takes_the_planned_time(
     make_lab: OpenLab, num_hosts: int, megabits: int, strategy: str
 ) -> None:
     lab = make_lab(NAMES[:num_hosts], rate=f"{megabits}mbit")

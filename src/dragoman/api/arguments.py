@@ -17,7 +17,7 @@ Returned = TypeVar("Returned")
 
 
 def _whole(value: object) -> int:
-    """An integer of any kind, numpy's too, but no truth value; raises ValueError."""
+    """An integer of any kind, including numpy's, but not a bool; raises ValueError."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ValueError("it is no whole number")
     return index(value)
@@ -28,9 +28,9 @@ Flag: TypeAlias = Annotated[bool, Field(strict=True)]
 
 
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """The function, whose arguments are checked by their annotations before it begins.
+    """The function, with a check of its arguments against their annotations before it begins.
 
-    Raises ConfigError that names the parameter and what it was given.
+    Raises ConfigError that names the parameter and its value.
     """
 
     @wraps(function)
@@ -51,7 +51,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             return validated(*arguments, **named)
         except ValidationError as error:
             if error.title not in (function.__name__, function.__qualname__):
-                raise  # of something that the function itself has read
+                raise  # from something that the function itself has read
             first = error.errors()[0]
             place = first["loc"][0]
             if isinstance(place, int):

@@ -28,10 +28,10 @@ _COUNTED_PAIRS: Final = 100_000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """Two systems on one test set. test: its name. first, second: what was named.
+    """Two systems on one test set. test: its name. first, second: the names of the systems.
 
     result: scores, p-values, groups and sentences.
-    counted_pairs: of the training text of the first run that has it, whose words were counted.
+    counted_pairs: pairs of the first available training text, whose words were counted.
     """
 
     test: str
@@ -70,6 +70,7 @@ def compare(
     second: RunLike,
     *,
     tests: Sequence[tuple[str | Path, str | Path]] = (),
+    target_language: str = "",
     threads: Count | None = None,
 ) -> list[Comparison]:
     """Translate test sets with two models and test whether the difference can be chance.
@@ -77,6 +78,7 @@ def compare(
     first, second: each a run, a checkpoint's directory in a run, an export, or a file of
         translations that are there already, a line each (then there is one test set).
     tests: source text and reference of each test set; none: the test set of the runs.
+    target_language: of the references, if a model translates into several.
     threads: cores; None: all.
     Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
     cannot be read or has another number of lines, CheckpointError if a model is damaged.
@@ -105,7 +107,7 @@ def compare(
             counts, counted_pairs = _training_words(run, lowercase=lowercase)
     given = [None if path.is_dir() else _read_translations(path, sets[0]) for path in paths]
     one, other = (
-        _translate(path, run, sets, threads) if lines is None else [lines]
+        _translate(path, run, sets, target_language, threads) if lines is None else [lines]
         for path, run, lines in zip(paths, runs, given, strict=True)
     )
     return [
@@ -128,7 +130,7 @@ def compare(
 
 
 def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:
-    """Whether the recipe says so, or the model writes no capitals in any case."""
+    """Whether the recipe scores lower-cased text, or the model never writes capitals."""
     if run is None and not is_bundle(path):
         return False
     recipe = Bundle.open(path).recipe if run is None else run.recipe()
@@ -136,7 +138,7 @@ def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:
 
 
 def _run_of(path: Path) -> RunDirectory | None:
-    """The run at a path, or the one that a checkpoint lies in."""
+    """The run at a path, or the run that contains a checkpoint."""
     if not path.is_dir():
         return None
     folder = path.absolute().parent
@@ -160,6 +162,12 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
     """The test set that the runs have in common."""
     found: list[_Test] = []
     for run in runs:
+        if len(run.recipe().corpus.directions) > 1:
+            raise ConfigError(
+                "its test set is of several directions, and one is compared",
+                place=run.path,
+                remedy="give one with --test SOURCE,REFERENCE and --target LANGUAGE",
+            )
         with suppress(CorpusError):  # its prepared text is gone; the other's may be there
             folder = run.prepared() / "test"
             found.append(_read_test(folder / "source.txt", folder / "target.txt"))
@@ -179,7 +187,8 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
 
 
 def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str] | None, int]:
-    """Words of the target side of the training text, and of how many pairs; None if it is gone."""
+    """Words of the target side of the training text, and the number of pairs; None if it is
+    gone."""
     try:
         prepared = run.prepared()
         shards = TokenShards(prepared / "train")
@@ -204,14 +213,19 @@ def _read_translations(path: Path, test: _Test) -> list[str]:
 
 
 def _translate(
-    path: Path, run: RunDirectory | None, tests: Sequence[_Test], threads: int | None
+    path: Path, run: RunDirectory | None, tests: Sequence[_Test], target: str, threads: int | None
 ) -> list[list[str]]:
     """The translations of every test set."""
     model, checkpoint = path, "best"
     if run is not None and run.path.absolute() != path.absolute():
         model, checkpoint = run.path, str(path)
     with open_translator(
-        model, checkpoints=[checkpoint], overrides=(), engine="auto", threads=threads
+        model,
+        checkpoints=[checkpoint],
+        overrides=(),
+        engine="auto",
+        threads=threads,
+        target=target,
     ) as opened:
         return [
             [

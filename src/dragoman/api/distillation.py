@@ -18,7 +18,7 @@ from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256, remove_tree, whole_file
 from dragoman.corpus.config import CorpusConfig, TextFiles
-from dragoman.corpus.encode import without_tag
+from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.validate import read_lines
@@ -33,7 +33,7 @@ _ROWS_AT_A_TIME: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An export as it translates. sentences_per_s: of the test set, on this machine."""
+    """An export with its translations. sentences_per_s: of the test set, on this machine."""
 
     path: Path
     size_bytes: int
@@ -43,9 +43,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """A student, and what it lost and gained.
+    """A student, and its comparison with the teacher.
 
-    run: of the student. synthesized: the text that it learnt from.
+    run: of the student.
+    synthesized: the text that it learnt from.
     comparison: of the two exports on the test set; first is the teacher.
     """
 
@@ -88,10 +89,10 @@ def distill(
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: of the student; its text and languages are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
-    quantization: of both exports, which are what is compared.
+    quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     folder: the text and the exports go into a folder there, named after student and teacher.
-    A call that was broken off goes on.
+    An interrupted call resumes if it is made again.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     """
     if isinstance(recipe, Recipe) and overrides:
@@ -101,6 +102,12 @@ def distill(
             remedy="give them to load_recipe",
         )
     run = teacher if isinstance(teacher, RunDirectory) else RunDirectory.open(Path(teacher))
+    if len(run.recipe().corpus.directions) > 1:
+        raise ConfigError(
+            "a teacher of several directions",
+            place=run.path,
+            remedy="make pairs with dragoman synthesize --target, and train a student on them",
+        )
     valid, test = (_held_out(run, split) for split in ("valid", "test"))
     student = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     # Another teacher or another text makes another student, in a folder of its own.
@@ -178,7 +185,7 @@ def _write_sources(run: RunDirectory, path: Path) -> None:
             last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
             rows = [shards.source(pair).tolist() for pair in range(first, last)]
             for line in vocabulary.decode([row for row in rows if UNK not in row]):
-                file.write(f"{without_tag(line, tags)}\n".encode())
+                file.write(f"{without_first_word(line, tags)}\n".encode())
 
 
 def _student_text(

@@ -35,7 +35,8 @@ def plan(
 
     ranks: 4 hosts of one, "2+1" for two hosts, "1x8" for one host of eight; or hosts: hosts.toml.
     link: between hosts, "100Mbit" or "1Gbit" for a port, "12MB/s" for a measurement.
-    gpu: the kind of all ranks, such as "v100" or "cpu". gpu_link: "nvlink4", "pcie4", "200GB/s".
+    gpu: the kind of all ranks, such as "v100" or "cpu".
+    gpu_link: "nvlink4", "pcie4", "200GB/s".
     compute: measured seconds of one rank's share of a step, such as "0.25s".
     price: of one host for an hour, such as "3 USD".
     Raises ConfigError that names what is missing or wrong.
@@ -54,7 +55,7 @@ def plan(
 
 @checked
 def report(run: RunLike, *, price: str | None = None) -> Report:
-    """Twelve questions about a run, answered from what was measured; a notebook shows the page.
+    """Twelve questions about a run, answered from its record; a notebook shows the page.
 
     price: of one machine for an hour, such as "3 USD".
     Raises CheckpointError if there is no run, ConfigError if the price is none.

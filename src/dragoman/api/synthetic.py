@@ -14,6 +14,8 @@ from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
 from dragoman.base.line_files import is_device, output_place, progress_bar, transform_file
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
+from dragoman.corpus.directions import Direction as Languages
+from dragoman.corpus.directions import language_token, listed, token_for
 from dragoman.distributed.world import join_world
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2 import Quantization
@@ -31,10 +33,11 @@ from dragoman.training.durable import DIGESTS_FILE
 
 @dataclass(frozen=True, slots=True)
 class Synthesized:
-    """What became of a monolingual text.
+    """The result of `synthesize`.
 
-    output: a file of `source TAB target`. dropped: translations by reason.
-    resumed_after: lines that an earlier, broken-off attempt had done.
+    output: a file of `source TAB target`.
+    dropped: translations by reason.
+    resumed_after: lines that an earlier, interrupted attempt had finished.
     """
 
     output: Path
@@ -51,6 +54,7 @@ def synthesize(
     output: str | Path,
     *,
     direction: Direction = "back",
+    target_language: str = "",
     checkpoint: str | Sequence[str] = "best",
     n_best: Count = 1,
     sampling: Sampling | None = None,
@@ -59,11 +63,12 @@ def synthesize(
     overrides: Sequence[str] = (),
     progress: Flag = False,
 ) -> Synthesized:
-    """Translate monolingual text into pairs to train on; a broken-off attempt goes on.
+    """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
 
     model: a run or what `export` wrote. text: a file, a sentence a line.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
         TAB translation, for distillation.
+    target_language: to translate into, if the model has several.
     n_best: translations, and so pairs, of each line.
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     overrides: of the recipe's section search, such as "search.beam_size=1".
@@ -90,6 +95,7 @@ def synthesize(
             threads=threads,
             quantization=quantization,
             sampling=sampling,
+            target=target_language,
         ) as opened,
         progress_bar() if progress else nullcontext(lambda _: None) as show,
     ):
@@ -137,6 +143,7 @@ def score(
     output: str | Path,
     *,
     reverse: RunLike | None = None,
+    target_language: str = "",
     checkpoint: str = "best",
     progress: Flag = False,
 ) -> Scored:
@@ -146,6 +153,7 @@ def score(
     reverse: a model of the opposite direction. Then there are three columns: cross-entropy of the
         target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
         low for good pairs.
+    target_language: of the pairs, if the model translates into several.
     A pair with an empty side or one that is longer than the model's max_pieces has no score.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
@@ -172,19 +180,27 @@ def score(
     ):
         models = [load_translation_model(path, [checkpoint], world) for path in paths]
         recipes = [_recipe(path) for path in paths]
+        direction = _direction(recipes[0], target_language, place="--target")
+        tokens = [language_token(direction.target) if recipes[0].corpus.language_tokens else ""]
         if len(recipes) == 2:
-            _check_opposite(*recipes, place=paths[1])
+            _check_opposite(direction, recipes[1], place=paths[1])
+            several = recipes[1].corpus.language_tokens
+            tokens.append(language_token(direction.source) if several else "")
         scorer = PairScorer(
             models[0],
             models[1] if len(models) > 1 else None,
             place=str(source),
             counts=counts,
+            tokens=tokens,
         )
         resumed_after = transform_file(
             source,
             place,
             scorer.lines,
-            identity={"weights": [weights_digest(path, checkpoint) for path in paths]},
+            identity={
+                "weights": [weights_digest(path, checkpoint) for path in paths],
+                **({"tokens": tokens} if any(tokens) else {}),
+            },
             tally=counts,
             progress=show,
         )
@@ -199,7 +215,7 @@ def _text(path: Path) -> Path:
 
 
 def _place(output: Path, source: Path) -> Path:
-    """Where the output goes; raises ConfigError if that is no place for a file."""
+    """The path of the output; raises ConfigError if a file cannot be written there."""
     if is_device(output):
         raise ConfigError(
             "is a device or a pipe, which cannot be gone on with",
@@ -220,12 +236,18 @@ def weights_digest(path: Path, checkpoint: str) -> str:
     return file_sha256(path / DIGESTS_FILE)
 
 
-def _check_opposite(forward: Recipe, reverse: Recipe, *, place: Path) -> None:
-    expected = forward.corpus.target_language, forward.corpus.source_language
-    languages = reverse.corpus.source_language, reverse.corpus.target_language
-    if languages != expected:
+def _direction(recipe: Recipe, target: str, *, place: str) -> Languages:
+    """The first direction of a model into this language, or its only one; raises ConfigError."""
+    corpus = recipe.corpus
+    token_for(target, corpus.directions, corpus.language_tokens, place=place)
+    return next(one for one in corpus.directions if target in ("", one.target))
+
+
+def _check_opposite(forward: Languages, reverse: Recipe, *, place: Path) -> None:
+    expected = Languages(forward.target, forward.source)
+    if expected not in reverse.corpus.directions:
         raise ConfigError(
-            f"translates {languages[0]} to {languages[1]}, not {expected[0]} to {expected[1]}",
+            f"translates {listed(reverse.corpus.directions)}, not {listed([expected])}",
             place=place,
             remedy="name a model of the opposite direction",
         )

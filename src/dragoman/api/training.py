@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +20,13 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from dragoman.run.progress import preparing
 from dragoman.telemetry.console import ConsoleSink
-from dragoman.telemetry.events import Event, EventListener, MetricScored, TestScored
+from dragoman.telemetry.events import (
+    DirectionScored,
+    Event,
+    EventListener,
+    MetricScored,
+    TestScored,
+)
 
 if TYPE_CHECKING:
     from dragoman.evaluation.metrics import Score
@@ -95,7 +101,7 @@ def train(
     runs: the folder of all runs.
     ranks: processes on this machine; None: one a GPU, or one.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
-    fresh: start anew, resume nothing.
+    fresh: start again, resume nothing.
     on_event: called with each event of rank 0, one after the other. An error that it raises ends
         the training and comes out of this function; the checkpoints stay.
     progress: show how the training goes.
@@ -145,7 +151,10 @@ class Evaluation:
     """A test set as it was translated and scored.
 
     name: of the text. scores: by metric, such as "bleu" and "chrf".
-    translations: the file that holds them, a line each.
+    translations: the file that holds them, a line each; of a test set of several directions, the
+        folder in which each has its file.
+    directions: scores of each direction, such as "en-de", if there are several; `scores` are their
+        means then, over those with training text.
     """
 
     name: str
@@ -153,6 +162,7 @@ class Evaluation:
     scores: Mapping[str, Score]
     translations: Path
     decode_s: float
+    directions: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)
 
 
 @checked
@@ -162,6 +172,7 @@ def evaluate(
     checkpoint: str = "best",
     source: str | Path | None = None,
     reference: str | Path | None = None,
+    target_language: str = "",
     ranks: Count | None = None,
     overrides: Sequence[str] = (),
     on_event: OnEvent | None = None,
@@ -171,6 +182,7 @@ def evaluate(
 
     checkpoint: "best", "last", a step or a checkpoint's directory.
     source, reference: a text and its translation; None: the run's own test set.
+    target_language: of the reference, if the model translates into several.
     ranks: processes on this machine; None: one a GPU, or one.
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
@@ -184,6 +196,7 @@ def evaluate(
         checkpoint=checkpoint,
         source=_path(source),
         reference=_path(reference),
+        target=target_language,
         ranks=ranks,
         overrides=overrides,
         listeners=[_Calls(found.append), *_listeners(on_event, progress)],
@@ -193,7 +206,33 @@ def evaluate(
         raise MachineError(
             "the scores were written and cannot be read", place=run.events, remedy="look there"
         )
-    scores = {
+    scores = _scores(scored)
+
+    for further in (event.payload for event in found if event.kind == MetricScored.kind):
+        scores[further["metric"]] = Score(
+            further["value"], further["low"], further["high"], further["signature"]
+        )
+    directions = {
+        f"{one['source']}-{one['target']}": _scores(one)
+        for one in (event.payload for event in found if event.kind == DirectionScored.kind)
+    }
+    language = target_language or run.recipe().corpus.directions[0].target
+    translations = run.samples if directions else run.samples / f"{scored['name']}.{language}"
+    return Evaluation(
+        name=scored["name"],
+        pairs=scored["pairs"],
+        scores=scores,
+        translations=translations,
+        decode_s=scored["decode_s"],
+        directions=directions,
+    )
+
+
+def _scores(scored: Mapping[str, Any]) -> dict[str, Score]:
+    """Those that an event has fields for."""
+    from dragoman.evaluation.metrics import Score
+
+    return {
         metric: Score(
             scored[metric],
             scored[f"{metric}_low"],
@@ -202,18 +241,6 @@ def evaluate(
         )
         for metric in ("bleu", "chrf")
     }
-    for further in (event.payload for event in found if event.kind == MetricScored.kind):
-        scores[further["metric"]] = Score(
-            further["value"], further["low"], further["high"], further["signature"]
-        )
-    translations = run.samples / f"{scored['name']}.{run.recipe().corpus.target_language}"
-    return Evaluation(
-        name=scored["name"],
-        pairs=scored["pairs"],
-        scores=scores,
-        translations=translations,
-        decode_s=scored["decode_s"],
-    )
 
 
 def opened_run(run: RunLike) -> RunDirectory:

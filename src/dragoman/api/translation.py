@@ -1,4 +1,4 @@
-"""A trained model translates, and is written for others to run."""
+"""Translate with a trained model, and write it in other formats."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ class Translator:
     model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
+    target_language: to translate into, if the model has several.
     quantization: "int8" or "float32", of the weights, with CTranslate2.
     threads: cores; None: all.
     overrides: of the recipe's section search, such as "search.length_penalty=0.8".
-    Raises CheckpointError if the model is damaged or none, ConfigError if the engine cannot run it.
+    Raises CheckpointError if the model is damaged or none, ConfigError if the engine cannot run it
+    or it has no such target.
     """
 
     @checked
@@ -43,6 +45,7 @@ class Translator:
         self,
         model: RunLike,
         *,
+        target_language: str = "",
         checkpoint: str | Sequence[str] = "best",
         engine: EngineName = "auto",
         quantization: Quantization | None = None,
@@ -63,6 +66,7 @@ class Translator:
                 engine=engine,
                 threads=threads,
                 quantization=quantization,
+                target=target_language,
             )
         )
         self._translator = opened.translator
@@ -142,7 +146,7 @@ class Translator:
             yield from group
 
     def close(self) -> None:
-        """Release what the model holds; the end of a `with` block does that, too."""
+        """Release the model; the end of a `with` block does that, too."""
         self._is_closed = True
         self._open.close()
 
@@ -171,14 +175,16 @@ def translate(
     model: RunLike,
     texts: Sequence[str],
     *,
+    target_language: str = "",
     beam_size: Count | None = None,
     checkpoint: str | Sequence[str] = "best",
 ) -> list[str]:
     """The translation of each text by a run, a bundle or a folder for CTranslate2.
 
+    target_language: if the model has several.
     A `Translator` loads the model once for many calls, and has more options.
     """
-    with Translator(model, checkpoint=checkpoint) as translator:
+    with Translator(model, target_language=target_language, checkpoint=checkpoint) as translator:
         return translator.translate(texts, beam_size=beam_size)
 
 
@@ -192,16 +198,21 @@ def export(
     quantization: Quantization | None = None,
     licence: str = "Not stated.",
     sentences: str | Path | None = None,
+    target_language: str = "",
     overrides: Sequence[str] = (),
+    onnxruntime_web: str | Path | None = None,
 ) -> Exported:
     """Write a checkpoint in a format that others run, and check what was written.
 
-    to: "bundle", "ctranslate2", "huggingface", "onnx" or "argos".
+    to: "bundle", "ctranslate2", "huggingface", "onnx", "argos" or "web".
     output: a folder that is not there yet; None: `RUN/export/FORMAT`.
-    quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8").
+    quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8");
+        for browsers it is "int8".
     licence: of the model, for its card.
     sentences: a file of source text to check it on; None: the run's dev set.
+    target_language: of a package for Argos Translate, if the model translates into several.
     overrides: of the recipe's section search, such as "search.beam_size=2", if the format has it.
+    onnxruntime_web: its npm package, an archive or a folder, for browsers; None: npm fetches it.
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
@@ -215,7 +226,9 @@ def export(
         quantization=quantization,
         licence=licence,
         sentences=None if sentences is None else Path(sentences),
+        target=target_language,
         overrides=overrides,
+        onnxruntime_web=None if onnxruntime_web is None else Path(onnxruntime_web),
     )
     with join_world() as world:
         return write(opened_run(run), request, world)
@@ -234,9 +247,10 @@ def push(
     """Export a checkpoint in Hugging Face form, and send it to the Hugging Face Hub with its card.
 
     hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
-    licence, sentences: as in `export`. private: nobody else sees it, if it is not there yet.
+    licence, sentences: as in `export`.
+    private: make a new repository private.
     Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached;
-    then it has none of the files, and the same call goes on.
+    then it has none of the files, and the same call resumes.
     """
     from dragoman.formats.hub import check_can_push
     from dragoman.formats.hub import push as send
@@ -281,7 +295,7 @@ def _one_text() -> ConfigError:
 
 
 def _sound(texts: Iterable[Any]) -> Iterator[str]:
-    """The texts; raises ConfigError that names one that is none."""
+    """The texts; raises ConfigError that names one that is not a str."""
     if not isinstance(texts, Iterable):
         raise ConfigError(f"{texts!r:.60} is no list of texts", place="texts", remedy="give a list")
     for number, text in enumerate(texts):

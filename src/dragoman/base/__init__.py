@@ -1,11 +1,11 @@
-"""Words that every other part uses.
+"""Modules that every other package uses.
 
 errors        errors with place and remedy, and exit codes
 printable     text of strangers without escape sequences
 units         numbers with units: read and written
 settings      sections of a recipe: strict pydantic models
 files         whole files or none; disk errors by name
-line_files    a file made line by line of another, which goes on after a break
+line_files    a file made line by line from another, which can be resumed
 interrupts    Ctrl-C at any moment
 process       standard streams, and the one line in which a command ends
 terminal      a console whose reader may leave

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and a disk's troubles as one line each."""
+"""Files that are whole or absent, and errors of disks as one line each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         unfinished.unlink(missing_ok=True)
-        with unfinished.open("xb") as file:  # never through a link that somebody put there
+        with unfinished.open("xb") as file:  # never through a link of another user
             yield file
         unfinished.replace(path)
     except BaseException:
@@ -65,10 +65,10 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """A file to read that somebody else may have made.
+    """A file to read that another user may have made.
 
-    Raises: OSError if it is no regular file, nor a link to one. A pipe would keep us waiting
-    for ever, and a device may have no end, or act on being opened: neither is opened.
+    Raises: OSError if it is not a regular file, nor a link to one. A pipe would block, and a device
+    may have no end, or act when it is opened: neither is opened.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
@@ -85,10 +85,10 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def open_to_append(path: Path) -> FileIO:
-    """An unbuffered file to append to, which is made if it is not there.
+    """An unbuffered file to append to, which is made if it does not exist.
 
-    Raises: OSError if somebody put a link, a pipe or a device in its place: what is appended must
-    not end up in another file, and a pipe would keep us waiting for ever.
+    Raises: OSError if a link, a pipe or a device is in its place: a link would send the data to
+    another file, and a pipe would block.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     if path.is_symlink():

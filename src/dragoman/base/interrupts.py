@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: a process ends with exit code 130 and no traceback, or as its work asks.
+"""Ctrl-C and SIGTERM: a process ends with exit code 130 and no traceback, or as its work requires.
 
-Nothing heavy is imported here: this is what a command does first of all.
+Nothing heavy is imported here, because every command calls this first.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _interrupted = False
 
 
 def end_at_once_on_interrupt() -> None:
-    """Let Ctrl-C end the process without a word of Python's, until `interrupts_raise`.
+    """Let Ctrl-C end the process without a message of Python, until `interrupts_raise`.
 
-    For the time before and after the work, when there is nothing to save or to remove. A process
-    whose parent has it ignore Ctrl-C, such as a job in the background of a script, goes on with it.
+    For the time before and after the work, when there is nothing to save or to remove. If the
+    parent made the process ignore Ctrl-C, as for a background job of a script, it still ignores it.
     """
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _raise_interrupt):
         signal.signal(signal.SIGINT, _end_at_once)
 
 
 def interrupts_raise() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt, so that the work that now begins can be put in order.
+    """Let Ctrl-C raise KeyboardInterrupt, so that the work can clean up.
 
     Python drops an exception in a callback, such as those of its importer, and only prints it;
     that Ctrl-C is repeated when the callback has ended.

@@ -1,9 +1,8 @@
-"""A file made of another, line by line, that goes on where it was broken off.
+"""A file made from another, line by line, which can be resumed after an interruption.
 
-The finished lines are in a hidden draft beside the output, with a record of how far it is sound and
-a fingerprint of the input and of what else decides the output. The draft takes the output's name
-when it is complete. Only one process writes a draft: of two, each would add its lines between those
-of the other.
+The finished lines are in a hidden draft beside the output, with a record of its sound size and a
+fingerprint of the input and of everything else that decides the output. The draft takes the
+output's name when it is complete. Only one process may write a draft: two would mix their lines.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from dragoman.base.files import try_lock
 
 _STANDARD_INPUT: Final = "standard input"
 TransformLines = Callable[[Iterable[str], int], Iterator[list[str]]]
-"""(lines, the number of the first) -> what is written for each line, group by group."""
+"""(lines, the number of the first) -> the text for each line, group by group."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
-    """Lines that are done, and the bytes of input behind them of all its bytes."""
+    """Finished lines, the bytes of input that they came from, and all bytes of input."""
 
     lines: int
     done_bytes: int
@@ -49,13 +48,13 @@ def transform_file(
     tally: Counter[str] | None = None,
     progress: Callable[[FileProgress], None] = lambda _: None,
 ) -> int:
-    """Write what becomes of every line of a file; returns the lines that an earlier attempt did.
+    """Transform every line of a file; returns the number of lines that an earlier attempt did.
 
     transform: gives a text for each line, which may be empty or of several lines.
-    identity: what decides the output beside the input; another one starts anew.
+    identity: everything beside the input that decides the output; another one starts again.
     tally: counts that `transform` raises before it yields a group; an earlier attempt's are added.
-    Raises CorpusError if the input is missing or not UTF-8, MachineError if the output
-    cannot be written or another process writes it; what is done stays in the draft then.
+    Raises CorpusError if the input is missing or not UTF-8, MachineError if the output cannot be
+    written or another process writes it; what is done stays in the draft then.
     """
     try:
         status = source.stat()
@@ -151,7 +150,7 @@ def _unreadable(name: str, error: OSError) -> CorpusError:
 
 
 def output_place(output: Path, source: Path | None) -> Path:
-    """Where the output goes: what a link points to, so that the link stays.
+    """The path to write to: the target of a link, so that the link stays.
 
     source: None: the standard input.
     Raises ConfigError if that is a directory or in one that is not there, or is the input, whose
@@ -183,7 +182,7 @@ def output_place(output: Path, source: Path | None) -> Path:
 
 
 def is_device(output: Path) -> bool:
-    """Whether this is to be written to as it is, and never to be replaced: /dev/null, a pipe."""
+    """Whether the output must be written directly and never replaced: /dev/null, a pipe."""
     if output.exists() and not output.is_file() and not output.is_dir():
         return True
     named = output.readlink() if output.is_symlink() else output.absolute()
@@ -192,7 +191,7 @@ def is_device(output: Path) -> bool:
 
 @contextmanager
 def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
-    """The draft, to add to, kept from other processes; raises MachineError if one has it."""
+    """The draft, opened to append and locked; raises MachineError if another process has it."""
     with draft.open("ab") as file:
         try:
             # The other may have finished since, and what was opened be its output.
@@ -211,7 +210,7 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
 def _sound_part(
     draft: IO[bytes], record: Path, fingerprint: str, tally: Counter[str]
 ) -> tuple[int, int]:
-    """Lines of input that the draft holds, and the bytes that are sound; 0 if there is nothing."""
+    """Finished lines of input in the draft, and its sound bytes; 0 if there is no draft."""
     try:
         known = json.loads(record.read_bytes())
         numbers = known["lines"], known["size_bytes"]
@@ -235,7 +234,7 @@ def _cut(draft: IO[bytes], record: Path, size_bytes: int) -> None:
 
 @contextmanager
 def write_errors_named(place: str) -> Iterator[None]:
-    """What cannot be written is a MachineError that names the place; a reader that has gone is not.
+    """Turn a failed write into a MachineError that names the place, unless the reader has gone.
 
     Raises MachineError.
     """

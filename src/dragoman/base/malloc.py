@@ -1,4 +1,4 @@
-"""Memory: kept for the next step instead of given back, and said in one line when it runs out."""
+"""Memory: kept for the next step instead of returned, and one line when it runs out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SAID: Final = ("out of memory", "can't allocate memory", "not enough memory")
 def keep_freed_memory() -> None:
     """Let freed memory stay with the process (glibc; elsewhere nothing happens).
 
-    By default every large tensor is mapped anew by the kernel, which hands it over page by page
-    and zeroed; on a CPU that costs up to a fifth of a training step.
+    By default the kernel maps every large tensor anew, page by page and zeroed; on a CPU that costs
+    up to a fifth of a training step.
 
-    oneDNN keeps data for the next product of the same shape, here for a step's products only. Each
-    batch has a number of tokens of its own: by default 1,024 shapes stay, of 300 kB each, and lie
-    between the large tensors, whose memory then finds no place to be used again.
+    oneDNN keeps data for products by shape; here it keeps those of one step only. Each batch has a
+    different number of tokens: by default 1,024 shapes of 300 kB each would stay between the large
+    tensors and fragment the memory.
     """
     for name, capacity in _ONEDNN_CACHES.items():
         os.environ.setdefault(name, capacity)
@@ -44,11 +44,11 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def memory_errors_named(remedy: str) -> Iterator[None]:
-    """Turn what Python, NumPy and PyTorch say when memory runs out into a MachineError."""
+    """Turn the errors of Python, NumPy and PyTorch when memory runs out into a MachineError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        said = str(error).splitlines()[0] if str(error) else "no more was to be had"
+        said = str(error).splitlines()[0] if str(error) else "the system gave no more"
         if isinstance(error, MemoryError) or any(words in said for words in _SAID):
             raise MachineError(
                 f"memory ran out: {said}", place="this machine", remedy=remedy

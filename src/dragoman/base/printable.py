@@ -1,4 +1,4 @@
-"""Text of others on its way to a terminal: nothing in it steers what shows it.
+"""Text from outside, made safe for a terminal: nothing in it can steer what shows it.
 
 A host's name, its messages, a file that came from it: an escape sequence there could clear the
 screen, set the title, hide what follows, or write to the clipboard.
@@ -23,5 +23,5 @@ def printable_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same, but line breaks and tabs stay."""
+    """The text with U+FFFD for such characters; line breaks and tabs stay."""
     return _IN_TEXT.sub(INSTEAD, text)

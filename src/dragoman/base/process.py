@@ -1,4 +1,4 @@
-"""How a process of dragoman speaks and how it ends: its streams and its last line."""
+"""The streams of a process, and the one line with which it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRITABLE: Final = "dragoman.writable"
 
 
 class _Output(io.FileIO):
-    """Descriptor 1; what goes wrong there names it, since the system names no file."""
+    """Descriptor 1; its errors name it, since the system names no file."""
 
     def write(self, content: object, /) -> int:
         """Write as FileIO does. Raises OSError with `standard output` as its file name."""
@@ -34,7 +34,7 @@ class _Output(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Make the standard streams fit for any text and any trouble.
+    """Prepare the standard streams for any text and any error.
 
     Streams that were closed when the process began are replaced by /dev/null, since the next file
     to be opened would take their number. Standard output writes the bytes of names that are no
@@ -69,11 +69,11 @@ def _writable(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def drop_output(instead: str) -> None:
-    """Send standard output to /dev/null from now on, and say on standard error that it is gone.
+    """Send standard output to /dev/null from now on, and report on standard error that it is gone.
 
     For work that is worth more than its output. instead: what happens now, in words.
     """
-    say_error(f"nobody reads {STANDARD_OUTPUT} any more; {instead}")
+    say_error(f"{STANDARD_OUTPUT} is closed; {instead}")
     discard_output()
 
 
@@ -95,7 +95,7 @@ def say_error(text: str) -> None:
 
 
 def report(error: BaseException) -> int:
-    """Say in one line why the process ends, and return its exit code."""
+    """Print the reason why the process ends, in one line, and return its exit code."""
     text, exit_code = explain(error)
     if text:
         say_error(text)
@@ -103,7 +103,7 @@ def report(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> tuple[str, int]:
-    """Why the process ends, in a line that may be empty, and its exit code.
+    """The reason why the process ends, in a line that may be empty, and its exit code.
 
     For an error of standard output, what is still to be written there is discarded: Python would
     try it again at its end, and complain. For a bug, the traceback is written to a file, or to

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from dragoman.base.errors import ConfigError
 
 _BEYOND: Final = 2**63
-"""No counter and no size of a tensor reaches this; larger numbers overflow libraries."""
+"""No counter and no size of a tensor is this large; larger numbers overflow libraries."""
 
 
 class Section(BaseModel):

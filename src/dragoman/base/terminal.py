@@ -1,4 +1,4 @@
-"""The console that everything of ours is shown on."""
+"""The console for all output of dragoman."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Terminal(Console):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Called by rich while it handles BrokenPipeError; its own way is exit code 1 and no word.
+        """Called by rich while it handles BrokenPipeError; rich itself would exit with code 1,
+        silently.
 
         `dragoman.cli.main` knows what to do with the error.
         """
@@ -51,7 +52,7 @@ class Terminal(Console):
 def open_console(*, outlives_reader: bool = False) -> Console:
     """The console of this process's output. If that is no terminal, no line is ever broken.
 
-    outlives_reader: the work that it shows goes on when nobody reads any more.
+    outlives_reader: the work continues if the reader of its output is gone.
     """
     width = None if sys.stdout.isatty() else _UNBROKEN
     return Terminal(

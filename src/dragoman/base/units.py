@@ -1,4 +1,4 @@
-"""Every quantity that is printed, with one meaning each, and the way back to its value.
+"""Every quantity that is printed, each with one meaning, and how to parse it.
 
 `text` prints a value that is in base units; `parse` turns printed or typed text back into base
 units, exact to half of the last printed digit. Decimal and binary prefixes, bits and bytes, and
@@ -10,7 +10,7 @@ SIZE, BINARY_SIZE        bytes                243.5 MB; 232.2 MiB
 BYTE_RATE, BIT_RATE      bytes/s, bits/s      12.5 MB/s; 100 Mbit/s
 DURATION, HOURS          seconds              38.1 ms; 4 min 05 s; 23 h 46 min; 8.85 h
 STEP_TIME, STEP_RATE     s/step, step/s       1.686 s/step; 0.5931 step/s
-TOKEN_RATE, PAIR_RATE    1/s                  36,410 tokens/s; 812 pairs/s
+TOKEN_RATE               1/s                  36,410 tokens/s
 COUNT, SHORT_COUNT       1                    60,880,896; 62.4k
 SHARE                    1                    46.0%
 LOSS, SCORE, LEARNING_RATE, NORM   1          1.6273; 26.4; 9.882e-4; 0.512
@@ -30,7 +30,7 @@ from dragoman.base.errors import ConfigError
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _HUGE, _TINY = 1e15, 1e-9
-"""From here on, and below, a number is written with its power of ten."""
+"""Numbers this large, or this small, are written with a power of ten."""
 _AMOUNT = re.compile(rf"\s*({_NUMBER})\s*(\S.*?)?\s*")
 
 
@@ -208,7 +208,6 @@ STEP_RATE = Reciprocal(
     "rate of steps", (("step/s", 1.0),), also=(("steps/s", 1.0),), inverse=("s/step",)
 )
 TOKEN_RATE = Quantity("rate of tokens", (("tokens/s", 1.0),), also=(("token/s", 1.0),))
-PAIR_RATE = Quantity("rate of pairs", (("pairs/s", 1.0),), also=(("pair/s", 1.0),))
 COUNT = Quantity("count", (("", 1.0),), decimals=0)
 SHORT_COUNT = Quantity("count", _DECIMAL[:5], digits=3, space="")
 SHARE = Quantity("share", (("%", 0.01),), decimals=1, space="")
@@ -236,7 +235,7 @@ LEARNING_RATE = Scientific("learning rate", (("", 1.0),))
 
 
 def money(amount: float, *, currency: str) -> str:
-    """An amount with its currency: 340.00 USD; what is less than a cent with two digits."""
+    """An amount with its currency: 340.00 USD; less than a cent has two significant digits."""
     if amount and not _TINY <= abs(amount) < _HUGE:
         return f"{amount:.1e} {currency}"
     tiny = 0 < abs(amount) < 0.01

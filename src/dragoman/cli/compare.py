@@ -1,4 +1,4 @@
-"""`dragoman compare`: is one of two models better, or was it chance?"""
+"""`dragoman compare`: whether one of two models is better, or the difference is chance."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman.cli import options as shared
 from dragoman.cli.options import Commands, positive
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_parser(commands: Commands) -> None:
         metavar="SOURCE,REFERENCE",
         help="a test set (default: that of the runs); may be given again",
     )
+    shared.add_target(parser)
     parser.add_argument("--threads", type=positive, help="cores (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run_command=run)
@@ -53,7 +55,13 @@ def run(options: Namespace) -> int:
 
     from dragoman.api.comparison import compare
 
-    found = compare(options.first, options.second, tests=options.test, threads=options.threads)
+    found = compare(
+        options.first,
+        options.second,
+        tests=options.test,
+        target_language=options.target,
+        threads=options.threads,
+    )
     if options.json:
         values = [asdict(one) | {"better": one.better} for one in found]
         print(json.dumps(values, indent=1))  # in ASCII: no text can send escape sequences

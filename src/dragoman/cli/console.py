@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, the same as plain unbroken lines elsewhere."""
+"""The output of commands: tables on a terminal, the same as plain unbroken lines elsewhere."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
 
 
 def print_prepared(manifest: Manifest, directory: Path) -> None:
-    """What went in, what came out and why the rest did not, split by split."""
+    """Pairs in, pairs out and the reasons of dropped pairs, split by split."""
     console = open_console()
     console.print(Text(str(directory), style="bold"), soft_wrap=True)
     console.print("", _splits(manifest), "")
@@ -72,7 +72,7 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
 
 
 def print_inventory(path: Path) -> None:
-    """Every file of a run, a checkpoint or prepared shards; what takes how much; a forecast."""
+    """Every file of a run, a checkpoint or prepared shards; their sizes by purpose; a forecast."""
     console, inventory = open_console(), take_inventory(path)
     console.print(Text(printable_line(str(path)), style="bold"), soft_wrap=True)
     console.print(_files(inventory), "", _facts(_parts(inventory)))

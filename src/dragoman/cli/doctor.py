@@ -1,4 +1,4 @@
-"""`dragoman doctor`: what is right and wrong on the hosts of a run."""
+"""`dragoman doctor`: check the hosts of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.cli import options as shared
 from dragoman.cli.options import Commands
 
 _NEEDED_BYTES: Final = 2_000_000_000
-"""Disk on each host if no run says how much: code, some data, some checkpoints."""
+"""Disk on each host if no run gives a number: code, some data, some checkpoints."""
 
 
 def add_parser(commands: Commands) -> None:

@@ -19,6 +19,7 @@ def add_parser(commands: Commands) -> None:
     shared.add_model(parser)
     parser.add_argument("--source", type=Path, help="source text (default: the run's test set)")
     parser.add_argument("--reference", type=Path, help="its reference translation")
+    shared.add_target(parser)
     parser.add_argument("--ranks", type=positive, default=1, help="processes (default: 1)")
     parser.set_defaults(run_command=run)
 
@@ -32,6 +33,7 @@ def run(options: Namespace) -> int:
         checkpoint=options.checkpoint,
         source=options.source,
         reference=options.reference,
+        target_language=options.target,
         ranks=options.ranks,
         overrides=options.overrides,
         progress=True,

@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument(
         "--to",
-        choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos"],
+        choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"],
         required=True,
         help="the format",
     )
@@ -36,6 +36,14 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
     )
+    parser.add_argument(
+        "--target", default="", metavar="LANGUAGE",
+        help="of a package for argos, if the model translates into several",
+    )  # fmt: skip
+    parser.add_argument(
+        "--onnxruntime-web", type=Path, metavar="PATH",
+        help="its npm package, an archive or a folder, for web (default: npm fetches it)",
+    )  # fmt: skip
     parser.set_defaults(run_command=run)
 
 
@@ -53,7 +61,9 @@ def run(options: Namespace) -> int:
         quantization=options.quantization,
         licence=options.licence,
         sentences=options.sentences,
+        target_language=options.target,
         overrides=options.overrides,
+        onnxruntime_web=options.onnxruntime_web,
     )
     verified = exported.verified
     print(

@@ -15,9 +15,9 @@ from dragoman.cli import options as shared
 from dragoman.cli.options import Commands, positive
 
 _WAIT_S: Final = 6 * 3600.0
-"""How long the first machine may prepare text; the scheduler's own limit comes first mostly."""
+"""How long the first machine may prepare text; the scheduler's own limit is usually shorter."""
 _APPEAR_S: Final = 120.0
-"""How long a shared folder may take to show on one machine what another wrote."""
+"""How long a shared folder may take to show a file that another machine wrote."""
 _LOOK_EVERY_S: Final = 1.0
 
 
@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--nodes", type=positive, help="of how many (the same)")
     shared.add_places(parser)
     parser.add_argument("--ranks", type=positive, default=1, help="of this machine (default: 1)")
-    parser.add_argument("--fresh", action="store_true", help="start anew, resume nothing")
+    parser.add_argument("--fresh", action="store_true", help="start again, resume nothing")
     parser.set_defaults(run_command=run)
 
 
@@ -75,7 +75,7 @@ def run(options: Namespace) -> int:
 
 
 def _once_free(prepare: Callable[[], Path]) -> Path:
-    """The shards. Jobs of one corpus that begin together prepare it once, and all use it."""
+    """The shards. Jobs of one corpus that start together prepare it once, and all use it."""
     from dragoman.corpus.workplace import OccupiedError
 
     deadline = time.monotonic() + _WAIT_S
@@ -89,7 +89,7 @@ def _once_free(prepare: Callable[[], Path]) -> Path:
 
 
 def _read_when_there(note: Path) -> str:
-    """What the first machine wrote, once the shared folder shows it here."""
+    """The file of the first machine, once the shared folder shows it here."""
     deadline = time.monotonic() + _APPEAR_S
     while True:
         with contextlib.suppress(FileNotFoundError):

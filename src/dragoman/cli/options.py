@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""Where each command adds its own parser."""
+"""The object to which each command adds its parser."""
 
 
 def positive(text: str) -> int:
@@ -73,6 +73,16 @@ def add_model(parser: Parser, name: str = "RUN", meaning: str = "a run directory
     add_overrides(parser)
 
 
+def add_target(parser: Parser) -> None:
+    """--target, for models of several languages."""
+    parser.add_argument(
+        "--target",
+        default="",
+        metavar="LANGUAGE",
+        help="the language to translate into, of a model of several",
+    )
+
+
 def add_hosts(parser: Parser, *, required: bool = False) -> None:
     """--hosts, a file or the inline form."""
     parser.add_argument(
@@ -92,11 +102,11 @@ def add_places(parser: Parser) -> None:
 
 
 def add_training(parser: Parser) -> None:
-    """How many ranks train, and whether anew."""
+    """The number of ranks, and whether to start again."""
     parser.add_argument(
         "--ranks", type=positive, default=None, help="processes that train (default: GPUs, or 1)"
     )
-    parser.add_argument("--fresh", action="store_true", help="start anew, resume nothing")
+    parser.add_argument("--fresh", action="store_true", help="start again, resume nothing")
 
 
 def add_cores(parser: Parser) -> None:

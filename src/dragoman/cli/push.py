@@ -27,9 +27,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
     )
-    parser.add_argument(
-        "--private", action="store_true", help="nobody else sees it, if it is not there yet"
-    )
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
     parser.set_defaults(run_command=run)
 
 

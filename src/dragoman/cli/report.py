@@ -66,7 +66,7 @@ def run(options: Namespace) -> int:
 
 
 class _Found(NamedTuple):
-    """What is to be written, where if nobody says where, and the same as JSON."""
+    """The report, its default directory, and a function that gives it as JSON."""
 
     write: Callable[[Path], list[Path]]
     place: Path

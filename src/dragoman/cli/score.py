@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from dragoman.cli.options import Commands
+from dragoman.cli.options import Commands, add_target
 
 
 def add_parser(commands: Commands) -> None:
@@ -29,6 +29,7 @@ def add_parser(commands: Commands) -> None:
         required=True,
         help="the same lines with columns of scores; the same command goes on after a break",
     )
+    add_target(parser)
     parser.add_argument("--checkpoint", default="best", help="best, last, a step or a directory")
     parser.set_defaults(run_command=run)
 
@@ -52,6 +53,7 @@ def run(options: Namespace) -> int:
         options.pairs,
         options.output,
         reverse=reverse[0] if reverse else None,
+        target_language=options.target,
         checkpoint=options.checkpoint,
         progress=True,
     )

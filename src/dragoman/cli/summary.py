@@ -1,4 +1,4 @@
-"""What a person sees at the end of a run: translations, and where everything lies."""
+"""The end of a run on the console: some translations, and the places of its files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _NUM_SENTENCES = 3
 
 
 def print_summary(run: RunDirectory) -> None:
-    """Three sentences of the test set as the model translates them, and the places of a run."""
+    """Three sentences of the test set with their translations, and the places of a run."""
     console = open_console()
     recipe = run.recipe()
-    translations = run.samples / f"test.{recipe.corpus.target_language}"
+    first = recipe.corpus.directions[0].target
+    translations = run.samples / f"test.{first}"
     if translations.is_file():
         test = run.prepared() / "test"
         columns = (test / "source.txt", translations, test / "target.txt")
         for sentence in _shortest_third(list(zip(*map(read_lines, columns), strict=True))):
             console.print("", _sentence(sentence), soft_wrap=True)
     name = shlex.quote(str(run.path))
+    target = f" --target {first}" if recipe.corpus.language_tokens else ""
     places = Table.grid(padding=(0, 2))
     for what, place in [
         ("run", run.path),
@@ -32,7 +34,7 @@ def print_summary(run: RunDirectory) -> None:
         *([("translations", run.samples)] if run.samples.is_dir() else []),
         ("curves", f"tensorboard --logdir {shlex.quote(str(run.path.parent))}"),
         ("every file", f"dragoman inspect {name}"),
-        ("translate", f'echo "Click the button." | dragoman translate {name}'),
+        ("translate", f'echo "Click the button." | dragoman translate {name}{target}'),
     ]:
         places.add_row(Text(what, style="dim"), Text(str(place)))
     console.print("", places, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`dragoman synthesize`: monolingual text becomes pairs to train on."""
+"""`dragoman synthesize`: pairs to train on, from monolingual text."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def add_parser(commands: Commands) -> None:
         "distillation.",
     )
     shared.add_model(parser, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
+    shared.add_target(parser)
     parser.add_argument("--input", type=Path, required=True, help="text, a sentence a line")
     parser.add_argument(
         "--output",
@@ -56,7 +57,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Translate the text and print what became of it."""
+    """Translate the text and print the numbers of lines and pairs."""
     from dragoman.api.synthetic import synthesize
     from dragoman.base import units
     from dragoman.base.errors import ConfigError
@@ -75,6 +76,7 @@ def run(options: Namespace) -> int:
         options.input,
         options.output,
         direction=options.direction,
+        target_language=options.target,
         checkpoint=options.checkpoint.split(","),
         n_best=options.n_best,
         sampling=sampling,

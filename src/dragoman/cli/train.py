@@ -23,7 +23,7 @@ _OF_A_NEW_RUN: Final = {
     "--workers": ("workers", "shards"),
     "--set": ("overrides", "recipe"),
 }
-"""What a run that is named does not take: where the option is read, what it would change."""
+"""Options that do not apply to an existing run, with the settings that they would change."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -87,9 +87,9 @@ def run(options: Namespace) -> int:
 
 
 def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> int:
-    """Train as `dragoman.train` does, and print what is needed to go on from there.
+    """Train like `dragoman.train`, and print how to resume.
 
-    If the hosts are not fit to train, what doctor found is printed first.
+    If the hosts are not fit to train, doctor's findings are printed first.
     """
     from dragoman.api.training import train
     from dragoman.base.terminal import open_console
@@ -106,7 +106,7 @@ def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> int:
 
 
 def _dry_run(options: Namespace, hosts: Hosts | None) -> None:
-    """What it will take; with hosts also every command that will be run."""
+    """The forecast of a run; with hosts also every command that would run."""
     from dragoman.cli.console import print_dry_run
     from dragoman.cluster.commands import planned_commands
     from dragoman.recipe.recipe import load_recipe

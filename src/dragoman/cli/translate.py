@@ -18,6 +18,7 @@ def add_parser(commands: Commands) -> None:
         "ensemble.",
     )
     shared.add_model(parser, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
+    shared.add_target(parser)
     parser.add_argument("--input", type=Path, help="text, a sentence a line (default: stdin)")
     parser.add_argument(
         "--output",

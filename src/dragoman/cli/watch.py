@@ -1,4 +1,4 @@
-"""`dragoman watch RUN`: look until the run is over or the user has seen enough."""
+"""`dragoman watch RUN`: show a run until it is over or the user ends the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S: Final = 0.5
 _DRAW_EVERY_S: Final = 5.0
-"""Also where nothing is new: what is left grows less."""
+"""Redraw at least this often: even without new events the time left decreases."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Show a run while it runs, here or in a browser. Ctrl-C ends the looking, not the run."""
+    """Show a run while it runs, here or in a browser. Ctrl-C ends watch, not the run."""
     from dragoman.base.terminal import open_console
 
     with suppress(KeyboardInterrupt), _opened(options) as run:
@@ -81,7 +81,7 @@ def _opened(options: Namespace) -> Iterator[LiveRun]:
 
     if options.run is None:
         raise ConfigError(
-            "the run is not named", place="watch --hosts", remedy="name it as it is called there"
+            "no run is named", place="watch --hosts", remedy="name the run, as on the hosts"
         )
     hosts = load_hosts(options.hosts)
     with remote_run(hosts, options.run, price=price) as run:
@@ -98,7 +98,7 @@ def _print(run: LiveRun, console: Console) -> None:
 
 
 def _follow(run: LiveRun, console: Console) -> None:
-    """Draw on the whole terminal, anew where something was said or the window has another size."""
+    """Draw on the whole terminal, again whenever there is news or the window changes its size."""
     from rich.console import ConsoleDimensions, Group
     from rich.live import Live
 
@@ -107,7 +107,7 @@ def _follow(run: LiveRun, console: Console) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         drawn_at, drawn_size = 0.0, None
         while True:
-            # The terminal itself is asked: COLUMNS is what it was when the shell began.
+            # Ask the terminal itself: COLUMNS is its width when the shell began.
             size, moment = os.get_terminal_size(sys.stdout.fileno()), time.monotonic()
             if run.look() or size != drawn_size or moment - drawn_at >= _DRAW_EVERY_S:
                 console.size = ConsoleDimensions(size.columns, size.lines)

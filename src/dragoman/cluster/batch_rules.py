@@ -1,9 +1,9 @@
-"""What becomes of the learning rate if a batch grows: the published rules, as advice.
+"""How the learning rate follows a larger batch: the published rules, as advice.
 
-The batch of a recipe is that of all ranks together, so that other ranks make the same updates and
-nothing has to follow. It grows if a strategy puts several batches into one update, or if who has
-more ranks wants as many tokens on each as before. With k times the batch there are 1/k of the steps
-for the same text, the warm-up included, and
+The batch of a recipe is that of all ranks together, so another number of ranks makes the same
+updates and nothing has to change. The batch grows if a strategy puts several batches into one
+update, or if a user with more ranks wants as many tokens on each as before. With k times the batch,
+the same text takes 1/k of the steps, including the warm-up, and
 
     square root   rate x sqrt(k)   Krizhevsky 2014 (arXiv 1404.5997), for SGD; for Adam Malladi et
                                    al. 2022 (arXiv 2205.10287): the noise of an update stays the
@@ -11,8 +11,8 @@ for the same text, the warm-up included, and
     linear        rate x k         Goyal et al. 2017 (arXiv 1706.02677), for SGD with momentum and a
                                    warm-up; Marian does so for Adam with --mini-batch-words-ref
 
-Dragoman trains with Adam, so that the square root comes first. Neither holds for any k: batches
-beyond what `strategies.MOST_TARGET_TOKENS` says have not been seen to train as well.
+Dragoman trains with Adam, so the square root comes first. Neither rule holds for every k: batches
+above `strategies.MOST_TARGET_TOKENS` have not been seen to train as well.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dragoman.training.schedule import ScheduleConfig
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What makes the updates of a recipe: the numbers that a rule may change.
+    """The numbers of a recipe that a rule may change.
 
-    batch: the recipe's measure of a batch, `batch_tokens` or `batch_sentences`, and how many.
+    batch: `batch_tokens` or `batch_sentences`, whichever the recipe uses, and its value.
     has_stages: whether the recipe has stages, whose steps no rule can set.
     """
 
@@ -41,7 +41,7 @@ class Update:
 
     @classmethod
     def of(cls, recipe: Recipe) -> Update:
-        """That of a recipe."""
+        """The numbers of a recipe."""
         name = "batch_sentences" if recipe.data.batch_tokens is None else "batch_tokens"
         count = recipe.data.batch_tokens or recipe.data.batch_sentences
         assert count is not None
@@ -54,7 +54,8 @@ class Update:
 class BatchRule:
     """The settings of a recipe with a batch that is `factor` times as large, by one rule.
 
-    settings: as `--set` takes them. beyond: what the rule asks for and cannot have; "" if nothing.
+    settings: in the form of `--set`.
+    beyond: what the rule requires but cannot be set; "" if nothing.
     """
 
     name: str
@@ -97,7 +98,7 @@ def _linear(update: Update, factor: float) -> BatchRule:
 
 
 def _lengths(update: Update, factor: float) -> list[str]:
-    """Steps for the same text."""
+    """The numbers of steps for the same text."""
     schedule = update.schedule
     settings = [f"train.max_steps={_steps(update.max_steps, factor)}"]
     if schedule.warmup_steps:
@@ -110,7 +111,7 @@ def _lengths(update: Update, factor: float) -> list[str]:
 
 
 def _rate(update: Update, factor: float, *, times: float) -> list[str]:
-    """The rate, times so much at the same place of the text.
+    """The rate, multiplied by `times` at the same place of the text.
 
     `noam` falls with the root of the step: with a warm-up of 1/k of the steps its curve is already
     sqrt(k) times as high.

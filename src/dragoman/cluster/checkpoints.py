@@ -1,11 +1,11 @@
 """A run's checkpoints between its hosts and this machine, each verified by its own digests.
 
-The first host writes what all ranks share (step-0004000), every host what its ranks have of their
-own (rank-0002/step-0004000). Here all of it comes together; a resume brings each host
-what it lacks.
+The first host writes what all ranks share (step-0004000); every host writes what belongs to its own
+ranks (rank-0002/step-0004000). All of it is collected here, and a resume gives each host what it
+lacks.
 
-Names of checkpoints and of their files come from the hosts. Each is checked here as a whole before
-it becomes a path: nothing that a host sends is written outside of the run.
+Names of checkpoints and of their files come from the hosts. Each name is checked here before it
+becomes a path, so that a host can write nothing outside of the run.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from dragoman.training.durable import (
 CHECKPOINTS: Final = "checkpoints"
 _LOGS: Final = "logs"
 _NAME: Final = re.compile(r"(?:(rank-[0-9]{4,6})/)?step-[0-9]{7,12}")
-"""Name of a checkpoint: what all ranks share, or what one rank has of its own."""
+"""The name of a checkpoint: what all ranks share, or what one rank has of its own."""
 _NAMES: Final = TypeAdapter(list[str])
 _HUNG_UP_S: Final = 0.1
-"""How long after it was hung up on, who brings something may begin with the next."""
+"""How long a transfer may go on to its next item after its connection was closed."""
 
 
 def newest_checkpoint(run: Path) -> str:
-    """The newest intact checkpoint in a run's directory, by name; "" where there is none."""
+    """The name of the newest intact checkpoint in a run's directory; "" if there is none."""
     for path in reversed(step_directories(run / CHECKPOINTS)):
         if _is_intact(path):
             return path.name
@@ -59,7 +59,7 @@ def newest_checkpoint(run: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunOnHosts:
-    """A run's directory here and its copies on hosts. code: the digest of what runs there."""
+    """A run's directory here and its copies on hosts. code: the digest of the code there."""
 
     path: Path
     hosts: Hosts
@@ -67,16 +67,16 @@ class RunOnHosts:
 
     @property
     def place(self) -> str:
-        """Below the folder of each host."""
+        """The run's directory below the folder of each host."""
         return f"runs/{self.path.name}"
 
     def ranks_of(self, host: Host) -> range:
-        """Those that a host runs."""
+        """The ranks that a host runs."""
         first = sum(one.ranks for one in self.hosts.host[: self.hosts.host.index(host)])
         return range(first, first + host.ranks)
 
     def on_host(self, host: Host) -> list[str]:
-        """Names of the checkpoints on a host that it has written itself; others are passed over.
+        """Names of the checkpoints that a host has written itself; others are ignored.
 
         Raises MachineError if the host fails or its answer is no list of names.
         """
@@ -96,16 +96,16 @@ class RunOnHosts:
         return [match[0] for match in matches if match and (match[1] or "") in own]
 
     def fetch(self, host: Host, name: str) -> None:
-        """Bring one checkpoint here, whole. Raises MachineError or CheckpointError."""
+        """Copy one checkpoint here, whole. Raises MachineError or CheckpointError."""
         assert _NAME.fullmatch(name)
         self._fetch(host, f"{CHECKPOINTS}/{name}", self.path / CHECKPOINTS / name)
 
     def fetch_logs(self, host: Host) -> None:
-        """Bring what a host's launcher and workers have written. Raises MachineError."""
+        """Copy the logs of a host's launcher and workers here. Raises MachineError."""
         self._fetch(host, _LOGS, self.path / _LOGS / host.name)
 
     def _fetch(self, host: Host, place: str, target: Path) -> None:
-        """Bring a directory of the run here; a checkpoint is checked against its digests."""
+        """Copy a directory of the run here; a checkpoint is checked against its digests."""
         draft = target.with_name(f".{target.name}.draft")
         with disk_errors_named(target.parent):
             try:
@@ -122,7 +122,7 @@ class RunOnHosts:
                 shutil.rmtree(draft, ignore_errors=True)
 
     def _receive(self, host: Host, place: str, draft: Path) -> None:
-        """Raises MachineError of the host, OSError of this machine's disk."""
+        """Raises MachineError if the host fails, OSError if this machine's disk does."""
         more = [f"{self.place}/{place}"]
         command = agent_command(host, code=self.code, verb="send", more=more)
         try:
@@ -135,12 +135,15 @@ class RunOnHosts:
             ) from error
 
     def collect(self, *, trained: bool = False) -> None:
-        """Bring here what any host has written and this machine lacks.
+        """Copy here what any host has written and this machine lacks.
 
-        trained: since the hosts were given what they lacked. Logs come here then, too, and what
-        the first host no longer keeps goes here. Before that it may be one that never had the best
-        checkpoint, because another host was the first.
-        A host that fails keeps no other from being asked; then raises what the first of them said.
+        trained: whether training has begun since the hosts were given what they lacked. Then logs
+        are copied too, and shared checkpoints that the first host no longer keeps are removed here.
+        Before that, another host may have been the first, and this one may lack the best
+        checkpoint.
+
+        If a host fails, the others are still copied from; then its error is raised, the first one's
+        if several fail.
         """
         remove_drafts(self.path / CHECKPOINTS)
         failures = []
@@ -157,7 +160,7 @@ class RunOnHosts:
             raise failures[0]
 
     def _collect_from(self, host: Host) -> list[str]:
-        """The names of all that it has, which is here now."""
+        """Copy everything from a host; returns the names of all that it has."""
         names = self.on_host(host)
         for name in names:
             if not _is_intact(self.path / CHECKPOINTS / name):
@@ -165,7 +168,7 @@ class RunOnHosts:
         return names
 
     def _forget_what_lacks_in(self, names: Sequence[str]) -> None:
-        """Remove shared checkpoints that it lacks; newer ones were trained while it was away."""
+        """Remove shared checkpoints that are not among these and are not newer than all of them."""
         newest = max(map(step_number, names), default=-1)
         for path in step_directories(self.path / CHECKPOINTS):
             if path.name not in names and step_number(path.name) < newest:
@@ -174,7 +177,7 @@ class RunOnHosts:
     def spread(self, host: Host) -> None:
         """Give a host the newest checkpoint that is here, and its ranks' own parts of it.
 
-        The first host gets all of them: it decides which to keep, the best ones too.
+        The first host gets all of them, as it decides which to keep, including the best ones.
         """
         newest = newest_checkpoint(self.path)
         if not newest:
@@ -197,15 +200,15 @@ class RunOnHosts:
 
 @dataclass(slots=True)
 class CheckpointTransfer:
-    """Brings checkpoints of the first host here while training goes on, the newest first.
+    """Copies checkpoints of the first host here while training goes on, the newest first.
 
-    One that is pruned there before it got its turn is passed over; what is missing in the end,
-    `finish` brings. All is written by a thread of its own, which no signal breaks off halfway.
+    A checkpoint that is deleted there before its turn is skipped; `finish` copies what is still
+    missing. A thread of its own writes all of it, so no signal interrupts it halfway.
     """
 
     run: RunOnHosts
     newest: str = ""
-    """The last checkpoint that the first host has told of, by name."""
+    """The name of the last checkpoint that the first host has reported."""
     _wanted: str = ""
     _over: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -213,7 +216,7 @@ class CheckpointTransfer:
     _work: Future[None] = field(default_factory=Future)
 
     def want(self, name: str) -> None:
-        """A checkpoint of this name is complete on the first host; other names are passed over."""
+        """A checkpoint of this name is complete on the first host; other names are ignored."""
         if step_number(name) < 0 or not _NAME.fullmatch(name):
             return
         with self._changed:
@@ -223,13 +226,13 @@ class CheckpointTransfer:
     def finish(self) -> None:
         """Return when all checkpoints and logs are here; raises DragomanError if some are not.
 
-        An exception of a signal's handler ends the waiting, but not what is under way.
+        An exception of a signal's handler ends the wait, but not the copy that is under way.
         """
         self._end()
         self._work.result()
 
     def give_up(self) -> None:
-        """End what is under way. What has not arrived whole is not here."""
+        """End the copy under way; it leaves nothing here."""
         self._end()
         while not self._work.done():
             ssh.hang_up()
@@ -256,12 +259,12 @@ class CheckpointTransfer:
     def _carry(self) -> None:
         first = self.run.hosts.host[0]
         while name := self._next():
-            with suppress(DragomanError):  # it is asked for again in the end
+            with suppress(DragomanError):  # `finish` tries it again
                 self.run.fetch(first, name)
         self.run.collect(trained=True)
 
     def _next(self) -> str:
-        """The checkpoint to bring now; "" when training is over."""
+        """The name of the checkpoint to copy now; "" when training is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._wanted)
             name, self._wanted = self._wanted, ""

@@ -1,4 +1,4 @@
-"""From what doctor found to what is right, what is wrong, and what to do about it.
+"""From doctor's facts to findings: what is right, what is wrong, and what to do about it.
 
 Every check is a function of the facts alone. A new one is a function here, its entry in CHECKS and
 its test.
@@ -35,19 +35,19 @@ Status = Literal["ok", "unknown", "warning", "failure"]
 LEAST_SHARED_MEMORY_BYTES: Final = 1_000_000_000
 MOST_CLOCK_OFFSET_S: Final = 1.0
 STRAGGLER: Final = 1.25
-"""Steps this much longer than the median of the hosts hold all the others up."""
+"""A host whose steps are this much longer than the hosts' median delays all others."""
 HALF_DUPLEX: Final = 0.65
-"""With both directions busy, each carries less than this of what one alone does."""
+"""The limit for half duplex: each direction carries less than this share of its rate alone."""
 MOST_HALF_DUPLEX_BYTES_PER_S: Final = 1e9 / 8
-"""Ethernet above 1 Gbit/s knows full duplex alone (IEEE 802.3ae); sums cost a processor more."""
+"""Ethernet above 1 Gbit/s is full duplex only (IEEE 802.3ae); there the processor is the limit."""
 LEAST_OF_CLAIM: Final = 0.5
-"""Part of what both cards say; virtual ones may say anything, so this is a warning only."""
+"""Share of the rate that both cards claim. Virtual cards claim anything: this is only a warning."""
 SLOW_PAIR: Final = 0.7
-"""Part of the median pair's rate; below it there is something wrong with that pair."""
+"""Below this share of the median pair's rate, something is wrong with a pair."""
 MOST_LATENCY_S: Final = 5e-3
 LEAST_DISK_BYTES_PER_S: Final = 50e6
 OTHERS: Final = "the others"
-"""In place of a host's name, which has no space: all that could be looked at."""
+"""In place of a host's name, which has no space: the other hosts, which could be checked."""
 _MAY_DIFFER: Final = ("driver",)
 _OF_GPUS: Final = ("nccl", "driver")
 _NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth")
@@ -55,10 +55,11 @@ _NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, on one host or between two ("" for all of them).
+    """The result of one check, on one host or between two ("" for all of them).
 
-    host: OTHERS where some could not be looked at and nothing is wrong with the rest.
-    status: unknown where it was not measured. remedy: what to do about it; "" where it is in order.
+    host: OTHERS if some hosts could not be checked and the rest is in order.
+    status: unknown if it was not measured.
+    remedy: what to do about it; "" if it is in order.
     """
 
     check: str
@@ -72,8 +73,9 @@ class Finding:
 class Wanted:
     """What a run needs of its hosts.
 
-    needed_bytes: on each host's disk, for what it keeps. digests: of what must be there, as it is
-    here; what is not named is compared with the first host's.
+    needed_bytes: on each host's disk, for what it keeps.
+    digests: of the files that must be there, as they are here; files without a digest are compared
+        with the first host's.
     """
 
     hosts: Hosts
@@ -89,7 +91,8 @@ Check = Callable[[ClusterFacts, Wanted], Iterator[Finding]]
 
 
 def examine(facts: ClusterFacts, wanted: Wanted) -> list[Finding]:
-    """The findings of all checks; a check that finds nothing wrong says so once."""
+    """The findings of all checks; a check that finds nothing wrong returns one finding that says
+    so."""
     findings: list[Finding] = []
     for name, (check, well) in CHECKS.items():
         findings += list(check(facts, wanted)) or [_nothing_wrong(name, well, facts)]
@@ -102,10 +105,10 @@ def is_fit(findings: list[Finding]) -> bool:
 
 
 def measured_link(facts: ClusterFacts) -> Link | None:
-    """What `plan` can count on; None if nothing was measured.
+    """The link that `plan` can count on; None if nothing was measured.
 
-    It is the all-reduce, else the slowest pair, but no more than the slower direction lets through:
-    every host sends and receives all that an all-reduce moves.
+    It is the rate of the all-reduce, or of the slowest pair, but at most that of the slower
+    direction: every host sends and receives all that an all-reduce moves.
     """
     latency_s = max((pair.latency_s for pair in facts.pairs), default=LATENCY_S)
     slowest = min((pair.both_bytes_per_s for pair in facts.pairs), default=None)
@@ -119,13 +122,13 @@ def measured_link(facts: ClusterFacts) -> Link | None:
 
 
 def directions(facts: ClusterFacts) -> dict[str, Directions]:
-    """By host: what it sends, and what it receives, with the peer with which it is fastest."""
+    """For each host, the highest rates at which it sends and receives, over all its peers."""
     sent, received = _best_of_each(facts)
     return {name: Directions(sent[name], received[name]) for name in sent}
 
 
 def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """Every host answers, and can take what examines it."""
+    """Every host answers, and the agent can run there."""
     for host, said in facts.unreachable.items():
         if os.strerror(errno.ENOSPC) in said:
             yield _fail("storage", host, "its disk is full", "free space there: df -h shows where")
@@ -144,13 +147,15 @@ def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """GPUs that are stated, seen and usable are the same number; no host stands alone with them."""
+    """GPUs stated, seen and usable are the same number; either all hosts compute on GPUs or
+    none."""
     first = wanted.hosts.host[0]
     for host in facts.hosts:
         stated = wanted.host(host.host)
         if bool(stated.slots) != bool(first.slots):
             found = f"one of {first.name} and this computes on GPUs, one on its processor"
-            remedy = "leave one of the two out, or give all hosts slots: nothing sums between them"
+            remedy = "leave one of the two out, or give all hosts slots: "
+            remedy += "GPUs and processors cannot train together"
             yield _fail("devices", host.host, found, remedy)
         if stated.slots:
             if host.cpu_cores < stated.slots:
@@ -174,7 +179,7 @@ def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """The same software everywhere, as most hosts have it, and all that training needs."""
+    """The same software everywhere, as on most hosts, and all that training needs."""
     for name in _names(host.versions for host in facts.hosts):
         asked = [one for one in facts.hosts if name not in _OF_GPUS or wanted.host(one.host).gpus]
         usual = _usual([own for host in asked if (own := host.versions.get(name))])
@@ -191,7 +196,7 @@ def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """Code, recipe, data and vocabulary are equal everywhere, and what they are here."""
+    """Code, recipe, data and vocabulary are equal everywhere, and equal to those here."""
     for host in facts.hosts:
         if not host.shares_run_directory:
             continue
@@ -231,7 +236,7 @@ def clocks(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
 
 
 def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
-    """The collectives use the interface that reaches the peers, and names lead to it."""
+    """The collectives use the interface to the peers, and host names resolve to its address."""
     owners: dict[str, str] = {}
     alone = len(wanted.hosts.host) == 1
     for host in facts.hosts:
@@ -284,7 +289,7 @@ def cards(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
 
 
 def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
-    """No pair of hosts is slower than the others or its cards, one way or both at once."""
+    """No pair of hosts is slower than the others or its cards claim, one way or both at once."""
     for name, said in facts.unmeasured.items():
         remedy = "training would break off likewise: see whether TCP passes between the hosts"
         yield _fail("bandwidth", name, f"sums over the network broke off: {said}", remedy)
@@ -306,7 +311,7 @@ def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             remedy = "check the negotiated duplex of both cards and the switch ports"
             yield _fail("bandwidth", names, f"{at_once}: half duplex", remedy)
         elif frozenset(pair.hosts) in one_sided:
-            pass  # told with its direction
+            pass  # `_limits` reports it with its direction
         elif pair.both_bytes_per_s < SLOW_PAIR * usual:
             found = f"{rate}, the other pairs {units.BYTE_RATE.text(usual)}"
             remedy = "a port that negotiated a lower speed: see ethtool on both hosts"
@@ -333,7 +338,7 @@ def _slow_ways(facts: ClusterFacts) -> list[Way]:
 
 
 def _best_of_each(facts: ClusterFacts) -> tuple[dict[str, float], dict[str, float]]:
-    """What each host sends to, and receives from, the peer with which it is fastest."""
+    """The highest rate at which each host sends, and receives, over all its peers."""
     sent: dict[str, float] = {}
     received: dict[str, float] = {}
     for way in facts.ways:
@@ -343,11 +348,11 @@ def _best_of_each(facts: ClusterFacts) -> tuple[dict[str, float], dict[str, floa
 
 
 def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
-    """One finding for each host that sends, or receives, slowly whoever the peer is; then one for
-    each direction that only two hosts have between them.
+    """One finding for each host that sends, or receives, slowly to all peers; then one for each
+    slow direction between only two hosts.
 
-    They are warnings: such a limit is mostly somebody's will (a provider's, an access line's), and
-    a strategy for slow links trains over it.
+    They are warnings: such a limit is mostly intended (by a provider, or by an access line), and a
+    strategy for slow links trains over it.
     """
     cards = {host.host: host.interface.name if host.interface else "?" for host in facts.hosts}
     sent, received = _best_of_each(facts)
@@ -383,7 +388,7 @@ def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
         elif host == receiver:
             found = f"receives {there} over {cards[receiver]} and sends {back}"
             remedy = f"look for a limit on {into}"
-        else:  # of two hosts alone nobody can tell which of them it is
+        else:  # with only two hosts, either may be the cause
             found = (
                 f"sends {there} over {cards[sender]} to {receiver} ({cards[receiver]}), "
                 f"which sends {back}"
@@ -395,7 +400,7 @@ def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
 
 
 def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
-    """The hosts reach each other's ports, and nobody else does."""
+    """The hosts reach each other's ports, and other machines do not."""
     for host in facts.hosts:
         if host.closed_ports is None or host.exposed_ports is None:
             yield _unknown("ports", host.host)
@@ -405,7 +410,9 @@ def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             yield _fail("ports", host.host, found, remedy)
         if host.exposed_ports:
             found = f"strangers can reach {', '.join(host.exposed_ports)}"
-            remedy = "bind to the private interface or close it: whoever connects can run code"
+            remedy = (
+                "bind to the private interface or close it: any machine that connects can run code"
+            )
             yield _fail("ports", host.host, found, remedy)
         if host.interface and ipaddress.ip_address(host.interface.address).is_global:
             found = f"{host.interface.address} is a public address"
@@ -431,14 +438,14 @@ def storage(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def stragglers(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
-    """No host is so slow that all the others wait for it."""
+    """No host is so slow that the others wait for it."""
     measured = [(host.host, host.step_s) for host in facts.hosts if host.step_s is not None]
     if len(measured) < len(facts.hosts):
         yield _unknown("speed")
         return
     if not measured:
         return
-    # With two hosts the median would be between them and excuse the slow one.
+    # With two hosts the median would lie between them and excuse the slow one.
     usual = statistics.median_low([step_s for _, step_s in measured])
     for host, step_s in measured:
         if step_s > STRAGGLER * usual:
@@ -475,26 +482,26 @@ def _unknown(check: str, host: str = "") -> Finding:
 
 
 def _nothing_wrong(check: str, well: str, facts: ClusterFacts) -> Finding:
-    """Nothing is wrong as far as known: there are no data from hosts that do not answer."""
+    """Nothing is wrong as far as is known: hosts that do not answer gave no data."""
     if not facts.unreachable:
         return Finding(check, "ok", "", well)
     return Finding(check, "ok", OTHERS, well) if facts.hosts else _unknown(check)
 
 
 def _claimed(facts: ClusterFacts, pair: PairFacts) -> float:
-    """Bytes a second that the slower card of a pair claims; 0 if one claims nothing."""
+    """Bytes a second that the slower card of a pair claims; 0 if one of them claims nothing."""
     cards = [host.interface for host in facts.hosts if host.host in pair.hosts]
     speeds = [(card.speed_bits_per_s or 0.0) if card else 0.0 for card in cards]
     return min(speeds, default=0.0) / 8
 
 
 def _names(tables: Iterator[dict[str, str | None]]) -> list[str]:
-    """Every key of any of them, in the order in which they are met."""
+    """Every key of any of them, in order of first occurrence."""
     return list(dict.fromkeys(name for table in tables for name in table))
 
 
 def _usual(values: list[str]) -> str | None:
-    """What most have; of equal numbers, what comes first."""
+    """The most frequent value; the first one among equally frequent ones."""
     return Counter(values).most_common(1)[0][0] if values else None
 
 

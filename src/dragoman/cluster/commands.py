@@ -1,4 +1,4 @@
-"""Every command that `train --hosts` runs, as words, before any of them is run."""
+"""Every command that `train --hosts` would run, in words, for --dry-run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from dragoman.distributed.rendezvous import StoreAddress
 def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
     """Lines that a shell could read: comments, commands here, and what these start on the host.
 
-    What follows `<` stands for what is sent; words in capitals are known when the command is run.
+    The word after `<` names the data that is sent. Words in capitals are known only when the
+    command runs.
     """
     code = read_code()
     digest = code_digest(code)
@@ -31,7 +32,8 @@ def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
         # It starts once to measure and once to compare and train.
         yield _here(host, agent_command(host, code=digest, verb=ANSWER))
         for there in _there(host, hosts, number=number, run=place):
-            yield f"#   there: {_one_line(shlex.join(there))}"
+            # The text after a line break would be a command, not a part of the comment.
+            yield f"#   there: {' '.join(shlex.join(there).splitlines())}"
         for verb in ("list", "send", "forget"):
             yield _here(host, agent_command(host, code=digest, verb=verb, more=[place]))
 
@@ -45,13 +47,8 @@ def _sending(host: Host, place: str, num_files: str) -> str:
     return f"{_here(host, command)} < {shlex.quote(f'{place}.tar')}"
 
 
-def _one_line(text: str) -> str:
-    """What follows a line break in a comment would be a command."""
-    return " ".join(text.splitlines())
-
-
 def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[str]]:
-    """What the agents start: the store in which all meet, what measures, torchrun."""
+    """The processes that agents start: the store, the measuring process, torchrun."""
     module = [host.python, "-P", "-m"]
     if number == 0:
         yield [*module, "dragoman.distributed.store"]

@@ -1,7 +1,8 @@
-"""Directories on their way to a host: code, prepared data, the files of a run, a checkpoint.
+"""Copies directories to a host: code, prepared data, the files of a run, a checkpoint.
 
-A directory's name on the host says what it holds (a digest, a run, a step), and it appears there
-whole or not at all: what is there already is not sent again, also where hosts share a folder.
+A directory's name on the host says what it holds (a digest, a run, a step), and the directory
+appears there whole or not at all. A directory that exists already is not sent again, even if
+another host wrote it into a shared folder.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from dragoman.cluster.hosts import Host
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _NOT_CODE: Final = ("__pycache__", "shipped")
-"""Below the package, but no part of what runs on a host: a run's own recipe travels with it."""
-_READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
+"""Shipped recipes do not run on a host, so they are not sent: a run carries its own recipe."""
+READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
+"""Runs a program of so many bytes from standard input, which is not installed on the host."""
 _WANT: Final = b"want\n"
 _PROGRAM: Final = Path(unpack.__file__).read_bytes()
 
@@ -43,11 +45,11 @@ class Parcel:
         )
 
     def command(self, host: Host) -> list[str]:
-        """What runs on the host to receive it."""
+        """The command that receives it on the host."""
         return receive_command(host, self.place, str(len(self.files)))
 
     def send(self, host: Host) -> bool:
-        """Bring it to the host; False if it was there. Raises MachineError."""
+        """Copy it to the host; False if it was there. Raises MachineError."""
         with ssh.transfer(host, self.command(host)) as transfer:
             transfer.write(_PROGRAM)
             transfer.skip_greeting()
@@ -72,12 +74,12 @@ class Parcel:
 
 
 def receive_command(host: Host, place: str, num_files: str) -> list[str]:
-    """What runs on a host to receive a directory of so many files at this place below its folder.
+    """The command that receives a directory of so many files at this place below a host's folder.
 
-    Its standard input is the program that does so, then a tar archive.
+    Its standard input is the receiving program, then a tar archive.
     """
     length = str(len(_PROGRAM))
-    return [host.python, "-c", _READ_PROGRAM, length, f"{host.folder}/{place}", num_files]
+    return [host.python, "-c", READ_PROGRAM, length, f"{host.folder}/{place}", num_files]
 
 
 def read_code(package: Path = _PACKAGE) -> dict[str, bytes]:
@@ -100,12 +102,12 @@ def code_digest(code: Mapping[str, bytes]) -> str:
 
 
 def code_place(digest: str) -> str:
-    """Where code of this digest lies below a host's folder."""
+    """The place of code with this digest below a host's folder."""
     return f"code/{digest[:16]}"
 
 
 def code_parcel(code: Mapping[str, bytes]) -> Parcel:
-    """Code for a host."""
+    """Code, as a parcel for a host."""
     files = {f"dragoman/{name}": content for name, content in code.items()}
     return Parcel(code_place(code_digest(code)), files)
 

@@ -38,7 +38,7 @@ def print_findings(findings: list[Finding], facts: ClusterFacts, console: Consol
 
 
 def verdict(findings: list[Finding]) -> str:
-    """One line: fit to train, or how much stands against it."""
+    """One line: fit to train, or the number of failures and warnings."""
     counts: Counter[str] = Counter(finding.status for finding in findings)
     also = [
         f"{counts[status]} {words}"
@@ -48,11 +48,11 @@ def verdict(findings: list[Finding]) -> str:
     end = f" ({', '.join(also)})" if also else ""
     if is_fit(findings):
         return f"Fit to train{end}."
-    return f"Not fit to train: {counts['failure']} to put right{end}."
+    return f"Not fit to train: {counts['failure']} to fix{end}."
 
 
 def findings_as_json(findings: list[Finding], facts: ClusterFacts) -> str:
-    """Verdict, findings and all that they were made of."""
+    """Verdict, findings and the facts behind them."""
     values = {
         "fit": is_fit(findings),
         "findings": [asdict(finding) for finding in findings],
@@ -62,7 +62,7 @@ def findings_as_json(findings: list[Finding], facts: ClusterFacts) -> str:
 
 
 def _directions(facts: ClusterFacts) -> Table:
-    """What each host sends to each other one, alone and while the way back is busy too."""
+    """The rate from each host to each other one, alone and while the way back is busy too."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("from", "to"):
         table.add_column(heading, no_wrap=True)
@@ -76,7 +76,7 @@ def _directions(facts: ClusterFacts) -> Table:
 
 
 def _network(facts: ClusterFacts) -> str:
-    """What the collectives get, beside what the cards claim."""
+    """The rate of an all-reduce, beside the rates that the cards claim."""
     link = measured_link(facts)
     if link is None:
         return ""

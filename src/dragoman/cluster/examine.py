@@ -29,20 +29,20 @@ from dragoman.cluster.team import DONE, GONE, Message, Team, in_order
 _FACTS_S: Final = 120.0
 _MEASURE_S: Final = 180.0
 _ROUND_S: Final = 20.0
-"""Each further host is one more round of pairs, which takes 6 to 10 s behind ordinary ports."""
+"""Each further host adds one round of pairs, which takes 6 to 10 s behind ordinary ports."""
 _CLOCK_QUESTIONS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Facts of the hosts, and the digest of the code that they now have."""
+    """Facts of the hosts, and the digest of the code that they have now."""
 
     facts: ClusterFacts
     code: str
 
 
 def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, MachineError]:
-    """Do the same for every host at once; returns the troubles, by host."""
+    """Do the same for every host at once; returns the errors by host."""
     troubles: dict[str, MachineError] = {}
 
     def one(host: Host) -> None:
@@ -55,21 +55,21 @@ def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, M
         try:
             list(pool.map(one, hosts))
         except BaseException:
-            ssh.hang_up()  # the pool waits for what its threads do
+            ssh.hang_up()  # the pool waits for its threads
             raise
     return troubles
 
 
 def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
-    """Give every host the code that runs here; its digest, and the troubles by host."""
+    """Copy the code that runs here to every host; returns its digest, and the errors by host."""
     code = read_code()
     return code_digest(code), on_each(hosts, code_parcel(code).send)
 
 
 def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
-    """Ask all hosts about themselves, then measure between them.
+    """Collect the facts of all hosts, then measure between them.
 
-    run: as in `compare_files`, where there is one already.
+    run: the run whose files are compared; "" if there is none yet.
     """
     code, troubles = bring_code(hosts.host)
     found: list[HostFacts] = []
@@ -77,7 +77,7 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
         with Team(answering, code=code) as team:
             try:
                 found = ask(team, hosts, run=run, measure=True)
-            except MachineError as error:  # of one whose Python lacks a package, say
+            except MachineError as error:  # for example of a host whose Python lacks a package
                 named = _named(error)
                 if not {host.name for host in answering}.issuperset(named):
                     raise
@@ -94,21 +94,12 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
     return Examined(facts, code)
 
 
-def compare_files(hosts: Hosts, *, code: str, run: str, mark: str = "") -> ClusterFacts:
-    """What each host says of itself once it has code, data and the run's own files.
-
-    run: its directory below the folder of each host. mark: of `marked`, for that directory here.
-    """
-    with Team(hosts.host, code=code) as team:
-        return ClusterFacts(hosts=tuple(ask(team, hosts, run=run, mark=mark)))
-
-
 @contextmanager
 def marked(directory: Path) -> Iterator[str]:
     """Inside the block a file of this name is in the directory here, and in no other one.
 
-    Whoever sees it elsewhere sees the same directory: paths and numbers of files do not tell that
-    where machines share a disk.
+    A host that sees the file sees the same directory. Paths and inode numbers cannot show that if
+    machines share a disk.
     """
     path = directory / f".controller-{secrets.token_hex(8)}"
     try:
@@ -124,9 +115,11 @@ def ask(
 ) -> list[HostFacts]:
     """Facts of each host of a team, and how far its clock is ahead of most others.
 
-    hosts: all with which they will train. run: the run whose files are compared, "" where there is
-    none yet. mark: as in `compare_files`. measure: its steps, too.
-    Raises MachineError if one is silent.
+    hosts: all with which they will train.
+    run: the run whose files are compared, "" if there is none yet.
+    mark: of `marked`, for that run's directory here.
+    measure: measure its steps, too.
+    Raises MachineError if a host does not answer.
     """
     for host in team.hosts:
         peers = tuple(one.address for one in hosts.host if one.address != host.address)
@@ -142,7 +135,7 @@ def ask(
         )
         team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
     said = team.each("facts", timeout_s=_FACTS_S)
-    # Whatever name a host gives itself, it goes by the one that the user gave it.
+    # A host goes by the name that the user gave it, not by its own.
     found = [
         values["facts"].model_copy(update={"host": host.name})
         for host, values in zip(team.hosts, in_order(team.hosts, said), strict=True)
@@ -154,7 +147,7 @@ def ask(
 
 
 def _ahead_s(team: Team, host: Host) -> float:
-    """Seconds that a host's clock is ahead of ours, by the answer that took the least time."""
+    """Seconds that a host's clock is ahead of ours, from the answer that took the least time."""
     answers = []
     for _ in range(_CLOCK_QUESTIONS):
         asked = time.time()
@@ -167,19 +160,19 @@ def _ahead_s(team: Team, host: Host) -> float:
                 place=host.name,
                 remedy="look at its load",
             )
-        if message.what != "time":  # one of them has ended meanwhile
+        if message.what != "time":  # an agent has ended meanwhile
             raise team.agents[message.host].failure()
         answers.append((answered - asked, message.values["time"] - (asked + answered) / 2))
     return float(min(answers)[1])
 
 
 def measuring_limit_s(num_hosts: int) -> float:
-    """How long hosts may measure the network between each two of them."""
+    """The time limit for measuring the network between every two of so many hosts."""
     return _MEASURE_S + _ROUND_S * max(0, num_hosts - 2)
 
 
 def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
-    """Facts with what the hosts can reach of each other and how fast."""
+    """The facts, extended by which hosts reach each other, and how fast."""
     exposed: dict[str, tuple[str, ...]] = {}
     found = ProbeResult()
     unmeasured: dict[str, str] = {}
@@ -210,7 +203,7 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
                     break
             elif said := _broke_off(team, message):
                 unmeasured[message.host] = said
-                break  # the others wait for it, for long
+                break  # the other hosts would wait for it for long
     told = [
         one.model_copy(
             update={
@@ -225,12 +218,12 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
 
 
 def _named(error: MachineError) -> list[str]:
-    """The hosts that an error of a team is about: as many as kept silent."""
+    """The hosts that an error of a team is about: those that did not answer."""
     return str(error.place).split(", ")
 
 
 def _broke_off(team: Team, message: Message) -> str:
-    """What an agent says that did not come to its end; "" where it did."""
+    """The message of an agent that failed; "" if it did not fail."""
     if message.what == GONE:
         return team.agents[message.host].failure().problem
     failed = message.what == DONE and message.values["exit_code"]

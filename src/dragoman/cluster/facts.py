@@ -1,4 +1,4 @@
-"""What doctor finds out: on each host, and between them. None stands for what was not measured."""
+"""Doctor's facts about each host and the links between them. None: not measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from dragoman.base.settings import Section
 
 PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
-"""What training needs on every host, all in one version."""
+"""The packages that training needs on every host, each in one version."""
 
 
 def _ipv4(text: str) -> str:
@@ -23,51 +23,51 @@ class InterfaceFacts(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9._@:+-]{1,15}$")
     address: Annotated[str, AfterValidator(_ipv4)]
     speed_bits_per_s: float | None = None
-    """What the card says; virtual ones say anything."""
+    """The rate that the card claims; virtual cards claim anything."""
     full_duplex: bool | None = None
     mtu_bytes: int
     errors: int
-    """Packets lost to errors or full queues, sent and received, since it came up."""
+    """Packets lost to errors or full queues, sent and received, since the interface came up."""
 
 
 class HostFacts(Section):
-    """What one host says of itself."""
+    """The facts that one host reports about itself."""
 
     host: str
     """Its name in hosts.toml."""
     gpus_visible: int = 0
     gpus_usable: int = 0
-    """Those of them on which a matrix product came out right."""
+    """GPUs on which a matrix product came out right."""
     cpu_cores: int
     versions: dict[str, str | None]
     """Versions of python, torch, dragoman, ...; None if it is not installed."""
     digests: dict[str, str | None]
     """sha256 of code, recipe, data and vocabulary; None if it is not there."""
     shares_run_directory: bool = False
-    """Whether its directory of the run is the very one in which the controller keeps it."""
+    """Whether its directory of the run is the controller's own directory."""
     clock_offset_s: float | None = None
-    """Ahead of what most hosts, and the machine that asks them, say."""
+    """Seconds ahead of the median clock of the hosts and the controller."""
     interface: InterfaceFacts | None = None
     """None if no interface routes to the peers."""
     name_resolves_to: tuple[str, ...] = ()
-    """Addresses that its own hostname stands for there."""
+    """Addresses to which its own host name resolves there."""
     shared_memory_bytes: int
     disk_free_bytes: int
     disk_write_bytes_per_s: float | None = None
     step_s: float | None = Field(default=None, gt=0.0)
     """Median of real training steps without any network."""
     flop_per_s: float | None = Field(default=None, gt=0.0)
-    """Useful arithmetic in them, of one rank."""
+    """Useful arithmetic a second in these steps, of one rank."""
     inside_bytes_per_s: float | None = Field(default=None, gt=0.0)
-    """Through each of its ranks in an all-reduce between them; None if it has one rank."""
+    """Rate through each of its ranks in an all-reduce between them; None if it has one rank."""
     closed_ports: tuple[str, ...] | None = None
     """address:port of peers that it could not reach."""
     exposed_ports: tuple[str, ...] | None = None
-    """address:port on which it listens for the run and that strangers can reach."""
+    """address:port on which it listens for the run and that other machines can reach."""
 
 
 class PairFacts(Section):
-    """What the collectives of training get between two hosts."""
+    """The rates of collectives between two hosts."""
 
     hosts: tuple[str, str]
     forth_bytes_per_s: float
@@ -78,7 +78,7 @@ class PairFacts(Section):
 
 
 class Way(NamedTuple):
-    """One direction of a link: what gets through while the way back is free."""
+    """One direction of a link: its rate while the way back is free."""
 
     sender: str
     receiver: str
@@ -86,19 +86,19 @@ class Way(NamedTuple):
 
 
 class ClusterFacts(Section):
-    """Everything doctor knows of one cluster, at one time."""
+    """All of doctor's facts about one cluster, at one time."""
 
     hosts: tuple[HostFacts, ...]
     pairs: tuple[PairFacts, ...] = ()
     unreachable: dict[str, str] = Field(default_factory=dict)
-    """Hosts that did not answer, and what ssh said."""
+    """Hosts that did not answer, and the message of ssh."""
     unmeasured: dict[str, str] = Field(default_factory=dict)
-    """Hosts on which measuring the network broke off, and what they said."""
+    """Hosts on which measuring the network failed, and their messages."""
     all_reduce_bytes_per_s: float | None = None
     """Payload a second through each interface in an all-reduce over all hosts."""
     diloco_weight_s: float | None = None
-    """Seconds that DiLoCo takes for a weight from one synchronisation to the next, on the slowest
-    host, measured with one rank a host."""
+    """DiLoCo's own work in seconds for a weight, from one synchronisation to the next, on the
+    slowest host, measured with one rank on each host."""
 
     @property
     def ways(self) -> list[Way]:

@@ -15,8 +15,8 @@
     address = "10.0.0.2"
     gpus = 1
 
-The first host is the one that ranks count from. Hosts may differ in everything but one: either all
-compute on GPUs, or all on their processors (`slots`).
+Ranks count from the first host. Hosts may differ in everything but one: either all compute on GPUs,
+or all on their processors (`slots`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.base.settings import Section
 from dragoman.recipe.recipe import from_toml, from_validation, line_of
 
-# No leading dash: a name is an argument of ssh, which would take it for an option.
+# No leading dash: a name is an argument of ssh, which would read it as an option.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _ADDRESS: Final = _NAME
 _FOLDER_NAME: Final = r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$"
@@ -46,11 +46,11 @@ _USER: Final = r"^[A-Za-z_][A-Za-z0-9._-]*$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
 DEFAULT_CURRENCY: Final = "USD"
 HOSTS_FILE: Final = "hosts.json"
-"""In a run's directory: the hosts it was last trained on."""
+"""A file in a run's directory: the hosts that the run was last trained on."""
 _SUFFIXES: Final = (".toml", ".tml", ".json", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".txt")
-"""No host's name ends in these: one that does is a file's, and may be mistyped."""
+"""A text with one of these endings is a file's name, perhaps mistyped, and not a host's."""
 MOST_PRICE: Final = 1e9
-"""Most that a host may cost an hour; more is a typing mistake."""
+"""The highest price of a host for an hour; a larger one is a typing mistake."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
 _PATH: Final = r"^[\w./][\w./+@ -]*$"
 _INLINE: Final = re.compile(
@@ -68,56 +68,56 @@ _LOOKS: Final = {
     "folder": "a path, absolute or below the home of the user",
     "currency": "a currency of three letters, such as USD",
 }
-"""What a text that does not fit its pattern should have been."""
+"""For each field, the form that a text must have if it does not match its pattern."""
 
 
 class HostDefaults(Section):
-    """What hosts may have in common."""
+    """Settings that hosts may have in common."""
 
     user: str | None = Field(default=None, pattern=_USER)
-    """Whom ssh logs in as; what ssh's own configuration says where it is not set."""
+    """The user that ssh logs in as; from ssh's own configuration if not set."""
     port: int | None = Field(default=None, ge=1, le=65_535)
-    """Where sshd listens; what ssh's own configuration says where it is not set."""
+    """The port of sshd; from ssh's own configuration if not set."""
     interface: str | None = Field(default=None, pattern=_INTERFACE)
     """The network interface of the collectives; the one that routes to the peers if not set."""
     gpu: str | None = None
     """Kind of GPU, as `dragoman plan` names them: v100, a100, ..."""
     gpu_link: str | None = None
-    """What is between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
-    peer to peer), or a measured rate such as 200GB/s; what is usual for the kind if not set."""
+    """The link between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
+    peer to peer), or a measured rate such as 200GB/s; the usual one for the kind if not set."""
     price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
     """Price of the whole machine for an hour."""
     currency: str | None = Field(default=None, pattern=_CURRENCY)
-    """Of its price, if the file does not say it at the top; all hosts have the same."""
+    """Currency of the price, if the file does not give one at the top; all hosts have the same."""
     spot_price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
-    """Price if the provider may take the machine away; then it is what is paid."""
+    """Price of a machine that the provider may take away; replaces price_per_hour if set."""
     interruption_hours: float | None = Field(default=None, ge=0.01, le=1e6)
-    """Mean time until a machine like this is taken away; nobody takes it if it is not set."""
+    """Mean hours until the provider takes the machine away; if not set, that does not happen."""
     replacement_s: float = Field(default=300.0, ge=0.0, le=1e7)
-    """Until another machine is there in its place."""
+    """Seconds until another machine replaces it."""
     python: str = Field(default=".dragoman/venv/bin/python", pattern=_PATH, max_length=1000)
     """A Python there that has torch; relative to the home of `user`. `dragoman setup` makes it."""
     folder: str = Field(default=".dragoman", pattern=_PATH, max_length=1000)
-    """Where code, data and runs are kept there; a folder that hosts share is filled once."""
+    """The folder for code, data and runs there; a folder that hosts share is filled once."""
     silence_s: float = Field(default=120.0, ge=1.0, le=86_400.0)
-    """Seconds that a host may send and take nothing while files go there or come from there."""
+    """Seconds that a host may neither send nor receive during a transfer of files."""
 
 
 class Host(HostDefaults):
     """One machine. It runs one rank on each of its GPUs, or `slots` ranks on its CPU."""
 
     address: str = Field(pattern=_ADDRESS, max_length=255)
-    """What the peers reach it by: an IPv4 address or a name of the private network."""
+    """The address for its peers: an IPv4 address or a name of the private network."""
     login: str = Field(default="", pattern=_LOGIN, max_length=255)
-    """What ssh reaches it by from here, or a name of ssh's own configuration; else the address."""
+    """The address for ssh from here, or a name of ssh's own configuration; `address` if not set."""
     name: str = Field(default="", pattern=_FOLDER_NAME, max_length=255)
-    """What tables and logs call it; the address where it is not set."""
+    """The name in tables and logs; `address` if not set."""
     gpus: int = Field(default=0, ge=0, le=64)
     slots: int = Field(default=0, ge=0, le=1024)
 
     @property
     def paid_per_hour(self) -> float | None:
-        """What it costs: its spot price if it has one."""
+        """The price that is paid: the spot price if there is one."""
         spot = self.spot_price_per_hour
         return self.price_per_hour if spot is None else spot
 
@@ -141,7 +141,7 @@ class Hosts(Section):
 
     @property
     def price_per_hour(self) -> float | None:
-        """What all hosts cost together; None if the price of one is not known."""
+        """The price of all hosts together; None if the price of one is not known."""
         prices = [host.paid_per_hour for host in self.host if host.paid_per_hour is not None]
         return sum(prices) if len(prices) == len(self.host) else None
 
@@ -154,8 +154,8 @@ def is_this_machine(hosts: Hosts) -> bool:
 def load_hosts(text: str) -> Hosts:
     """The hosts of a file (it exists, or its name ends like a file's) or of the inline form.
 
-    Defaults are filled in: every host says what holds for it. ConfigError names the file and
-    line, or the word of the inline form, what is wrong with it and the remedy.
+    Defaults are filled in, so every host has all of its settings. ConfigError names the file and
+    line, or the word of the inline form, the problem and the remedy.
     """
     if text.strip().lower().endswith(_SUFFIXES) or _is_file(text):
         return _from_file(Path(text))
@@ -165,14 +165,14 @@ def load_hosts(text: str) -> Hosts:
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except OSError:  # longer than the name of a file may be: many hosts
+    except OSError:  # a list of many hosts may be longer than the name of a file
         return False
 
 
 def record_hosts(run: Path, hosts: Hosts) -> None:
-    """Write down what a run is trained on, for `recorded_hosts`.
+    """Write the hosts of a run into its directory, for `recorded_hosts`.
 
-    Raises MachineError if the run's directory cannot be written to; what was there stays.
+    Raises MachineError if the run's directory cannot be written to; an old record then stays.
     """
     with disk_errors_named(run):
         write_whole(run / HOSTS_FILE, hosts.model_dump_json(indent=1))
@@ -192,7 +192,7 @@ def recorded_hosts(run: Path) -> Hosts | None:
         raise CheckpointError(
             "does not say which hosts the run was trained on",
             place=file,
-            remedy=f"name them anew: dragoman train {shlex.quote(str(run))} --hosts HOSTS",
+            remedy=f"name them again: dragoman train {shlex.quote(str(run))} --hosts HOSTS",
         ) from error
 
 
@@ -214,7 +214,7 @@ def _from_words(text: str) -> Hosts:
 
 def _from_file(file: Path) -> Hosts:
     try:
-        text = file.read_text(encoding="utf-8-sig")  # editors on Windows put a mark first
+        text = file.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(
@@ -275,7 +275,7 @@ def _explained(error: ValidationError, *, file: Path, text: str) -> ConfigError:
 
 
 def _filled(host: Host, defaults: HostDefaults) -> Host:
-    """The host with the defaults where it says nothing itself."""
+    """The host, with the defaults for settings that it leaves out."""
     said = host.model_dump(exclude_unset=True)
     values = defaults.model_dump(exclude_unset=True) | {"name": host.address} | said
     return Host(**values)
@@ -306,7 +306,7 @@ def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
         seen: dict[str, int] = {}
         for number, host in enumerate(hosts):
             text = told(host)
-            first = seen.setdefault(text.lower(), number)  # machines' names are so in capitals, too
+            first = seen.setdefault(text.lower(), number)  # host names ignore case
             if first != number:
                 problem = f"{key} {text} occurs twice"
                 if key == "address" and hosts[first].address.lower() != host.address.lower():
@@ -319,14 +319,14 @@ def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
 
 
 def _login(host: Host) -> str:
-    """As ssh is told it. Behind a relay the user or the port may say which machine is meant."""
+    """The login for ssh. Behind a relay, the user or the port may select the machine."""
     user = "" if host.user is None else f"{host.user}@"
     port = "" if host.port is None else f" port {host.port}"
     return f"{user}{host.login or host.address}{port}"
 
 
 def _address(host: Host) -> str:
-    """One name for all addresses of this machine that reach it from nowhere else."""
+    """One name for all addresses of this machine that only it can have."""
     own = host.address.lower() in ("localhost", socket.gethostname().lower())
     return "localhost" if own or host.address.startswith("127.") else host.address
 
@@ -336,4 +336,4 @@ _UNIQUE: Final[dict[str, Callable[[Host], str]]] = {
     "login": _login,
     "name": lambda host: host.name,
 }
-"""What no two entries have in common, by what it is called."""
+"""Values that no two entries may share, by their name."""

@@ -1,10 +1,10 @@
-"""What a run takes and costs on machines that may be taken away at any moment (spot, preemptible).
+"""Expected time and cost of a run on machines that may be taken away at any moment (spot).
 
-Hosts are taken away independently of each other, at a constant rate: the time to the next
-interruption of any is exponential with the mean M, 1 / M = sum over hosts of 1 / M_host. A run of W
-seconds saves after every tau seconds of work, which takes delta; an interruption costs what was
-done since then, and R until all train again. Each segment begins anew until it gets through, and
-so does the way back, so that the expected wall clock is exactly
+Hosts are taken away independently of each other, at a constant rate: the time until any host is
+taken away is exponential with mean M, 1 / M = sum over hosts of 1 / M_host. A run of W seconds of
+work saves after every tau seconds of work, which takes delta. An interruption costs the work since
+the last checkpoint, and R until all train again. Each segment is repeated until it succeeds, and so
+is each restart, so the expected wall clock is exactly
 
     T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau
 
@@ -23,24 +23,27 @@ from dragoman.cluster.strategies import Cluster, Prediction
 from dragoman.cluster.workload import Workload
 
 RESTART_S: Final = 37.0
-"""From the loss of a host until those that are there train again (docs/how-to/two-machines.md)."""
+"""From the loss of a host until the remaining hosts train again (docs/how-to/two-machines.md)."""
 RESTART_SOURCE: Final = "measured: lab hosts of two cores; assumed for others"
 _LONGEST_S: Final = 100 * 365.25 * 86_400.0
-"""Nobody waits longer: a hundred years."""
+"""Longer expectations count as infinite: a hundred years."""
 SAVED_BYTES: Final = 12
-"""Of a weight: itself and Adam's two averages, in fp32."""
+"""Bytes of a checkpoint for each weight: itself and Adam's two averages, in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """What is expected of a run whose hosts may be taken away.
+    """The expected course of a run whose hosts may be taken away.
 
-    mean_s: between two interruptions, of any host. every_steps, every_s: from one checkpoint to the
-    next, and the seconds of work between. save_s: what a checkpoint takes. restart_s: until all
-    train again. best_every_steps: what would take least. run_s, best_run_s: the expected wall
-    clock with either; infinite above a hundred years. price, best_price: of these, all hosts paid
-    for all of it; None if a price is not known. steady_s, steady_price: without interruptions, on
-    hosts that nobody takes away.
+    mean_s: between two interruptions, of any host.
+    every_steps, every_s: steps and seconds of work between two checkpoints.
+    save_s: seconds for a checkpoint.
+    restart_s: until all train again.
+    best_every_steps: the number of steps with the shortest run.
+    run_s, best_run_s: the expected wall clock with either; infinite above a hundred years.
+    price, best_price: the cost of these, with all hosts paid for all of the time; None if a price
+        is not known.
+    steady_s, steady_price: without interruptions, on hosts that are never taken away.
     """
 
     mean_s: float
@@ -58,12 +61,12 @@ class Interrupted:
 
     @property
     def count(self) -> float:
-        """Interruptions to expect: they come at a constant rate, also while the run restarts."""
+        """Expected interruptions: they come at a constant rate, also during a restart."""
         return self.run_s / self.mean_s
 
 
 def interrupted(cluster: Cluster, chosen: Prediction, workload: Workload) -> Interrupted | None:
-    """What to expect of a run; None if no host of the cluster may be taken away."""
+    """The expected course of a run; None if no host of the cluster may be taken away."""
     spots = [machine.spot for machine in cluster.machines if machine.spot is not None]
     if not spots:
         return None
@@ -114,7 +117,7 @@ def expected_s(
 
 
 def best_every_s(*, save_s: float, mean_s: float) -> float:
-    """Seconds of work from one checkpoint to the next for the shortest wall clock.
+    """Seconds of work between two checkpoints for the shortest wall clock.
 
     Daly 2006, equation 37: Young's sqrt(2 delta M) with two terms more; M if saving takes longer
     than 2 M.

@@ -1,4 +1,4 @@
-"""What all hosts do together: each gets its share, they meet, they begin at once."""
+"""A job of all hosts: each gets its share, they meet, and all begin at once."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def shares(hosts: Hosts, facts: ClusterFacts, **values: Any) -> dict[str, WorkRe
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A team whose members know their shares and wait for the word to begin.
+    """A team whose members know their shares and wait for the command to begin.
 
-    store: where they will meet. closed: address:port of the others that each could not reach.
+    store: where they will meet.
+    closed: the address:port of peers that each could not reach.
     """
 
     team: Team
@@ -54,8 +55,8 @@ class Job:
     def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
         """Send every host its share and let it try to reach the others.
 
-        Raises MachineError if a host is not there, or slower than two minutes, or where the
-        store is not on the first host as this machine knows it.
+        Raises MachineError if a host is gone or takes longer than two minutes, or if the store is
+        not on the first host.
         """
         for name, request in requests.items():
             team.agents[name].tell("work", request=request.model_dump(mode="json"))
@@ -82,5 +83,5 @@ class Job:
         return cls(team, store, closed)
 
     def begin(self) -> None:
-        """Let them begin."""
+        """Send the command to begin."""
         self.team.tell_all("begin", store=self.store)

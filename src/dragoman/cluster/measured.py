@@ -1,4 +1,4 @@
-"""What doctor measured last on some hosts, for `plan`: kept on this machine, by their addresses."""
+"""Doctor's last measurement of some hosts, for `plan`: kept on this machine, by their addresses."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dragoman.cluster.hosts import Hosts
 
 
 class Measured(Section):
-    """Facts of the hosts, and when they were found, in seconds since 1970."""
+    """Facts of the hosts, and when they were measured, in seconds since 1970."""
 
     time: float
     facts: ClusterFacts
 
 
 def remember(hosts: Hosts, facts: ClusterFacts) -> None:
-    """Keep them in place of what was measured before, where there is a measurement in them.
+    """Keep these facts in place of the last measurement, if they contain one.
 
-    Where they cannot be written they are not kept: `plan` asks for what it lacks.
+    If they cannot be written they are not kept, and `plan` asks for what it lacks.
     """
     if not facts.pairs and len(hosts.host) > 1:
         return

@@ -1,4 +1,4 @@
-"""Which of a run's hosts train now: lost ones are left out, and taken in again once they answer."""
+"""The hosts that train now: lost ones are left out, and taken in again once they answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dragoman.cluster.examine import on_each
 from dragoman.cluster.hosts import Host, Hosts
 
 _LOOK_AFTER_S: Final = 15.0
-"""Until a lost host is looked for; twice as long each time that one was lost again."""
+"""Seconds until a lost host is tried again; doubled each time the same host is lost again."""
 _LOOK_AT_MOST_S: Final = 900.0
 _NOBODY_S: Final = 300.0
-"""How long all hosts may be out of reach: it may be the line of this machine."""
+"""How long all hosts may be unreachable: this machine's own line may be down."""
 _AGAIN_S: Final = 5.0
 _ANSWER_S: Final = 20.0
 
@@ -25,9 +25,9 @@ Tell = Callable[[str], None]
 
 
 class Members:
-    """The hosts of a run, those that are there, and those that must not come back.
+    """The hosts of a run: those that are present, and those that must not come back.
 
-    present: in the order of hosts.toml, by which ranks are counted.
+    present: in the order of hosts.toml, in which ranks are counted.
     """
 
     def __init__(self, hosts: Hosts) -> None:
@@ -38,17 +38,17 @@ class Members:
 
     @property
     def absent(self) -> list[Host]:
-        """Those that may come back."""
+        """Hosts that may come back."""
         there = {host.name for host in self.present.host} | self._unfit
         return [host for host in self._all.host if host.name not in there]
 
     def exclude(self, names: set[str]) -> bool:
-        """Go on without hosts of these names for good; False if nobody would be left."""
+        """Go on without hosts of these names for good; False if no host would be left."""
         self._unfit |= names
         return any(host.name not in self._unfit for host in self._all.host)
 
     def find_present(self, *, tell: Tell) -> None:
-        """Who can be logged in to now is present. Raises MachineError if nobody can for long."""
+        """Hosts that accept a login become present. Raises MachineError if none does for long."""
         deadline = time.monotonic() + _NOBODY_S
         while True:
             asked = [host for host in self._all.host if host.name not in self._unfit]
@@ -66,7 +66,8 @@ class Members:
 
     @contextmanager
     def looked_for(self) -> Iterator[Callable[[], Sequence[str]]]:
-        """Inside the block absent hosts are looked for; yields who has answered."""
+        """Inside the block absent hosts are tried; yields a function that returns those that
+        answered."""
         absent, back, over = self.absent, list[str](), threading.Event()
         if not absent:
             yield tuple

@@ -1,4 +1,4 @@
-"""What an agent may say. Hosts are not trusted: anything else ends the talk with that host."""
+"""Messages of an agent. Hosts are not trusted: any other message ends the connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts
 
 Weight = Literal["own", "hung", "signal", "other"]
-"""How likely a failure is the cause of those of the other hosts."""
+"""How likely a failure is the cause of the failures of other hosts."""
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
@@ -22,15 +22,15 @@ class Facts(Section):
 
 
 class Time(Section):
-    """What the host's clock says, in seconds since 1970."""
+    """The host's clock, in seconds since 1970."""
 
     say: Literal["time"]
     time: float
 
 
 class Ready(Section):
-    """The host has its share. store: `address:port/token`, of the first host alone. test_port: a
-    port to which the others connect once, to learn whether they reach this host."""
+    """The host has its share. store: `address:port/token`, from the first host only. test_port: a
+    port to which the other hosts connect once, to check that they reach this host."""
 
     say: Literal["ready"]
     store: str
@@ -38,14 +38,14 @@ class Ready(Section):
 
 
 class Reached(Section):
-    """It has tried the others' ports. closed: address:port of those that it cannot reach."""
+    """The host has tried the others' ports. closed: address:port of those that it cannot reach."""
 
     say: Literal["reached"]
     closed: tuple[str, ...]
 
 
 class Measured(Section):
-    """A line of what measures the network. exposed: address:port open to strangers meanwhile."""
+    """A line of the measuring process. exposed: address:port that other machines could reach."""
 
     say: Literal["measured"]
     line: str
@@ -61,7 +61,7 @@ class Events(Section):
 
 
 class Done(Section):
-    """The share has ended. problem: "" where it came to its end."""
+    """The share has ended. problem: "" if it succeeded."""
 
     say: Literal["done"]
     exit_code: int = Field(ge=0, le=255)
@@ -79,7 +79,7 @@ MESSAGES: Final[TypeAdapter[Facts | Time | Ready | Reached | Measured | Events |
 
 
 class ProbePair(Section):
-    """Two hosts by their numbers; bytes a second one way each and both ways at once."""
+    """Two hosts by their numbers; bytes a second each way alone and both ways at once."""
 
     ranks: tuple[int, int]
     forth: float = Field(gt=0.0)
@@ -89,7 +89,7 @@ class ProbePair(Section):
 
 
 class ProbeResult(Section):
-    """What the first host's probe prints, once as {} and once with all in it."""
+    """The output of the first host's probe: {} at its start, all values at its end."""
 
     pairs: tuple[ProbePair, ...] = ()
     all_reduce: float | None = Field(default=None, gt=0.0)

@@ -1,4 +1,4 @@
-"""What a run will take with every strategy, what it would take otherwise, and what to choose."""
+"""Hours and cost of a run with every strategy and on other hardware, and what to choose."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dragoman.cluster.strategies import (
 from dragoman.cluster.workload import Workload
 
 NEARLY_FREE: Final = 1.15
-"""A network that lengthens a step by no more than this is left alone."""
+"""A network that lengthens a step by no more than this factor is left alone."""
 MOST_RANKS: Final = 512
 _WHAT_IF_PORTS: Final = (1e9, 10e9)
 _FEW_NAMES: Final = 3
@@ -37,9 +37,10 @@ _FEW_NAMES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `auto` takes, and why in one sentence.
+    """The choice of `auto`, and why, in one sentence.
 
-    cluster: the hosts that take part. hosts: their numbers among all, from 0.
+    cluster: the hosts that take part.
+    hosts: their numbers among all hosts, from 0.
     """
 
     prediction: Prediction
@@ -60,7 +61,7 @@ class Choice:
 class Row:
     """One line of a plan: a strategy on the hosts that take part, for the whole run.
 
-    alone_s: seconds of a step on one rank alone, the fastest.
+    alone_s: seconds of a step on one rank alone, the fastest one.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Row:
 
     @property
     def run_s(self) -> float:
-        """Seconds of training; without preparation, validation and saving."""
+        """Seconds of training, without preparation, validation and saving."""
         return self.prediction.step_s * self.max_steps
 
     @property
@@ -82,13 +83,13 @@ class Row:
 
     @property
     def speed_up(self) -> float:
-        """Against one rank alone at equal tokens; below 1 it is slower."""
+        """Speed relative to one rank alone at equal tokens; below 1 it is slower."""
         return self.alone_s / self.prediction.step_s
 
 
 @dataclass(frozen=True, slots=True)
 class FasterLink:
-    """The same hosts with a faster network: what `auto` takes, and synchronising every step."""
+    """The same hosts with a faster network: the choice of `auto`, and synchronising every step."""
 
     name: str
     chosen: Row
@@ -97,7 +98,7 @@ class FasterLink:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """Everything that `dragoman plan` says."""
+    """All results of `dragoman plan`."""
 
     workload: Workload
     cluster: Cluster
@@ -107,9 +108,9 @@ class Plan:
     choice: Choice
     faster_links: tuple[FasterLink, ...] = ()
     update: Update | None = None
-    """What the recipe says of an update, for `larger_batch`."""
+    """The recipe's settings of an update, for `larger_batch`."""
     interrupted: Interrupted | None = None
-    """What to expect of the choice, if its hosts may be taken away."""
+    """The expected course of the choice, if its hosts may be taken away."""
 
     def __repr__(self) -> str:
         """The tables and the choice, as `dragoman plan` prints them."""
@@ -129,15 +130,15 @@ class Plan:
 
     @property
     def larger_batch(self) -> int:
-        """How many times the recipe's batch an update has with the choice, or would have if each of
-        its ranks had as much as one rank alone; 1 if nothing changes."""
+        """How many of the recipe's batches an update has with the choice, or would have if each
+        rank had as many tokens as one rank alone; 1 if nothing changes."""
         if self.choice.prediction.strategy == "accum":
             return self.choice.prediction.every
         return self.choice.cluster.num_ranks
 
     @property
     def synced(self) -> Row | None:
-        """All hosts, synchronising every step; None for one rank."""
+        """All hosts, synchronising every step; None if there is one rank."""
         return next((row for row in self.strategies if row.prediction.strategy == "sync"), None)
 
     @property
@@ -154,7 +155,7 @@ class Plan:
 def make_plan(
     workload: Workload, cluster: Cluster, *, currency: str, update: Update | None = None
 ) -> Plan:
-    """All strategies and what-ifs."""
+    """Predict every strategy and every what-if."""
     single = _rank_alone(cluster)
 
     def row(name: str, choice: Choice, *, among: int) -> Row:
@@ -199,7 +200,7 @@ def make_plan(
 
 
 def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
-    """Every strategy that this cluster can run, the plain one first."""
+    """Predictions for every strategy that this cluster can run, the plain one first."""
     if cluster.num_ranks == 1:
         return [_rank_alone(cluster).prediction]
     predictions = [plain(cluster, workload), sync(cluster, workload)]
@@ -217,12 +218,12 @@ def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
 
 
 def choose(cluster: Cluster, workload: Workload) -> Choice:
-    """`auto`: what trains as usual if the network allows it, else what needs it least.
+    """`auto`: the usual strategy if the network allows it, otherwise one that needs it less.
 
-    `sync` if its step is within 1.15 of the compute; else the smallest accumulation that is
-    and stays in the range of tokens per update known to train as well; else streaming DiLoCo
-    with the smallest H that hides the link, up to 500, if that is faster than `sync`. One host
-    alone, the faster hosts or one GPU, if all of them are not faster.
+    `sync` if its step is within 1.15 of the compute. Otherwise the smallest accumulation within
+    that and within the range of tokens per update known to train as well. Otherwise streaming
+    DiLoCo with the smallest H that hides the link, up to 500, if that is faster than `sync`. One
+    host alone, the faster hosts or one GPU, if all hosts together are not faster.
     """
     single = _rank_alone(cluster)
     if cluster.num_ranks == 1:
@@ -242,7 +243,7 @@ def choose(cluster: Cluster, workload: Workload) -> Choice:
 
 
 def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> Choice:
-    """The same if every rank is to take part, be fewer faster or not."""
+    """The same if every rank must take part, even if fewer would be faster."""
     hosts = tuple(range(cluster.num_hosts))
     synced = sync(cluster, workload)
     slower = f"{synced.step_s / synced.compute_s:.2f} x the compute alone"
@@ -263,7 +264,7 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> Choice:
         why = f"inside one host there is nothing better, at {slower}"
         return Choice(synced, why, cluster, hosts)
     streamed = streaming(cluster, workload)
-    if streamed.step_s >= synced.step_s:  # its own work on the weights, where batches are small
+    if streamed.step_s >= synced.step_s:  # small batches: its own work on the weights costs more
         why = f"synchronising every step costs {slower}, and local steps cost no less"
         return Choice(synced, why, cluster, hosts)
     left = f"{streamed.step_s / streamed.compute_s:.2f} x the compute alone"
@@ -282,7 +283,7 @@ def _step_s(choice: Choice) -> float:
 
 
 def _rank_alone(cluster: Cluster) -> Choice:
-    """The fastest rank does the whole batch and speaks to nobody."""
+    """The fastest rank computes the whole batch alone."""
     one = cluster.fastest_rank
     step_s = one.compute_s
     label = f"one {one.machines[0].unit} alone"
@@ -291,7 +292,7 @@ def _rank_alone(cluster: Cluster) -> Choice:
 
 
 def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
-    """Fewer hosts than all: each that has several ranks by itself, those that are faster, and those
+    """Fewer hosts than all: each host with several ranks alone, the faster hosts, and the hosts
     that send as fast as they receive."""
     unlike: dict[object, int] = {}
     for number, machine in enumerate(cluster.machines):
@@ -308,7 +309,7 @@ def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
         groups.append(tuple(number for number, machine in numbered if machine not in limited))
     for hosts in groups:
         if sum(cluster.machines[number].ranks for number in hosts) < 2:
-            continue  # a rank alone is looked at by itself
+            continue  # `_rank_alone` covers a single rank
         yield replace(choose_for_all_ranks(cluster.only(hosts), workload), hosts=hosts)
 
 
@@ -335,7 +336,7 @@ def _smallest_accumulation(synced: Prediction) -> int:
 
 
 def _what_ifs(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
-    """Other clusters than this one, the nearer ones first; more hosts are like the first."""
+    """Other clusters than this one, the closest first; further hosts are like the first."""
     yield "these hosts", cluster
     if cluster.one_sided:
         yield _limit_gone(cluster.one_sided), cluster.without_limits

@@ -1,4 +1,4 @@
-"""What enters the figures of a plan, one line each: what, its value and where that is from.
+"""What the figures of a plan assume, one line each: subject, value and source.
 
 A source begins with a word of `rates`: measured, published, assumed, ... A figure that is known for
 one machine or model is called assumed for all others.
@@ -17,7 +17,7 @@ from dragoman.recipe.estimate import TYPICAL_LENGTH
 
 
 class Assumption(NamedTuple):
-    """One thing that a plan counts on."""
+    """One assumption of a plan."""
 
     what: str
     value: str
@@ -25,7 +25,7 @@ class Assumption(NamedTuple):
 
 
 def assumptions(plan: Plan) -> list[Assumption]:
-    """Everything that enters the figures of this plan, the machines first."""
+    """All assumptions of this plan, those about machines first."""
     parts = (_compute, _network, _work, _spots, _rules)
     return [Assumption(*line) for part in parts for line in part(plan)]
 
@@ -130,11 +130,11 @@ def _spots(plan: Plan) -> Lines:
     yield (
         "interruptions",
         f"at a constant rate, one every {units.DURATION.text(expected.mean_s)} among the hosts; "
-        "each costs the work since the last checkpoint and the way back; all are paid meanwhile",
+        "each costs the work since the last checkpoint and the restart; all are paid meanwhile",
         "given; calculated: Daly 2006",
     )
     yield (
-        "the way back",
+        "restart",
         f"{units.DURATION.text(expected.restart_s)}: replacement_s, and "
         f"{units.DURATION.text(interruptions.RESTART_S)} to start again",
         f"given; {interruptions.RESTART_SOURCE}",

@@ -1,4 +1,4 @@
-"""`dragoman plan`: from what a user typed to a plan."""
+"""From the options of `dragoman plan` to a plan."""
 
 from __future__ import annotations
 
@@ -43,19 +43,22 @@ from dragoman.training.config import Precision
 Value = TypeVar("Value")
 _EXAMPLE: Final = "such as --link 100Mbit --ranks 4 --gpu v100"
 _RANGE_STEP_S: Final = (1e-6, 1e6)
-"""What is typed beyond these is a slip; a plan would be made of infinities."""
+"""Larger numbers are typing mistakes, and would make the figures infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The options of `dragoman plan`, as they were typed; None if they were not.
+    """The options of `dragoman plan` as they were typed; None if they were not.
 
-    hosts: a file or the inline form, in place of ranks; what doctor measured on them last counts
-    if link and gpu are not given. link: a rate, bits for a port and bytes for a measurement.
-    ranks: 4, 2+1 or 1x8. gpu: the kind of all ranks. gpu_link: what is between those of one host, a
-    kind or a measured rate. compute: seconds of one rank's share of a step without network, the
-    mean of the ranks while all of a host work, in place of what is known of the kind. price: of one
-    host for an hour.
+    hosts: a file or the inline form, instead of ranks; doctor's last measurement of them counts if
+        link and gpu are not given.
+    link: a rate, in bits for a port and in bytes for a measurement.
+    ranks: 4, 2+1 or 1x8.
+    gpu: the kind of all ranks.
+    gpu_link: the link between those of one host, a kind or a measured rate.
+    compute: seconds of one rank's share of a step without network, as the mean over ranks while all
+        of a host work; replaces what is known of the kind.
+    price: of one host for an hour.
     """
 
     link: str | None = None
@@ -97,7 +100,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, and what is known of its hosts; nothing but ranks if they were not named."""
+    """A request, and what is known of its hosts; only their ranks if they were not named."""
 
     workload: Workload
     precision: Precision
@@ -106,7 +109,7 @@ class _Asked:
     measured: Measured | None
 
     def machine(self, host: Host) -> Machine:
-        """One host, with the price that it states."""
+        """One host, with the price in its settings."""
         kind = self._kind(host)
         on_cpu = kind == "cpu"
         rows = self.workload.rows_per_micro_batch
@@ -148,7 +151,7 @@ class _Asked:
         )
 
     def link(self) -> Link:
-        """Between hosts, as it was given, else as it was measured."""
+        """The link between hosts: as given, otherwise as measured."""
         if self.request.link is not None:
             return _typed("--link", self.request.link, Link.parse)
         link = measured_link(self.measured.facts) if self.measured else None
@@ -164,13 +167,13 @@ class _Asked:
         )
 
     def _directions(self, host: Host) -> Directions:
-        """As doctor measured them; unknown if another link is asked about."""
+        """The directions as doctor measured them; unknown if another link was given."""
         if self.request.link is not None or self.measured is None:
             return Directions()
         return directions(self.measured.facts).get(host.name, Directions())
 
     def diloco_weight_s(self) -> tuple[float, str]:
-        """What doctor measured on the devices that are asked about, else what is assumed."""
+        """Doctor's measurement on these devices, otherwise the assumption."""
         if self._all_measured() and self.measured is not None:
             weight_s = self.measured.facts.diloco_weight_s
             if weight_s is not None:
@@ -179,7 +182,7 @@ class _Asked:
         return DILOCO_WEIGHT_S[kind], DILOCO_SOURCES[kind]
 
     def save_bytes_per_s(self) -> tuple[float, str]:
-        """The slowest disk that doctor measured, else what is assumed."""
+        """The slowest disk that doctor measured, otherwise the assumption."""
         facts = self.measured.facts.hosts if self.measured else ()
         rates = [one.disk_write_bytes_per_s for one in facts if one.disk_write_bytes_per_s]
         if not rates:
@@ -187,22 +190,23 @@ class _Asked:
         return min(rates), f"measured by doctor {_when(self.measured)}"
 
     def _kind(self, host: Host) -> str | None:
-        """What its ranks compute on: cpu, a kind of GPU, or None for GPUs of an unknown kind."""
+        """The device of its ranks: cpu, a kind of GPU, or None for GPUs of an unknown kind."""
         if self.request.gpu is not None:
             return self.request.gpu.lower()
         return "cpu" if host.slots else host.gpu
 
     def _facts(self, host: Host) -> HostFacts | None:
-        """What doctor found there, if it is not another kind of GPU that is asked about.
+        """Doctor's facts about the host, unless another kind of GPU was given.
 
-        A host whose GPUs doctor did not see, or was not asked for, has computed on its processor.
+        A host whose GPUs doctor did not see, or did not use, was measured on its processor.
         """
         facts = self.measured.facts.hosts if self.measured and self.request.gpu is None else ()
         fitting = (one for one in facts if (one.host, one.gpus_usable) == (host.name, host.gpus))
         return next(fitting, None)
 
     def _all_measured(self) -> bool:
-        """Whether doctor has measured the arithmetic of all hosts; a part cannot be compared."""
+        """Whether doctor has measured the arithmetic of all hosts; some alone cannot be
+        compared."""
         facts = [self._facts(host) for host in self.hosts]
         return all(one is not None and one.flop_per_s for one in facts)
 
@@ -230,7 +234,7 @@ class _Asked:
         return found
 
     def _inside(self, host: Host) -> Inside:
-        """Given, else measured, else what is usual for the kind."""
+        """The link as given, otherwise as measured, otherwise the usual one for the kind."""
         if self.request.gpu_link is not None:
             return _typed("--gpu-link", self.request.gpu_link, Inside.parse)
         if host.gpu_link is not None and self.request.gpu is None:
@@ -243,7 +247,7 @@ class _Asked:
 
 
 def _at_price(machine: Machine, price: float) -> Machine:
-    """The same at the price that was typed, in place of all that its file says."""
+    """The machine at the price that was typed, instead of all prices in its file."""
     spot = machine.spot and replace(machine.spot, price_per_hour=price)
     return replace(machine, price_per_hour=price, spot=spot)
 
@@ -255,7 +259,7 @@ def _spot(host: Host) -> Spot | None:
 
 
 def _typed(option: str, text: str, parse: Callable[[str], Value]) -> Value:
-    """What an option says; ConfigError names the option if that is nothing."""
+    """The value of an option; ConfigError names the option if the text is not valid."""
     try:
         return parse(text)
     except ConfigError as error:
@@ -263,14 +267,15 @@ def _typed(option: str, text: str, parse: Callable[[str], Value]) -> Value:
 
 
 def _check_kinds(hosts: tuple[Host, ...]) -> None:
-    """Raises ConfigError if some have GPUs and some slots: doctor would not let them train."""
+    """Raises ConfigError if some hosts have GPUs and some have slots: doctor would reject them."""
     first = hosts[0]
     other = next((one for one in hosts if bool(one.slots) != bool(first.slots)), None)
     if other is not None:
         raise ConfigError(
             f"one of {first.name} and {other.name} computes on GPUs, one on its processor",
             place="--hosts",
-            remedy="leave one of the two out, or give all hosts slots: nothing sums between them",
+            remedy="leave one of the two out, or give all hosts slots: GPUs and processors cannot "
+            "train together",
         )
 
 

@@ -1,4 +1,4 @@
-"""A plan as people read it and as programs do."""
+"""A plan as text and as JSON."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _NOTES = {
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",
 }
 _FEW_REPLICAS: Final = 4
-"""`diloco` has been trained to the end with no more replicas."""
+"""`diloco` has not been trained to the end with more replicas."""
 _UNPROVEN: Final = (
-    "Rows with diloco on more than four hosts say what a step takes, not what is learned: "
+    "Rows with diloco on more than four hosts predict the time of a step, not the quality: "
     "it was never trained with more than four replicas, of one small model."
 )
 HOUR_S: Final = 3600
 _WORTH_TELLING: Final = 0.005
-"""Part of the price: a smaller saving is within what a plan can know."""
+"""Share of the price: a smaller saving is within the error of a plan."""
 _ANY: Final = 10_000
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """The plan as text: both tables, what they count on, the choice and why."""
+    """The plan as text: both tables, the assumptions, the choice and why."""
     for line in _heading(plan):
         _say(console, line)
     _show(console, _strategies(plan))
@@ -53,10 +53,10 @@ def print_plan(plan: Plan, console: Console) -> None:
         why = "The shortest step of a GPU (see below), not its rate, decides for"
         _say(console, f"{why}: {', '.join(shortest)}.", style="dim")
     if _priced(plan) and (without := _without_price(plan)):
-        _say(console, f"No cost of all hosts: no price_per_hour of {without} in hosts.toml.")
+        _say(console, f"The cost is not known: hosts.toml has no price_per_hour for {without}.")
     if any(map(_is_unproven, plan.rows)):
         _say(console, _UNPROVEN, style="dim")
-    _say(console, "\nIt counts on:")
+    _say(console, "\nAssumptions:")
     for one in assumptions(plan):
         _say(console, f"  {one.what}: {one.value} ({one.source})", style="dim")
     _say(console, "")
@@ -71,7 +71,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 
 def recommendation(plan: Plan) -> str:
-    """The choice in words: what, why, how long and for how much."""
+    """The choice in words: what to use, why, how long it takes and what it costs."""
     choice, row = plan.choice, plan.chosen
     chosen = choice.prediction
     cost = "" if row.price is None else f" and {units.money(row.price, currency=plan.currency)}"
@@ -83,11 +83,12 @@ def recommendation(plan: Plan) -> str:
 
 
 def worth_of_links(plan: Plan) -> list[str]:
-    """What a faster network would save, a line for each; nothing without prices.
+    """What a faster network would save, one line for each; nothing without prices.
 
-    It is compared with the choice for these hosts, and, if that hides the link with local steps or
-    larger batches, also at equal training: synchronising every step. A saving over the hours of the
-    faster run is the most that such a network may cost an hour.
+    It is compared with the choice for these hosts. If that choice hides the link with local steps
+    or larger batches, it is also compared at equal training, synchronising every step. The saving
+    divided by the hours of the faster run is the highest price per hour that such a network is
+    worth.
     """
     says = []
     for link in plan.faster_links:
@@ -104,7 +105,7 @@ def worth_of_links(plan: Plan) -> list[str]:
 
 
 def _saving(now: Row, then: Row, *, currency: str) -> str | None:
-    """In words: how much less, how much sooner, and what that is worth an hour."""
+    """The saving in words: how much cheaper, how much sooner, and its worth per hour."""
     if now.price is None or then.price is None:
         return None
     saved, sooner_s = now.price - then.price, now.run_s - then.run_s
@@ -116,7 +117,7 @@ def _saving(now: Row, then: Row, *, currency: str) -> str | None:
 
 
 def larger_batches(plan: Plan) -> list[str]:
-    """What becomes of the learning rate if the batch grows with the ranks, as advice."""
+    """How the learning rate follows if the batch grows with the ranks, as advice."""
     factor = plan.larger_batch
     if plan.update is None or factor < 2:
         return []
@@ -146,16 +147,16 @@ def larger_batches(plan: Plan) -> list[str]:
 
 
 def interruptions(expected: Interrupted, *, currency: str) -> str:
-    """What to expect if hosts may be taken away, against the same hosts for certain."""
+    """The expected course if hosts may be taken away, against the same hosts without that."""
     every = f"saving every {units.COUNT.text(expected.every_steps)} steps"
     apart = f"one every {units.DURATION.text(expected.mean_s)}"
     if math.isinf(expected.run_s):
-        says = f"If hosts are taken away, {apart}, the run is not to be expected to end, {every}"
+        says = f"If hosts are taken away, {apart}, the run is unlikely ever to end, {every}"
     else:
         says = (
             f"If hosts are taken away, {apart}, the run takes "
             f"{units.DURATION.text(expected.run_s)}{_at(expected.price, currency)}, {every}: "
-            f"{expected.count:.3g} interruptions to expect"
+            f"{expected.count:.3g} interruptions expected"
         )
     if math.isinf(expected.best_run_s):
         best = "nor with any other checkpoint.every_steps"
@@ -174,7 +175,7 @@ def _at(price: float | None, currency: str) -> str:
 
 
 def plan_as_json(plan: Plan) -> str:
-    """The same as JSON; units are in the names."""
+    """The plan as JSON; units are in the names."""
     cluster, link = plan.cluster, plan.cluster.link
     values = {
         "recipe": plan.workload.name,
@@ -257,7 +258,7 @@ def _say(console: Console, text: str, *, style: str = "") -> None:
 
 
 def _show(console: Console, table: Table) -> None:
-    """Whole, also where the terminal is narrower: a number that is cut short is another number."""
+    """The whole table, even if the terminal is narrower: a number cut short is another number."""
     table.width = console.measure(table, options=console.options.update(max_width=_ANY)).maximum
     console.print(table, crop=False)
 
@@ -302,7 +303,7 @@ def _run_headings(plan: Plan) -> list[str]:
 
 
 def _run(plan: Plan, row: Row) -> list[str]:
-    """What stands under `_run_headings`."""
+    """The values under `_run_headings`."""
     cost = "?" if row.price is None else f"{row.price:,.{0 if row.price >= 1000 else 2}f}"
     faster = row.speed_up >= 1
     slower = 1 / row.speed_up
@@ -312,7 +313,7 @@ def _run(plan: Plan, row: Row) -> list[str]:
 
 
 def _run_time(seconds_s: float) -> str:
-    """In hours, to add and to compare; a run shorter than one in minutes or seconds."""
+    """The time in hours, so that rows compare; less than an hour in minutes or seconds."""
     return (units.HOURS if seconds_s >= HOUR_S else units.DURATION).text(seconds_s)
 
 
@@ -325,7 +326,7 @@ def _priced(plan: Plan) -> bool:
 
 
 def _without_price(plan: Plan) -> str:
-    """The hosts whose price nobody has said, by name."""
+    """The names of the hosts whose price is not known."""
     machines = plan.cluster.machines
     names = [machine.name for machine in machines if machine.price_per_hour is None]
     return ", ".join(names)

@@ -1,8 +1,8 @@
-"""How fast devices, the links inside a host and networks are, each with where the figure is from.
+"""Speeds of devices, of links inside a host and of networks, each with the source of the figure.
 
 Every source begins with one of these words: measured (by dragoman), published (by others),
-calculated, given (by the user) or assumed. A measurement by doctor is better than any line of
-these tables.
+calculated, given (by the user) or assumed. A measurement by doctor is better than any line of these
+tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.training.config import Precision
 
 NOMINAL_SHARE: Final = 0.945
-"""The part of a port's nominal rate that an all-reduce over TCP gets."""
+"""The share of a port's nominal rate that an all-reduce over TCP gets."""
 NOMINAL_SOURCE: Final = (
     "measured: Gloo between two hosts, 100 Mbit/s and 1 Gbit/s; assumed for more hosts, faster "
     "ports and NCCL"
@@ -28,7 +28,7 @@ LATENCY_S: Final = 0.3e-3
 """One message of a ring between hosts, if doctor has not measured it."""
 LATENCY_SOURCE: Final = "assumed: one switch between the hosts"
 LAYER_S: Final = 16.6e-3 / 8
-"""The least that a GPU's host takes to start the kernels of one layer, forward, backward and Adam.
+"""The time in which a GPU's host can start the kernels of one layer: forward, backward and Adam.
 
 An H100's host took 16.6 ms for an update of a model with four and four layers, of which the GPU
 worked for 2.9 ms (benchmarks/HISTORY.md, "On a GPU").
@@ -37,13 +37,13 @@ LAYER_SOURCE: Final = "assumed: 2.1 ms a layer, as one H100's host took with a s
 FLOP_PER_BIG_TOKEN: Final = 1.258e9
 """Forward and backward matrix products of Transformer-big, for a source and a target token."""
 FLOP_PER_BASE_TOKEN: Final = 183e6
-"""The same of Transformer-base, for a source or a target token."""
+"""Forward and backward matrix products of Transformer-base, for a source or a target token."""
 _FP32_SHARE: Final = 8_742 * FLOP_PER_BIG_TOKEN / 15.7e12
-"""The part of its fp32 peak that a V100 reaches in NVIDIA's table, 70%."""
+"""The share of its fp32 peak that a V100 reaches in NVIDIA's table, 70%."""
 _A100_SHARE: Final = 82_059 * FLOP_PER_BIG_TOKEN / 312e12
-"""The part of its dense bf16 peak that an A100 reaches there, 33%."""
+"""The share of its dense bf16 peak that an A100 reaches there, 33%."""
 ONE_WAY: Final = 0.6
-"""Part of the way back; a direction that carries less has a limit of its own."""
+"""A direction that carries less than this share of the way back has a limit of its own."""
 _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
 """A larger value is a typing mistake: the figures of a plan would be infinite."""
 
@@ -52,8 +52,8 @@ _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
 class Device:
     """One device with one rank on it: useful arithmetic a second, over a step without network.
 
-    Useful are the matrix products that the model needs. layer_s: see `LAYER_S`; 0 if nothing has
-    to be started. layer_source: where layer_s is from.
+    Useful are the matrix products that the model needs. layer_s: see `LAYER_S`; 0 if no kernels
+    have to be started. layer_source: the source of layer_s.
     """
 
     name: str
@@ -103,7 +103,7 @@ _WITHOUT_BF16: Final = ("p100", "v100")
 
 
 def device(name: str, precision: Precision = "bf16") -> Device:
-    """The device of this name; ConfigError names the nearest, or all."""
+    """The device of this name; ConfigError names the closest one, or all."""
     name = name.lower()
     known = DEVICES["fp32" if precision == "fp32" else "half"]
     if name not in known:
@@ -126,10 +126,10 @@ def device(name: str, precision: Precision = "bf16") -> Device:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What ranks of one host reach each other through.
+    """The link between ranks of one host.
 
-    bytes_per_s: bus bandwidth of an all-reduce as nccl-tests count it, 2 (N-1)/N times the bytes
-    that are summed over the seconds.
+    bytes_per_s: bus bandwidth of an all-reduce as in nccl-tests: 2 (N-1)/N times the bytes that are
+    summed, divided by the seconds.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Inside:
 
     @classmethod
     def parse(cls, text: str) -> Inside:
-        """A kind of link (nvlink3, pcie4, none) or what was measured (200GB/s).
+        """A kind of link (nvlink3, pcie4, none) or a measured rate (200GB/s).
 
         Raises ConfigError, which names the kinds, if the text is neither.
         """
@@ -172,7 +172,7 @@ INSIDES: Final = {
         Inside("none", 5e9, "assumed: through the memory of the host, without peer to peer"),
     )
 }  # fmt: skip
-"""By what hosts.toml and --gpu-link call them."""
+"""Links by their names in hosts.toml and --gpu-link."""
 SHARED_MEMORY: Final = Inside("shared memory", 5e9, "assumed: Gloo between processes of one host")
 GPU_INSIDES: Final = {
     "p100": "nvlink1",
@@ -183,9 +183,9 @@ GPU_INSIDES: Final = {
     "b200": "nvlink5",
     "4090": "none",
 }
-"""What GPUs of a kind usually have between them; PCIe cards of the same name have less."""
+"""The usual link between GPUs of a kind; PCIe cards of the same name have a slower one."""
 PCIE_INSIDES: Final = {"a100": "pcie4", "h100": "pcie5", "h200": "pcie5"}
-"""What cards have between them if their driver's name says PCIe: their own generation of it."""
+"""The link between cards whose driver name says PCIe: PCIe of their own generation."""
 UNKNOWN_INSIDE: Final = "pcie3"
 """The link between GPUs of an unknown kind."""
 
@@ -205,10 +205,10 @@ def inside_of(device_name: str) -> Inside:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What collectives get out of the slowest network interface, in each direction.
+    """The rate of collectives over the slowest network interface, in each direction.
 
     bytes_per_s: payload a second of an all-reduce between hosts, both directions busy.
-    latency_s: one message between two hosts.
+    latency_s: of one message between two hosts.
     """
 
     bytes_per_s: float
@@ -218,15 +218,15 @@ class Link:
 
     @classmethod
     def nominal(cls, bits_per_s: float) -> Link:
-        """A port of this speed, of which TCP and the collectives leave 94.5%."""
+        """A port of this speed; TCP and the collectives leave 94.5% of it."""
         source = f"given: {NOMINAL_SHARE:.1%} of a port of {units.BIT_RATE.text(bits_per_s)}"
         return cls(bits_per_s / 8 * NOMINAL_SHARE, source=source)
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """Bits are the speed of a port (100Mbit), bytes what was measured over it (12 MB/s).
+        """Bits are the speed of a port (100Mbit), bytes a measured rate (12 MB/s).
 
-        Raises ConfigError if the text is no rate, or none that a network has.
+        Raises ConfigError if the text is not a rate, or not one that a network has.
         """
         bytes_per_s = _rate(text)
         if "bit" in text:
@@ -236,19 +236,20 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Directions:
-    """What a host's interface carries out and in, one direction at a time; infinite if unknown."""
+    """The rates at which a host's interface sends and receives, one at a time; infinite if
+    unknown."""
 
     sends_bytes_per_s: float = math.inf
     receives_bytes_per_s: float = math.inf
 
     @property
     def slower_bytes_per_s(self) -> float:
-        """No more than this gets through in a sum, in which as much goes out as comes in."""
+        """The limit of a sum, in which as much goes out as comes in."""
         return min(self.sends_bytes_per_s, self.receives_bytes_per_s)
 
     @property
     def faster_bytes_per_s(self) -> float:
-        """What the interface carries in the direction that has no limit of its own."""
+        """The rate of the direction that has no limit of its own."""
         return max(self.sends_bytes_per_s, self.receives_bytes_per_s)
 
     @property
@@ -266,14 +267,14 @@ class Directions:
 
 
 UNKNOWN: Final = Directions()
-"""Nobody has measured them."""
+"""The directions were not measured."""
 
 
 def one_sided(ways: Sequence[Directions]) -> list[int]:
     """The numbers of the hosts of which one direction has a limit of its own.
 
-    Of two hosts alone nobody can tell whether one sends slowly or the other receives so: it is the
-    sender that is named, as doctor does.
+    With only two hosts, the sender may be slow to send or the receiver slow to receive. Then the
+    sender is named, as doctor does.
     """
     return [
         number
@@ -285,7 +286,7 @@ def one_sided(ways: Sequence[Directions]) -> list[int]:
 def parse_ranks(text: str) -> tuple[int, ...]:
     """Ranks of each host. `4`: four hosts of one; `2+1`: hosts of two and one; `2x8`: two of eight.
 
-    Raises ConfigError if the text is none of these.
+    Raises ConfigError if the text has none of these forms.
     """
     text = text.strip()
     if match := re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text):

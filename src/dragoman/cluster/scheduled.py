@@ -1,8 +1,8 @@
 """This machine's share of a run that a scheduler starts on every machine at once.
 
-Slurm, Kubernetes and SkyPilot start the same command everywhere and say in the environment which
-machine is which. The first one prepares the run and then opens the store at the address that all
-were given; the others wait for it. They share a folder: what one writes there, all read.
+Slurm, Kubernetes and SkyPilot start the same command on every machine, and number the machines in
+the environment. The first machine prepares the run and then opens the store at the address that all
+were given; the others wait for it. All machines share a folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from dragoman.distributed.rendezvous import StoreAddress
 TOKEN_VARIABLE: Final = "DRAGOMAN_JOB_TOKEN"  # noqa: S105  # its name, not the token
 """Names the environment variable that keeps one run's processes apart from all others.
 
-That of the server is another one: whoever may ask for translations must not be
-able to join a training."""
+It is not the server's token: a user who may request translations must not be able to join a
+training.
+"""
 _NODE_VARIABLES: Final = ("SLURM_NODEID", "PET_NODE_RANK", "SKYPILOT_NODE_RANK")
 _NODES_VARIABLES: Final = ("SLURM_NNODES", "PET_NNODES", "SKYPILOT_NUM_NODES")
 _ENDPOINT: Final = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*):(?P<port>\d{1,5})")
@@ -52,7 +53,7 @@ class Place:
     def read(
         cls, at: str, *, node: int | None, nodes: int | None, environment: Mapping[str, str]
     ) -> Self:
-        """From an ADDRESS:PORT and, where the rest is None, from what the scheduler says.
+        """Read an ADDRESS:PORT, and from the scheduler's environment all that is None.
 
         Raises ConfigError if that is not enough.
         """
@@ -81,14 +82,14 @@ class Place:
 
 @contextmanager
 def met(place: Place, *, wait_s: float) -> Iterator[Share]:
-    """This machine's share; inside the block the store is there.
+    """This machine's share; inside the block the store is open.
 
-    wait_s: how long the first machine may take to get here, with a corpus to prepare before.
-    Raises MachineError if the address is not the first machine's own, or nobody answers.
+    wait_s: how long the first machine may take to open it, as it may have to prepare a corpus.
+    Raises MachineError if the address is not the first machine's own, or if it does not answer.
     """
     address = _resolved(place.host)
     if place.nodes > 1 and ipaddress.ip_address(address).is_loopback:
-        # Many machines call themselves so. A store there is out of the others' reach, for hours.
+        # Many machines resolve their own name so. The other machines could not reach such a store.
         raise MachineError(
             f"{place.host} is {address} here, which no other machine can reach",
             place="--at",
@@ -121,7 +122,7 @@ def met(place: Place, *, wait_s: float) -> Iterator[Share]:
 def opened_store(address: str, *, port: int = 0) -> Iterator[int]:
     """A store that listens on this address alone while the block runs; yields its port.
 
-    port: a free one is chosen where it is 0. Raises MachineError if it cannot listen there.
+    port: 0 chooses a free one. Raises MachineError if it cannot listen there.
     """
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store", address, str(port)]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as store:
@@ -151,7 +152,7 @@ def _wait_for(store: StoreAddress, wait_s: float) -> None:
 
 
 def _resolved(host: str) -> str:
-    """The address of a name, which a cluster may publish only once the machine is up."""
+    """The address of a name; a cluster may publish it only after the machine has started."""
     deadline = time.monotonic() + _RESOLVE_S
     while not (found := network.resolve(host)):
         if time.monotonic() > deadline:
@@ -169,7 +170,7 @@ def _number(
     number = given if given is not None else next((int(t) for t in texts if t.isdigit()), None)
     if number is None:
         raise ConfigError(
-            f"no scheduler says it here (none of {', '.join(variables)} is set)",
+            f"no scheduler sets it here (none of {', '.join(variables)} is set)",
             place=option,
             remedy="give it",
         )

@@ -1,6 +1,6 @@
-"""A Python with what dragoman needs on every host: a virtual environment, made once over ssh.
+"""Installs a virtual environment with dragoman's dependencies on every host, once, over ssh.
 
-Its packages have the versions of this machine; dragoman itself comes with each run.
+Its packages have the versions of this machine; the code of dragoman itself comes with each run.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Tell = Callable[[str], None]
 
 
 def requirements(*, gpus: bool) -> Iterator[str]:
-    """What dragoman depends on, in the versions that run here: `torch==2.13.0`, ...
+    """The dependencies of dragoman, in the versions that run here: `torch==2.13.0`, ...
 
-    gpus: also what measures them, in whatever version where this machine has none.
+    gpus: include the package that measures GPUs, in any version if this machine has none.
     """
     for line in metadata.requires("dragoman") or []:
         extra = _EXTRA.search(line)
@@ -35,7 +35,7 @@ def requirements(*, gpus: bool) -> Iterator[str]:
             match = _NAME.match(line)
             assert match is not None
             try:
-                # "+cpu" and the like say how it was built; a host's package index chooses that.
+                # A suffix such as "+cpu" names the build, which the host's package index chooses.
                 public, _, _build = metadata.version(match[0]).partition("+")
             except metadata.PackageNotFoundError:
                 yield line.partition(";")[0].strip()
@@ -44,7 +44,7 @@ def requirements(*, gpus: bool) -> Iterator[str]:
 
 
 def environment_of(host: Host) -> str:
-    """The directory of the virtual environment that `python` names; ConfigError if it is none."""
+    """The directory of the virtual environment of `python`; ConfigError if it is in none."""
     python = PurePosixPath(host.python)
     if python.parent.name != "bin" or len(python.parts) < 3:
         raise ConfigError(
@@ -56,7 +56,7 @@ def environment_of(host: Host) -> str:
 
 
 def commands(host: Host) -> list[list[str]]:
-    """What makes the host ready: a Python new enough, its environment, the packages."""
+    """The commands that prepare the host: check Python, make the environment, install packages."""
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     return [
         ["python3", "-c", _PROBE],
@@ -66,7 +66,7 @@ def commands(host: Host) -> list[list[str]]:
 
 
 def set_up(hosts: Hosts, *, tell: Tell) -> None:
-    """Make every host ready at once. Raises ConfigError, and MachineError of the first to fail."""
+    """Prepare all hosts at once. Raises ConfigError, and MachineError of the first to fail."""
     for host in hosts.host:
         environment_of(host)
 
@@ -83,7 +83,7 @@ def _run(host: Host, command: list[str]) -> None:
     try:
         ssh.run(host, command, timeout_s=_INSTALL_S)
     except MachineError as error:
-        if error.problem.startswith(("ssh ", ssh.LOST)):  # it does not start, or cannot log in
+        if error.problem.startswith(("ssh ", ssh.LOST)):  # ssh is missing here, or cannot log in
             raise
         raise MachineError(
             f"`{' '.join(command[:4])} ...` failed: {error.problem}",

@@ -1,9 +1,9 @@
-"""OpenSSH as a list of arguments: what runs on another host, and how its end is noticed.
+"""OpenSSH as a list of arguments: runs programs on another host and notices their end.
 
-Host keys are verified, nothing asks for a password, no key leaves this machine. A remote command
-is a list of words, quoted for the one shell that sshd puts between: nothing else interprets it.
-That shell may greet people on its standard output (an `echo` in a .bashrc), so it says a word of
-ours where the greeting ends and what the program prints begins.
+Host keys are verified, no password is asked for, and no key leaves this machine. A remote command
+is a list of words, quoted for the one shell that sshd starts: nothing else interprets it. That
+shell may print a greeting (an `echo` in a .bashrc), so it prints a marker of ours where the
+greeting ends and the program's output begins.
 
 This process logs in to each host once. Further programs on the host share that connection
 (ControlMaster of ssh_config(5)); if it is lost, the next program logs in again.
@@ -38,7 +38,7 @@ from dragoman.cluster.hosts import Host
 
 CONNECT_S: Final = 10
 LOST_AFTER_S: Final = 15
-"""A host that has not answered ssh for so long is lost."""
+"""A host that has not answered ssh for this long is lost."""
 NO_PYTHON: Final = "there is no"
 FAILED: Final = "a command failed"
 LOST: Final = "the connection was lost"
@@ -54,15 +54,15 @@ _MOST_GREETING_BYTES: Final = 1 << 20
 _MOST_OUTPUT_BYTES: Final = 4 << 20
 """Most output of one command. Our longest is a list of some thousand checkpoints."""
 _MOST_ERROR_BYTES: Final = 1 << 16
-"""So many last bytes of a host's standard error are read: our longest error is a traceback."""
+"""The last bytes of a host's standard error that are read: our longest error is a traceback."""
 _HARDLY_BYTES: Final = 1 << 10
-"""Fewer bytes than these, within the time that a host may be silent, are silence, too."""
+"""Fewer bytes than these, within the time that a host may be silent, count as silence."""
 _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _starting: Final = threading.Lock()
 _logins: Final[dict[str, list[str]]] = {}
-"""Whom ssh logged in to, by the socket of the connection."""
+"""The user and host that ssh logged in to, by the socket of the connection."""
 _answered: Final[set[tuple[str, ...]]] = set()
 """The hosts that have run something for this process, by the name that ssh gets."""
 NO_LOGIN: Final = 255
@@ -71,7 +71,7 @@ _REFUSED: Final = (
     "Host key verification failed",
     "REMOTE HOST IDENTIFICATION",
 )
-"""Words of ssh when a host answers and refuses the login."""
+"""Messages of ssh when a host answers and refuses the login."""
 _NO_PROGRAM: Final = 127
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(?!dragoman)([^']+)'")
 _OPTIONS: Final = {
@@ -97,8 +97,8 @@ _LOCK: Final = "lock"
 def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -> list[str]:
     """The local command that runs these arguments on the host, in the home of its user.
 
-    socket: of the connection to share; "none" logs in anew. A connection that the user's own ssh
-    shares is never used: it would be found dead by that one's settings, not by these.
+    socket: of the connection to share; "none" logs in separately. A connection that the user's own
+    ssh shares is never used: its settings, not ours, would decide when it counts as dead.
     """
     sharing = {"ControlPath": socket} | ({} if socket == "none" else _SHARED)
     settings = (_OPTIONS | sharing).items()
@@ -108,7 +108,7 @@ def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -
 
 
 def how_to_log_in(host: Host) -> str:
-    """What a user does who cannot: the command to try is ours, without the options."""
+    """Advice for a user who cannot log in: the command to try is ours, without the options."""
     place = shlex.join(["ssh", *_target(host), host.login or host.address, "true"])
     return f"make `{place}` work from here, without a password and with its host key known"
 
@@ -124,7 +124,7 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
+            start_new_session=True,  # we pass on the terminal's Ctrl-C ourselves
         )
     except OSError as error:
         raise MachineError(
@@ -138,8 +138,8 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
 
 
 def _socket(host: Host) -> str:
-    """Where this process shares its connection to a host; "none" if there is no room for it."""
-    with _starting:  # or two threads that come first would make a folder each
+    """The socket of the shared connection to a host; "none" if there is no room for one."""
+    with _starting:  # otherwise two threads could each make a folder
         folder = _sockets()
     if folder is None:
         return "none"
@@ -154,7 +154,7 @@ def _socket(host: Host) -> str:
 def _sockets() -> Path | None:
     """A folder for the sockets, removed at exit. Its path is short: a socket's has 107 bytes.
 
-    A process that is killed leaves its folder, and the next one removes it: the lock in it says
+    A process that is killed leaves its folder, and the next process removes it: a lock in it shows
     whether its process still runs.
     """
     remove_old_sockets(_SOCKETS)
@@ -172,8 +172,8 @@ def _sockets() -> Path | None:
 def remove_old_sockets(where: Path) -> None:
     """Remove the folders of sockets whose process has ended without removing them.
 
-    Only a folder of this user's own that nobody else can enter, only files in it, and no link is
-    followed: the place is one where other users write.
+    Only a folder of this user that no other user can enter, and only files in it; no link is
+    followed: other users write to the parent folder.
     """
     for path in where.glob(f"{_SOCKETS_PREFIX}*"):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -185,13 +185,13 @@ def remove_old_sockets(where: Path) -> None:
             lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in os.listdir(folder):  # noqa: PTH208  # by number, it cannot be exchanged
+            for name in os.listdir(folder):  # noqa: PTH208  # by descriptor, it cannot be exchanged
                 os.unlink(name, dir_fd=folder)
             path.rmdir()
 
 
 def _close_connections() -> None:
-    """End the connections that no program uses any more, so that none waits for its 5 minutes."""
+    """End the connections that no program uses any more, without waiting for their 5 minutes."""
     for socket, target in _logins.items():
         command = ["ssh", "-O", "stop", "-o", f"ControlPath={socket}", *target]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -200,7 +200,7 @@ def _close_connections() -> None:
 
 def hang_up() -> None:
     """End every ssh that was started here, and with it what it runs on its host."""
-    with _starting:  # hosts are spoken to from a thread each
+    with _starting:  # each host has a thread of its own
         running = list(_started)
     for process in running:
         process.kill()
@@ -241,7 +241,7 @@ def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str
 def _output(process: subprocess.Popen[bytes], host: Host, timeout_s: float) -> bytearray:
     """Standard output. `communicate` would keep all of it, whatever its size.
 
-    Standard error is a file, since a pipe has no end: ssh's shared connection keeps it open in
+    Standard error is a file: a pipe would not end, as ssh's shared connection keeps it open in
     versions of OpenSSH that are still in use.
     """
     assert process.stdin is not None
@@ -265,10 +265,9 @@ def _output(process: subprocess.Popen[bytes], host: Host, timeout_s: float) -> b
 
 
 class _Patience:
-    """Waits for the pipes of one program. It ends if a host passes hardly a byte for long.
+    """Waits for the pipes of one program. It fails if a host passes hardly a byte for long.
 
-    Only waiting counts: a disk of this machine may be slow, and a machine that slept has waited
-    for nobody.
+    Only waiting counts: a disk of this machine may be slow, and time asleep is not waiting.
     """
 
     def __init__(self, host: Host) -> None:
@@ -287,7 +286,7 @@ class _Patience:
             raise silent(self._host)
 
     def passed(self, num_bytes: int) -> None:
-        """So many bytes have come or gone."""
+        """Count bytes that were read or written."""
         self._passed_bytes += num_bytes
         if self._passed_bytes >= _HARDLY_BYTES:
             self._waited_s, self._passed_bytes = 0.0, 0
@@ -313,7 +312,7 @@ class _Output(io.RawIOBase):
 
 
 class Transfer:
-    """A program on a host, and its input and output, which may be of any size.
+    """A program on a host, with input and output of any size.
 
     begun: whether the program runs; the next byte of `output` is then its first.
     """
@@ -330,9 +329,9 @@ class Transfer:
         self.begun = False
 
     def write(self, content: bytes) -> int:
-        """Give the program all of this; raises MachineError if the host takes none for long.
+        """Write all of this to the program; raises MachineError if the host reads nothing for long.
 
-        A program that has ended needs no input: its exit code says why.
+        A program that has ended needs no input: its exit code shows why it ended.
         """
         left = memoryview(content)
         with contextlib.suppress(BrokenPipeError):
@@ -345,11 +344,11 @@ class Transfer:
         return len(content)
 
     def skip_greeting(self) -> None:
-        """Read on to where the program's output begins."""
+        """Read on to the beginning of the program's output."""
         self.begun = skip_greeting(self._host, self.output)
 
     def end(self) -> None:
-        """Wait for the end of a program that gets no more and should have little to say."""
+        """Wait for the end of a program that gets no more input and has little output left."""
         self._input.close()
         deadline = time.monotonic() + self._host.silence_s
         left = _MOST_GREETING_BYTES
@@ -369,7 +368,7 @@ class Transfer:
 
 @contextlib.contextmanager
 def transfer(host: Host, arguments: Sequence[str]) -> Iterator[Transfer]:
-    """Run a program on the host that takes or gives much; it has ended well after the block.
+    """Run a program on the host with large input or output; it has succeeded after the block.
 
     Raises MachineError if it fails, or if no byte passes for `silence_s` of the host.
     """
@@ -382,10 +381,10 @@ def transfer(host: Host, arguments: Sequence[str]) -> Iterator[Transfer]:
             try:
                 yield made
                 made.end()
-            except EOFError:  # if ssh has failed, that is why
+            except EOFError:  # ssh may have failed, which `wait` reports
                 if not made.wait():
                     raise
-        except BaseException:  # a signal, too: ssh is waited for
+        except BaseException:  # a signal, too: ssh must be waited for
             process.kill()
             raise
         said = read_errors(errors)
@@ -394,7 +393,7 @@ def transfer(host: Host, arguments: Sequence[str]) -> Iterator[Transfer]:
 
 
 def silent(host: Host) -> MachineError:
-    """A host that is still connected, and neither sends nor takes anything."""
+    """The error for a host that is still connected, and neither sends nor receives anything."""
     return MachineError(
         f"{SILENT} for {units.DURATION.text(host.silence_s)}",
         place=host.name,
@@ -403,7 +402,7 @@ def silent(host: Host) -> MachineError:
 
 
 def skip_greeting(host: Host, stream: IO[bytes]) -> bool:
-    """Read on to where the output of a program begins; False if that is not within 1 MiB."""
+    """Read on to the beginning of a program's output; False if it does not come within 1 MiB."""
     left = _MOST_GREETING_BYTES
     while line := stream.readline(left):
         if line.endswith(f"{BEGIN}\n".encode()):
@@ -414,14 +413,14 @@ def skip_greeting(host: Host, stream: IO[bytes]) -> bool:
 
 
 def read_errors(file: IO[bytes]) -> bytes:
-    """The end of a file that holds what a host wrote to standard error."""
+    """The end of a file that holds a host's standard error."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _MOST_ERROR_BYTES))
     return file.read(_MOST_ERROR_BYTES)
 
 
 def too_much(host: Host) -> MachineError:
-    """A host sends without end, or lines without end."""
+    """The error for a host that sends without end, or lines without end."""
     return MachineError(
         "it sends more than dragoman ever does",
         place=host.name,
@@ -430,7 +429,7 @@ def too_much(host: Host) -> MachineError:
 
 
 def not_run(host: Host) -> MachineError:
-    """That ssh ended well, and without having run what it was told."""
+    """The error for an ssh that succeeded without running its command."""
     return MachineError(
         "its login shell does not run what ssh tells it",
         place=host.name,
@@ -439,7 +438,7 @@ def not_run(host: Host) -> MachineError:
 
 
 def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
-    """What a failed ssh command means; `said` is its standard error."""
+    """The error for a failed ssh command; `said` is its standard error."""
     last = _last_line(said)
     if exit_code == NO_LOGIN and has_answered(host) and not any(word in last for word in _REFUSED):
         reason = last or f"no answer for {units.DURATION.text(LOST_AFTER_S)}, or it was closed"
@@ -476,7 +475,7 @@ def _place(host: Host) -> list[str]:
 
 
 def _target(host: Host) -> list[str]:
-    """Port and user, where they are not what ssh's own configuration says."""
+    """Port and user, if they differ from ssh's own configuration."""
     port = [] if host.port is None else ["-p", str(host.port)]
     user = [] if host.user is None else ["-l", host.user]
     return [*port, *user]

@@ -25,47 +25,47 @@ from statistics import NormalDist
 from typing import Final
 
 BACKWARD_SHARE: Final = 2 / 3
-"""The part of a step's compute that is backward; forward is the other third."""
+"""The share of backward in a step's compute; forward is the other third."""
 OVERLAP_SHARE: Final = 0.9
-"""The part of backward during which gradients can be on the wire: the first are ready after a
-while."""
+"""The share of backward during which gradients can be on the wire: the first ones are ready only
+after a while."""
 OVERLAP_SOURCE: Final = "assumed"
 FP32_BYTES: Final = 4
 BF16_BYTES: Final = 2
 FP4_BYTES: Final = 1 / 2 + FP32_BYTES / 256
-"""Four bits and their part of the scale of a block."""
+"""Four bits, and their share of the scale of a block."""
 BUCKET_BYTES: Final = 25 * 1024**2
-"""Gradients that DistributedDataParallel reduces in one collective."""
+"""Bytes of gradients that DistributedDataParallel reduces in one collective."""
 FIRST_BUCKET_BYTES: Final = 1024**2
 """The first collective is small, so that it can leave early."""
 POWERSGD_COMPUTE: Final = 1.08
-"""Its products, orthogonalisation and error feedback, on top of a step's compute.
+"""Its products, orthogonalisation and error feedback, as a multiple of a step's compute.
 
-They take what the weights ask for, whatever the batch: 3.6 to 6.2 ns a weight on one core of an AMD
-EPYC (Zen 5), 2.9 to 4.1 on two (memory is what they wait for), so on a processor with large batches
-this is too much.
+They depend on the weights, not on the batch: 3.6 to 6.2 ns a weight on one core of an AMD EPYC (Zen
+5), 2.9 to 4.1 on two (they wait for memory). On a processor with large batches this factor is too
+high.
 """
 POWERSGD_SOURCE: Final = "measured: one processor (Zen 5); assumed for others and for GPUs"
 DILOCO_WEIGHT_S: Final = {"cpu": 18e-9, "gpu": 0.5e-9}
-"""Its work on every weight that is sent and what becomes of it, whatever the batch, if nothing
-has measured it (`auto` and doctor do: distributed/diloco_work.py)."""
+"""DiLoCo's work on every weight that is sent, whatever the batch, if it was not measured (`auto`
+and doctor do: distributed/diloco_work.py)."""
 DILOCO_SOURCES: Final = {
     "cpu": "measured: a core of an AMD EPYC (Zen 3) beside a busy neighbour; assumed for others",
     "gpu": "assumed: 330 bytes of memory a weight, 40 kernels for each half a million",
 }
 GPU_SPREAD: Final = 0.127
-"""The standard deviation between the steps of like GPUs, over their mean, so that the slowest of
-eight takes 1.18 times the mean. Fitted to one line of NVIDIA's table: 8 x A100 in one host train
-6.72 times as fast as one (DeepLearningExamples, PyTorch, Transformer big, mixed precision). Not
-measured with dragoman. Nothing is known of processors: there it is not counted.
+"""The standard deviation over steps of like GPUs, divided by their mean: the slowest of eight takes
+1.18 times the mean. Fitted to one line of NVIDIA's table: 8 x A100 in one host train 6.72 times as
+fast as one (DeepLearningExamples, PyTorch, Transformer big, mixed precision). Not measured with
+dragoman. For processors nothing is known, and no spread is counted.
 """
 SPREAD_SOURCE: Final = "assumed: fitted to one line of NVIDIA's table, 8 x A100"
 POWERSGD_LEAST_GAIN: Final = 2
-"""PyTorch leaves a matrix as it is unless compression shrinks it by more than this."""
+"""PyTorch leaves a matrix uncompressed unless compression shrinks it by more than this."""
 
 
 SAVE_BYTES_PER_S: Final = 200e6
-"""A disk, if doctor has not measured those of the hosts."""
+"""The rate of a disk, if doctor has not measured the hosts' own."""
 SAVE_SOURCE: Final = "assumed: 200 MB/s"
 
 
@@ -75,7 +75,7 @@ def largest_of_draws(count: int) -> float:
 
 
 def ring_bytes(size_bytes: float, *, num_ranks: int) -> float:
-    """What each rank sends, and receives, in an all-reduce of `size_bytes`."""
+    """Bytes that each rank sends, and receives, in an all-reduce of `size_bytes`."""
     return 2 * (num_ranks - 1) / num_ranks * size_bytes
 
 
@@ -107,9 +107,9 @@ def ring_s(
 
 
 def sync_exposed_s(compute_s: float, network_s: float, *, last_share: float) -> float:
-    """What backward does not hide of one synchronisation.
+    """Seconds of one synchronisation that backward does not hide.
 
-    last_share: of the gradients, the last bucket, which is complete only when backward ends.
+    last_share: of the gradients, in the last bucket, which is complete only when backward ends.
     """
     overlap_s = OVERLAP_SHARE * BACKWARD_SHARE * compute_s
     return max(last_share * network_s, network_s - overlap_s)
@@ -118,20 +118,20 @@ def sync_exposed_s(compute_s: float, network_s: float, *, last_share: float) -> 
 def streaming_exposed_s(
     compute_s: float, fragment_s: float, *, sync_every: int, num_fragments: int, delay: int
 ) -> float:
-    """Waiting in a step of streaming DiLoCo, on average.
+    """Mean seconds of waiting in a step of streaming DiLoCo.
 
-    fragment_s: synchronisation of one fragment. delay: steps that go on before it is waited for,
-    at most sync_every / num_fragments.
+    fragment_s: synchronisation of one fragment.
+    delay: steps that go on meanwhile, at most sync_every / num_fragments.
     """
     assert delay <= sync_every / num_fragments
     return num_fragments * max(0.0, fragment_s - delay * compute_s) / sync_every
 
 
 def powersgd_bytes(shapes: Sequence[tuple[int, ...]], *, rank: int) -> int:
-    """Bytes that PowerSGD reduces in place of gradients of these shapes, in fp32.
+    """Bytes that PowerSGD reduces instead of gradients of these shapes, in fp32.
 
-    An m x n matrix becomes factors of (m + n) x rank where that is less by a factor of over 2;
-    vectors go as they are. As torch.distributed's powerSGD_hook decides it.
+    An m x n matrix becomes factors of (m + n) x rank if that is less than half of it; vectors stay
+    as they are. powerSGD_hook of torch.distributed decides in the same way.
     """
     numbers = 0
     for shape in shapes:

@@ -1,4 +1,4 @@
-"""What every strategy of synchronisation costs on one cluster: bytes and seconds of a step.
+"""The cost of every strategy of synchronisation on one cluster: bytes and seconds of a step.
 
 A step is the recipe's global batch, so that all strategies are compared at equal tokens.
 """
@@ -15,30 +15,30 @@ from dragoman.cluster.rates import SHARED_MEMORY, UNKNOWN, Directions, Inside, L
 from dragoman.cluster.workload import Workload
 
 MOST_FRAGMENTS: Final = 16
-"""Each has its latency, and its work on the processor."""
+"""Most fragments of DiLoCo: each has its latency, and its work on the processor."""
 MOST_STEP_RATIO: Final = 1.08
-"""To the shortest step, for younger gradients. Four replicas had a loss of 2.978 after 300 steps
-with six (in int8) from one synchronisation to the next, of 2.763 with three (in four bits), `sync`
-2.665; quality to the end of a training is measured with three (benchmarks/README.md)."""
+"""Most that a step may take, relative to the shortest, to get younger gradients. Four replicas had
+a loss of 2.978 after 300 steps with six steps (in int8) between synchronisations, of 2.763 with
+three (in four bits), `sync` 2.665; quality to the end of a training is measured with three
+(benchmarks/README.md)."""
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 MOST_SYNC_EVERY: Final = 500
 DELAY_MARGIN: Final = 1.15
-"""Steps and links are not always as fast as they were when they were measured. Where one is slower
-than this allows for, a step waits for the difference; a longer period costs in every step, as its
-gradients are older."""
+"""Steps and links are not always as fast as when they were measured. A step waits for what exceeds
+this allowance; a longer period makes the gradients of every step older."""
 POWERSGD_RANK: Final = 4
 MOST_TARGET_TOKENS: Final = 402_000
 """The largest batch at which a translation model is known to train as well (Ott et al. 2018)."""
 LEAST_UPDATES: Final = 10_000
-"""With batches of that size it still took somewhat more updates than this (the same)."""
+"""Updates: with batches of that size it still took somewhat more than this (the same source)."""
 MOST_ACCUMULATION: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A host that may be taken away at any moment: after mean_s on average, at this price; another
-    one takes its place after replacement_s."""
+    """A host that may be taken away at any moment, after mean_s on average, at this price; another
+    one replaces it after replacement_s."""
 
     mean_s: float
     replacement_s: float
@@ -47,16 +47,18 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One host of a plan, with ranks that are all alike.
+    """One host of a plan, whose ranks are all alike.
 
-    alone_s: seconds of a step, the whole global batch, on one of its ranks while the others rest.
-    rate, source: what alone_s was computed from, and where that is from, for people.
-    least_s: below it no share takes, however small: what a GPU's host needs to start the kernels.
-    is_given: a user gave it as --compute. most_shares: ranks among which a batch can be divided; a
-    sentence stays whole.
-    shares_processor: its ranks have one processor between them, so that all together are as fast
-    as one alone. spread: the standard deviation of steps over their mean. directions: of its
-    interface, as doctor measured them. spot: None if nobody takes it away.
+    alone_s: seconds of a step, with the whole global batch, on one of its ranks while the others
+        rest.
+    rate, source: from which alone_s was computed, and their source, for people.
+    least_s: no share takes less, however small: a GPU's host needs it to start the kernels.
+    is_given: a user gave it as --compute.
+    most_shares: ranks among which a batch can be divided; a sentence stays whole.
+    shares_processor: its ranks share one processor, so that all together are as fast as one alone.
+    spread: the standard deviation of steps over their mean.
+    directions: of its interface, as doctor measured them.
+    spot: None if it is never taken away.
     """
 
     ranks: int = 1
@@ -82,7 +84,7 @@ class Machine:
         return max(self.alone_s, self.least_s)
 
     def share_s(self, num_ranks: int) -> float:
-        """Arithmetic of a step on each of its ranks, with a share of the batch among so many."""
+        """Arithmetic of a step on each of its ranks, with one of so many shares of the batch."""
         busy_s = self.alone_s * (self.ranks if self.shares_processor else 1)
         return busy_s / min(num_ranks, self.most_shares)
 
@@ -111,7 +113,7 @@ class Cluster:
         like: Machine = Machine(),
         diloco_weight_s: float = step_time.DILOCO_WEIGHT_S["gpu"],
     ) -> Cluster:
-        """Hosts that differ from one another in nothing but the number of their ranks."""
+        """Hosts that differ only in the number of their ranks."""
         machines = tuple(replace(like, ranks=ranks) for ranks in ranks_per_host)
         return cls(machines, link, diloco_weight_s)
 
@@ -132,34 +134,34 @@ class Cluster:
 
     @property
     def fastest_host(self) -> int:
-        """The number of the host whose rank is fastest alone, from 0; of equal ones the first."""
+        """The number of the host whose rank is fastest alone, from 0; the first of equal ones."""
         alone_s = [machine.single_s for machine in self.machines]
         return alone_s.index(min(alone_s))
 
     @property
     def waits(self) -> float:
-        """The slowest rank's step over the mean, where like ranks take unlike times."""
+        """The slowest rank's step over the mean step, if like ranks take unlike times."""
         spread = max(machine.spread for machine in self.machines)
         return 1 + spread * step_time.largest_of_draws(self.num_ranks)
 
     @property
     def compute_s(self) -> float:
-        """A step without any network, with equal shares of the batch: all wait for the slowest."""
+        """A step without network, with equal shares of the batch: all wait for the slowest."""
         return max(self._arithmetic_s, self.least_s)
 
     @property
     def least_s(self) -> float:
-        """Below it no step of all these hosts takes."""
+        """No step of all these hosts takes less."""
         return max(machine.least_s for machine in self.machines)
 
     @property
     def least_decides(self) -> bool:
-        """Whether a step takes as long as starting the kernels does, and not as its arithmetic."""
+        """Whether starting the kernels, not the arithmetic, decides the time of a step."""
         return self._arithmetic_s < self.least_s
 
     @property
     def is_given(self) -> bool:
-        """Whether the compute is what a user measured."""
+        """Whether a user measured the compute."""
         return any(machine.is_given for machine in self.machines)
 
     @property
@@ -173,12 +175,12 @@ class Cluster:
 
     @property
     def price_per_hour(self) -> float | None:
-        """The price of all hosts together; None if that of one is not known."""
+        """The price of all hosts together; None if one price is not known."""
         return _sum([machine.price_per_hour for machine in self.machines])
 
     @property
     def spot_price_per_hour(self) -> float | None:
-        """The same with hosts that may be taken away at their own price."""
+        """The same, with the spot price of hosts that may be taken away."""
         return _sum(
             [
                 machine.price_per_hour if machine.spot is None else machine.spot.price_per_hour
@@ -193,8 +195,8 @@ class Cluster:
         return replace(self, machines=(replace(machine, ranks=1),))
 
     def only(self, hosts: Iterable[int]) -> Cluster:
-        """The hosts with these numbers, counted from 0; those that are not there yet are like the
-        first. Between them is what the slowest direction of theirs lets through."""
+        """The hosts with these numbers, counted from 0; further hosts are like the first. The
+        slowest direction of any of them limits their link."""
         known = self.machines
         chosen = tuple(known[n] if n < len(known) else known[0] for n in hosts)
         slower = [machine.directions.slower_bytes_per_s for machine in chosen]
@@ -222,16 +224,16 @@ class Cluster:
         return replace(self, machines=machines, link=self._link_with(faster))
 
     def _link_with(self, bytes_per_s: float) -> Link:
-        """The link if the slowest direction carried so much: a sum gets the same part of it."""
+        """The link if the slowest direction had this rate: a sum gets the same share of it."""
         slowest = min(machine.directions.slower_bytes_per_s for machine in self.machines)
         if math.isinf(slowest) or math.isinf(bytes_per_s) or bytes_per_s == slowest:
             return self.link
         return replace(self.link, bytes_per_s=self.link.bytes_per_s * bytes_per_s / slowest)
 
     def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
-        """All-reduce over one ring through all ranks, in which those of a host are neighbours.
+        """All-reduce over one ring through all ranks, in which the ranks of a host are neighbours.
 
-        A part of the sum goes around twice; its messages take time only from host to host.
+        Each part of the sum goes around twice; its messages take time only between hosts.
         """
         rates = [machine.inside.bytes_per_s for machine in self.machines if machine.ranks > 1]
         several = self.num_hosts > 1
@@ -254,7 +256,7 @@ class Cluster:
         )
 
     def inside_s(self, size_bytes: float) -> float:
-        """Reduce and distribute among the ranks of each host: as long as the slowest host takes."""
+        """Reduce and distribute among the ranks of each host: the time of the slowest host."""
         return max(
             step_time.ring_s(
                 size_bytes, num_ranks=machine.ranks, bytes_per_s=machine.inside.bytes_per_s
@@ -291,11 +293,13 @@ class Cluster:
 class Prediction:
     """One strategy on one cluster.
 
-    strategy: none, plain, sync, accum, diloco or powersgd; `label` says it with its numbers.
-    step_s: seconds of a step; compute_s: of it without any network. wire_bytes: through each
-    host's interface, each direction, averaged over steps. every: micro-batches or local steps
-    from one synchronisation to the next. num_fragments: 0 if nothing is streamed. delay: local
-    steps that go on while a fragment is on its way.
+    strategy: none, plain, sync, accum, diloco or powersgd; `label` has its numbers, too.
+    step_s: seconds of a step.
+    compute_s: seconds of it without network.
+    wire_bytes: through each host's interface, each direction, averaged over steps.
+    every: micro-batches or local steps between synchronisations.
+    num_fragments: 0 if nothing is streamed.
+    delay: local steps that go on while a fragment is on its way.
     """
 
     strategy: str
@@ -314,7 +318,7 @@ class Prediction:
 
 
 def plain(cluster: Cluster, workload: Workload) -> Prediction:
-    """What others do: fp32 gradients around one ring of all ranks, each step."""
+    """The usual way of other tools: fp32 gradients around one ring of all ranks, each step."""
     size = workload.num_parameters * step_time.FP32_BYTES
     network_s = cluster.flat_s(size, num_collectives=len(step_time.bucket_bytes(workload.shapes)))
     waits_s = _exposed_s(cluster, workload, network_s)
@@ -332,14 +336,14 @@ def sync(cluster: Cluster, workload: Workload) -> Prediction:
 
 
 def accumulate(cluster: Cluster, workload: Workload, *, every: int) -> Prediction:
-    """`sync`, but only after every so many micro-batches of the recipe's size."""
+    """`sync`, but only after this many micro-batches of the recipe's size."""
     synced = sync(cluster, workload)
     waits_s, wire_bytes = synced.exposed_s / every, synced.wire_bytes / every
     return _prediction(cluster, "accum", f"accum K={every}", waits_s, wire_bytes, every=every)
 
 
 def most_accumulation(workload: Workload) -> int:
-    """The largest K in the range known to train as well; below 2 there is none."""
+    """The largest K in the range known to train as well; below 2 if there is none."""
     by_tokens = MOST_TARGET_TOKENS // workload.target_tokens_per_step
     by_updates = workload.max_steps // LEAST_UPDATES
     return int(min(by_tokens, by_updates, MOST_ACCUMULATION))
@@ -348,10 +352,10 @@ def most_accumulation(workload: Workload) -> int:
 def diloco(
     cluster: Cluster, workload: Workload, *, every: int, num_fragments: int = 0, delay: int = 0
 ) -> Prediction:
-    """Local steps on each host; in every so many the hosts sum what these have moved, once.
+    """Local steps on each host; every so many steps the hosts sum their movements, once.
 
-    num_fragments: parts that are summed one after the other, each while so many steps as `delay`
-    go on; 0: all wait for the whole.
+    num_fragments: parts that are summed one after the other, each while `delay` steps go on; 0: all
+    wait for the whole.
     """
     size = workload.num_parameters * step_time.FP4_BYTES
     parts = max(1, num_fragments)
@@ -378,9 +382,9 @@ def diloco(
 def streaming(cluster: Cluster, workload: Workload) -> Prediction:
     """DiLoCo a fragment at a time, always one on its way, with the H that hides the link.
 
-    Among the numbers of fragments F whose steps are not much longer than the shortest, it takes
-    the one whose gradients are youngest when they arrive: on average they are H/2 steps old when
-    they leave, and H/F more when they arrive.
+    Among the numbers of fragments F whose steps are not much longer than the shortest, it takes the
+    one with the youngest gradients on arrival: on average they are H/2 steps old when they leave,
+    and H/F steps older when they arrive.
     """
     size = workload.num_parameters * step_time.FP4_BYTES
     local_s = cluster.compute_s + _exposed_s(cluster, workload, _inside_s(cluster, workload))
@@ -422,7 +426,7 @@ def _inside_s(cluster: Cluster, workload: Workload) -> float:
 
 
 def _exposed_s(cluster: Cluster, workload: Workload, network_s: float) -> float:
-    """What a step waits for one synchronisation, which starts in its last micro-batch."""
+    """The wait of a step for one synchronisation, which starts in its last micro-batch."""
     buckets = step_time.bucket_bytes(workload.shapes)
     return step_time.sync_exposed_s(
         cluster.compute_s / workload.micro_batches_per_step,

@@ -1,4 +1,4 @@
-"""The controller's end of the agents: one ssh connection a host, and what is said over them."""
+"""The controller's end of the agents: one ssh connection to each host, and its messages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from dragoman.cluster.messages import MESSAGES
 
 _STAY_EVERY_S: Final = 1.0
 _LONGEST_LINE_BYTES: Final = 8 << 20
-"""Longest line of an agent. The longest are 1 MiB of events, which JSON escapes once more."""
+"""The longest line of an agent: 1 MiB of events, which JSON escapes once more."""
 _MOST_WAITING_BYTES: Final = 32 << 20
-"""Most that an agent said and nobody has taken: hours of events, if a terminal stands still."""
+"""Most unread messages of an agent: hours of events, if a terminal stands still."""
 _MESSAGE_BYTES: Final = 1 << 10
-"""What even the shortest message takes in memory, about."""
+"""Approximate memory of even the shortest message."""
 _END_S: Final = 10.0
-"""How long an agent may take to end once nobody speaks to it, before ssh itself is ended."""
+"""How long an agent may take to end after its connection is closed, before ssh itself is ended."""
 
 
 class Message(NamedTuple):
-    """What an agent said, of a kind in messages.py; `gone` if its connection ended.
+    """A message of an agent, of a kind in messages.py; `gone` if its connection ended.
 
-    size_bytes: of its line, and what it takes beside.
+    size_bytes: of its line, and of its object in memory.
     """
 
     host: str
@@ -53,10 +53,10 @@ DONE: Final = "done"
 
 
 def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
-    """What runs on a host as an agent, of the code with this digest."""
+    """The command that starts an agent on a host, from the code with this digest."""
     place = f"PYTHONPATH={host.folder}/{code_place(code)}"
-    # Without -P a folder named like a package in the user's home could take its place. If a full
-    # disk has no room for bytecode, Python 3.11 keeps a part of it, and no later start succeeds.
+    # Without -P a folder named like a package in the user's home could take its place. On a full
+    # disk Python 3.11 would write half of a bytecode file, and every later start would fail.
     settings = [place, "PYTHONDONTWRITEBYTECODE=1"]
     return [
         *("env", *settings, host.python, "-P", "-m", "dragoman.cluster.agent"),
@@ -65,7 +65,7 @@ def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ())
 
 
 class Agent:
-    """One agent; what it says arrives in the inbox."""
+    """One agent; its messages arrive in the inbox."""
 
     def __init__(self, host: Host, arguments: Sequence[str], inbox: queue.Queue[Message]) -> None:
         self.host = host
@@ -80,14 +80,15 @@ class Agent:
         self._listener.start()
 
     def tell(self, do: str, **values: Any) -> None:
-        """Say something; an agent that is gone will show it by its silence."""
+        """Send a message. If the agent is gone, its silence will show it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
             self._process.stdin.flush()
 
     def failure(self) -> MachineError:
-        """Why the connection ended, as far as ssh said it; it is ended where it has not."""
+        """Why the connection ended, as far as ssh reported it; ends the connection if it has
+        not."""
         try:
             exit_code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -98,13 +99,13 @@ class Agent:
         return ssh.failure(self.host, exit_code, ssh.read_errors(self._errors))
 
     def taken(self, message: Message) -> None:
-        """A message of this agent has been taken from the inbox: there is room for others."""
+        """A message of this agent was taken from the inbox, which makes room for others."""
         with self._waiting:
             self._waiting_bytes -= message.size_bytes
             self._waiting.notify()
 
     def close(self) -> None:
-        """Hang up, upon which the agent ends all that it started."""
+        """Close the connection, upon which the agent ends all that it started."""
         assert self._process.stdin is not None
         with self._waiting:
             self._is_closed = True
@@ -133,7 +134,7 @@ class Agent:
         self._inbox.put(Message(self.host.name, GONE, {}))
 
     def _take(self, line: bytes) -> None:
-        """Put what a line says into the inbox, as soon as the agent has room there."""
+        """Put the message of a line into the inbox, as soon as the agent has room there."""
         try:
             said = MESSAGES.validate_json(line, strict=True)
         except ValidationError:
@@ -149,7 +150,7 @@ class Agent:
                 lambda: self._is_closed or self._waiting_bytes < _MOST_WAITING_BYTES
             )
             if self._waiting_bytes >= _MOST_WAITING_BYTES:
-                return  # closed meanwhile: nobody will take it
+                return  # closed meanwhile: no reader will take it
             self._waiting_bytes += size
         values = {name: value for name, value in said if name != "say"}
         self._inbox.put(Message(self.host.name, said.say, values, size))
@@ -192,7 +193,7 @@ class Team:
         self._stack.pop_all()
 
     def tell_all(self, do: str, **values: Any) -> None:
-        """Say the same to every agent."""
+        """Send the same message to every agent."""
         for agent in self.agents.values():
             agent.tell(do, **values)
 
@@ -205,14 +206,15 @@ class Team:
         return None
 
     def _stay(self) -> None:
-        """Say that we are there, from a thread of its own: who listens may be held up for long, by
-        a terminal that was stopped (Ctrl-S) or a pager that nobody turns."""
+        """Send signs of life, from a thread of its own: the reader may be held up for long, by a
+        stopped terminal (Ctrl-S) or a pager."""
         while not self._over.is_set():
             self.tell_all("stay")
             self._over.wait(_STAY_EVERY_S)
 
     def each(self, what: str, *, timeout_s: float) -> dict[str, Mapping[str, Any]]:
-        """One message of this kind from every agent, by host; MachineError if one is silent."""
+        """One message of this kind from every agent, by host; MachineError if one does not
+        answer."""
         heard: dict[str, Mapping[str, Any]] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
@@ -226,16 +228,16 @@ class Team:
                 )
             if message.what == what:
                 heard[message.host] = message.values
-            elif message.what == GONE:  # also of one that has been heard: more was to come
+            elif message.what == GONE:  # even of one that has answered: more was to come
                 raise self.agents[message.host].failure()
             elif message.what == DONE and message.values["exit_code"]:
                 raise MachineError(message.values["problem"], place=message.host)
         return heard
 
     def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
-        """All that is said until every agent is done or gone; None if a tick passed in silence.
+        """All messages until every agent is done or gone; None if a tick passed without one.
 
-        An agent that is gone after it was done is not told of.
+        Not included: that an agent is gone after it was done.
         """
         ended: set[str] = set()
         while len(ended) < len(self.agents):

@@ -1,8 +1,8 @@
-"""A run over several hosts, seen from where the user sits.
+"""A run over several hosts, as the controller does it.
 
-Everything that a host needs is brought to it by its digest and compared there; nothing starts where
-doctor finds something wrong. Then every host runs its ranks, events come here as they are written,
-and when the connection to a host ends, what was started there ends too.
+Everything that a host needs is copied to it by its digest and compared there; nothing starts if
+doctor finds something wrong. Then every host runs its ranks, events arrive here as they are
+written, and when the connection to a host ends, everything started there ends too.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ from dragoman.training.pace import BUDGET_FILE
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
 _MOST_TRIES: Final = 3
-"""How often training may break off in a row without a new checkpoint."""
+"""How often in a row training may break off without a new checkpoint."""
 _BREATH_S: Final = 3.0
-"""A machine that has just lost its processes may not have noticed yet."""
+"""Seconds in which a machine notices that it has lost its processes."""
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class HostRun:
-    """What to train where. needed_bytes: of disk on each host; prepared: the shards, here."""
+    """A run and its hosts. needed_bytes: of disk on each host; prepared: the shards, here."""
 
     path: Path
     prepared: Path
@@ -74,7 +74,7 @@ class HostRun:
 
 
 class NotFitError(MachineError):
-    """Doctor found something that must be put right first."""
+    """Doctor found something that must be fixed first."""
 
     def __init__(self, findings: Sequence[Finding], facts: ClusterFacts) -> None:
         self.findings = list(findings)
@@ -89,21 +89,22 @@ class NotFitError(MachineError):
 
 
 def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Tell) -> None:
-    """Train until the recipe says stop, from the newest checkpoint that any of the hosts has.
+    """Train until the recipe ends the run, from the newest checkpoint on any of the hosts.
 
-    Where a host or a worker is lost, the hosts that answer go on from the last checkpoint: another
+    If a host or a worker is lost, the hosts that answer resume from the last checkpoint: another
     number of ranks reads the same batches. A lost host that answers again is taken in: the others
-    save, and all go on together.
+    save, and all resume together.
 
-    listeners: they see the events of rank 0. tell: what is being done, for people.
-    Raises NotFitError, BrokenOffError if it breaks off again and again without a checkpoint in
-    between, InterruptedRunError if the user stopped it, and what the workers raise.
+    listeners: they receive the events of rank 0.
+    tell: prints messages for people.
+    Raises NotFitError, BrokenOffError if training breaks off again and again without a new
+    checkpoint, InterruptedRunError if the user stopped it, and the errors of the workers.
     """
     with StopRequests() as requests:
         if not (run.path / HOSTS_FILE).exists():
-            record_hosts(run.path, run.hosts)  # `resume` goes there once they are put right
+            record_hosts(run.path, run.hosts)  # `resume` uses them after the user has fixed them
         code = _examined(run, tell=tell)
-        record_hosts(run.path, run.hosts)  # in place of those it was on, now that these are fit
+        record_hosts(run.path, run.hosts)  # replaces the old record, as these hosts are fit
         members, tries, reached, begun = Members(run.hosts), 0, -1, False
         while True:
             remote = RunOnHosts(run.path, members.present, code)
@@ -119,7 +120,7 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
                     raise
                 cause = f"{error}; left out from now on"
             except MachineError as error:
-                # Before anything has been trained, what is wrong is for the user to put right.
+                # Before anything has been trained, the user must fix what is wrong.
                 if not begun and not isinstance(error, BrokenOffError):
                     raise
                 tries = 1 if step_number(newest_checkpoint(run.path)) > reached else tries + 1
@@ -137,7 +138,7 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
 
 
 def _examined(run: HostRun, *, tell: Tell) -> str:
-    """The digest of the code that all hosts have, once they are all fit; else NotFitError."""
+    """Wait until all hosts are fit and return the digest of their code; else NotFitError."""
     examined = examine_hosts(run.hosts)
     remember(run.hosts, examined.facts)
     _require_fit(examined.facts, Wanted(run.hosts, run.needed_bytes))
@@ -162,7 +163,7 @@ def _train_once(
 ) -> None:
     with ExitStack() as stack:
         team = stack.enter_context(Team(run.hosts.host, code=remote.code))
-        team.agents[run.hosts.host[0].name].tell("prepare_store")  # while data is on its way
+        team.agents[run.hosts.host[0].name].tell("prepare_store")  # while data is being copied
         _bring(run, remote, tell=tell)
         with marked(run.path) as mark:
             facts = ClusterFacts(hosts=tuple(ask(team, run.hosts, run=remote.place, mark=mark)))
@@ -177,7 +178,7 @@ def _train_once(
 
 
 def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
-    """Give every host data, run and checkpoint, where it lacks them."""
+    """Copy data, run and checkpoint to every host that lacks them."""
     parcels = parcels_of(run, remote)
 
     def bring(host: Host) -> None:
@@ -194,7 +195,7 @@ def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
 
 
 def digests_here(run: Path, prepared: Path) -> dict[str, str]:
-    """Digests of what a run's hosts must have, as it is on this machine."""
+    """Digests of this machine's copies of what the hosts must have."""
     return {
         "recipe": file_sha256(run / "recipe.toml"),
         "vocabulary": vocabulary_digest(run),
@@ -251,7 +252,7 @@ def _price(hosts: Hosts) -> str:
 
 
 def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
-    """Size and digest of what is here of the events of these ranks."""
+    """Size and digest of the events that are here, for each of these ranks."""
     had = {}
     for rank in ranks:
         path = directory / f"rank-{rank:04d}.jsonl"
@@ -261,9 +262,9 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
 
 
 def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Tell) -> None:
-    """Checkpoints and logs of every host that still answers; a signal of the user ends it.
+    """Copy checkpoints and logs of every host that still answers; a signal of the user ends it.
 
-    Raises InterruptedRunError then, which says where the rest is.
+    Then it raises InterruptedRunError, which names the hosts that have the rest.
     """
     run = transfer.run
     try:
@@ -294,7 +295,7 @@ def _write_alert(
     cause: str,
     remedy: str,
 ) -> None:
-    """Keep what happened in the record of rank 0, and tell who listens."""
+    """Write an alert into the record of rank 0, and pass it to the listeners."""
     with EventWriter(path / "events") as events:
         for listener in listeners:
             events.subscribe(_Unclosed(listener))
@@ -312,7 +313,7 @@ class _Unclosed(EventListener):
         self._listener(event)
 
     def close(self) -> None:
-        """It is closed by whoever made it."""
+        """Do nothing: its owner closes the listener."""
 
 
 def _raise_first(troubles: dict[str, MachineError]) -> None:

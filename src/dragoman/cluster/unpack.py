@@ -1,9 +1,10 @@
-"""What a host runs before anything of ours is there: a directory arrives, whole or not at all.
+"""Runs on a host before any code of ours is there: receives a directory, whole or not at all.
 
     python -c 'exec(...)' DIRECTORY NUM_FILES < archive
 
-It says `have` where the directory exists, else `want`, and reads a tar archive of so many files.
-The controller reads archives of hosts with the same function. Only the standard library is used.
+It prints `have` if the directory exists, otherwise `want`, and reads a tar archive of so many
+files. The controller reads archives from hosts with the same function. Only the standard library is
+used.
 """
 
 import os
@@ -20,8 +21,8 @@ LONGEST_HEADER_BYTES = 1 << 13
 def unpack(stream: IO[bytes], directory: Path) -> int:
     """Write the plain files of a tar stream below the directory; returns how many there were.
 
-    Links, devices, names that lead out of the directory and files inside of files are refused with
-    a ValueError. Raises EOFError if the stream ends early, or is no archive.
+    Raises ValueError for links, devices, names that lead out of the directory and files inside of
+    files. Raises EOFError if the stream ends early, or is not an archive.
     """
     try:
         return _unpack(_Forward(stream), directory)
@@ -34,7 +35,7 @@ def unpack(stream: IO[bytes], directory: Path) -> int:
 
 
 class _Forward:
-    """Enough of a file for tarfile to read headers from a pipe. It holds no content in memory.
+    """The part of a file's interface with which tarfile reads headers from a pipe, in small pieces.
 
     tarfile reads a header of any size at once: one of 1 GB would fill the memory.
     """
@@ -44,11 +45,11 @@ class _Forward:
         self._position = 0
 
     def tell(self) -> int:
-        """Bytes that were read or passed over."""
+        """Bytes that were read or skipped."""
         return self._position
 
     def seek(self, position: int) -> int:
-        """Pass over what lies before a position; ValueError if it was passed already."""
+        """Skip to a position; ValueError if it was passed already."""
         if position < self._position:
             raise ValueError("its headers contradict each other")
         while position > self._position and self.piece(position - self._position):
@@ -75,17 +76,17 @@ def _unpack(stream: _Forward, directory: Path) -> int:
     num_files = 0
     with tarfile.open(fileobj=stream, mode="r:") as archive:  # type: ignore[call-overload]
         while (member := archive.next()) is not None:
-            archive.members.clear()  # else it keeps them all
+            archive.members.clear()  # otherwise it keeps them all
             _write(stream, member, directory)
             num_files += 1
-    # Whoever sends it would find the pipe closed if what pads the archive were left in it.
+    # Without this the sender would find the pipe closed before it has sent the archive's padding.
     stream.piece(-stream.tell() % tarfile.RECORDSIZE)
     return num_files
 
 
 def _write(stream: _Forward, member: tarfile.TarInfo, directory: Path) -> None:
     name = Path(member.name)
-    # A sparse file of some bytes would fill the disk with what it claims to be.
+    # A sparse file of a few bytes would fill the disk with the size that it claims.
     plain = member.isreg() and not member.issparse()
     if not plain or name.is_absolute() or ".." in name.parts:
         raise ValueError(f"not a plain file: {member.name}")
@@ -103,12 +104,12 @@ def _write(stream: _Forward, member: tarfile.TarInfo, directory: Path) -> None:
 
 
 def receive(directory: Path, num_files: int) -> None:
-    """Say whether the directory is wanted, and take it from standard input if so."""
+    """Print whether the directory is wanted, and read it from standard input if so."""
     if directory.is_dir():
         print("have", flush=True)
         return
     print("want", flush=True)
-    # Hosts that share the folder may be at it at once.
+    # Hosts that share the folder may write at the same time.
     writer = f"{socket.gethostname()}-{os.getpid()}"
     draft = directory.with_name(f".{directory.name}.{writer}.draft")
     draft.mkdir(parents=True)
@@ -118,7 +119,7 @@ def receive(directory: Path, num_files: int) -> None:
         try:
             draft.rename(directory)
         except OSError:
-            if not directory.is_dir():  # another was first
+            if not directory.is_dir():  # another host was first
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)

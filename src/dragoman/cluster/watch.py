@@ -1,4 +1,4 @@
-"""Listening to hosts that train: what is recorded, who failed first, when the others must end."""
+"""Follows hosts that train: records events, finds who failed first, and ends the others."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ from dragoman.telemetry.events import (
 )
 
 _SAVE_S: Final = 60.0
-"""How long workers may save and end after they were asked to, before they are killed."""
+"""How long workers may take to save and end after a request, before they are killed."""
 _OTHER_FAILURES_S: Final = 5.0
-"""How long after one host's failure those of the others are waited for, to name the cause."""
+"""How long to wait for failures of other hosts after the first one, to name the cause."""
 _INTERRUPTED: Final = InterruptedRunError.exit_code
 _WEIGHTS: Final = {"own": 0, "hung": 1, "lost": 2, "signal": 3, "other": 4}
 
 
 class BrokenOffError(MachineError):
-    """A host or a worker was lost: nothing is wrong with the run itself."""
+    """A host or a worker was lost; the run itself is sound."""
 
 
 class HostsReturnedError(MachineError):
-    """Hosts that were lost answer again: all have saved, to go on together with them."""
+    """Hosts that were lost answer again: all have saved, to resume together with them."""
 
 
 class Record:
-    """Events as they come: into the run's own files; rank 0's and all alerts to who listens.
+    """Writes events into the run's own files, and passes those of rank 0 and all alerts to
+    listeners.
 
-    A host may write the files of its own ranks. What it says there is shown where it is an event
-    of that rank with all that its kind has.
+    A host may write only the files of its own ranks. A line is shown only if it is a complete event
+    of that rank.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Record:
         }
 
     def append(self, host: str, name: str, text: str) -> None:
-        """Take over whole lines of one file.
+        """Append whole lines to one file.
 
-        Raises MachineError if the host has no rank of this file, and where the disk is full.
+        Raises MachineError if the host has no rank of this file, or if the disk is full.
         """
         rank = self._ranks.get((host, name))
         if rank is None:
@@ -104,7 +105,7 @@ class Record:
 
 @dataclass(slots=True)
 class Watch:
-    """Listens until every host is done, and decides when the others must end.
+    """Follows the hosts until every one is done, and decides when the others must end.
 
     returned: names of absent hosts that answer again.
     """
@@ -120,7 +121,7 @@ class Watch:
     _kill_at: float = float("inf")
 
     def until_over(self, path: Path) -> None:
-        """Return when all hosts came to the end; raise the likeliest cause where not."""
+        """Return when all hosts have finished; otherwise raise the likeliest cause."""
         for message in self.team.until_done(tick_s=0.2):
             if message is not None:
                 self._see(message)
@@ -132,7 +133,7 @@ class Watch:
         if not self.requests.count:
             self._raise_cause()
         if self.interrupted or self.failures:
-            saved = "the last checkpoint stands" if self.failures else "everything is saved"
+            saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
                 f"stopped; {saved}",
                 place=path,
@@ -140,7 +141,7 @@ class Watch:
             )
 
     def _raise_cause(self) -> None:
-        """Nothing where all came to the end of the training."""
+        """Raise the cause; return if all hosts finished the training."""
         if self.failures:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
         if self.interrupted and self._making_room:
@@ -163,7 +164,7 @@ class Watch:
 
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:
-            # Those that wait for the failed one in a collective will not heed a request to stop.
+            # Those that wait for the failed one in a collective do not react to a request to stop.
             self.team.tell_all("stop")
             self._kill_at = time.monotonic() + _OTHER_FAILURES_S
         self.failures.append((_WEIGHTS[weight], len(self.failures), error))
@@ -182,7 +183,8 @@ class Watch:
 
 
 class StopRequests(StopHandler):
-    """The SIGINT and SIGTERM of the user: counted while they are deferred, else an end at once."""
+    """SIGINT and SIGTERM of the user: counted while deferred, otherwise they end the work at
+    once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -190,7 +192,7 @@ class StopRequests(StopHandler):
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Inside the block they are only counted."""
+        """Inside the block signals are only counted."""
         self._deferred = True
         try:
             yield
@@ -198,9 +200,10 @@ class StopRequests(StopHandler):
             self._deferred = False
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Count one, or end the work."""
+        """Count a signal, or end the work."""
         self.count += 1
         if not self._deferred:
             raise InterruptedRunError(
-                "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+                "stopped by a signal; the last checkpoint is kept",
+                remedy="the same command goes on",
             )

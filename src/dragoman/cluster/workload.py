@@ -1,4 +1,4 @@
-"""What a recipe asks of the machines, as far as a plan needs it."""
+"""What a recipe requires of the machines, as far as a plan needs it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Shapes = tuple[tuple[int, ...], ...]
 class Workload:
     """One training run, whatever it runs on.
 
-    shapes: of every trainable weight, in the model's order. flop_per_step: useful arithmetic of
-    one update over the global batch, forward and backward. target_tokens_per_step: of that batch.
+    shapes: of every trainable weight, in the model's order.
+    flop_per_step: useful arithmetic of one update over the global batch, forward and backward.
+    target_tokens_per_step: of that batch.
     micro_batches_per_step: gradients are on the wire during the last one's backward only.
     save_every_steps: from one checkpoint to the next.
     num_layers: of encoder and decoder together.
@@ -40,13 +41,13 @@ class Workload:
 
     @property
     def rows_per_micro_batch(self) -> float:
-        """Sentences of a typical length; of more ranks than these some have nothing to do."""
+        """Sentences of a typical length; if there are more ranks than these, some are idle."""
         tokens = self.target_tokens_per_step / self.micro_batches_per_step
         return max(1.0, tokens / TYPICAL_LENGTH)
 
 
 def workload_of(recipe: Recipe) -> Workload:
-    """The workload of a recipe whose text is not known yet: sentences of a typical length."""
+    """The workload of a recipe before its text is known: sentences of a typical length."""
     expected = estimate(recipe)
     vocab_size = recipe.corpus.subword.vocab_size
     tokens = expected.target_tokens_per_update

@@ -1,4 +1,4 @@
-"""What a translation takes over as it is: numbers, and what kind of sentence it is."""
+"""Parts of a sentence that a translation keeps: numbers, and the kind of the sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDINGS: Final = {
 
 
 def number_differences(source: str, target: str) -> int:
-    """Numbers that one side has and the other has not.
+    """Numbers that occur on one side only.
 
     Separators and leading zeros do not count: 1,000.50 is 1.000,50 and 1 000,50.
     """
@@ -31,7 +31,7 @@ def endings_differ(source: str, target: str) -> bool:
     """Whether one side ends as a statement, a question or before a list, and the other does not.
 
     Full stops and exclamation marks are one kind; brackets and quotation marks after them are
-    passed over. In Greek ";" is the question mark.
+    ignored. In Greek ";" is the question mark.
     """
     return _ending(source) != _ending(target)
 

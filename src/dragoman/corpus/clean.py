@@ -41,7 +41,7 @@ INVALID_UTF8 = "invalid_utf8"
 COLUMNS = "columns"
 DUPLICATE = "duplicate"
 _MALFORMED = {COLUMNS: "column(s) instead of 2", INVALID_UTF8: "byte(s) that are not UTF-8"}
-"""Filters of lines that are no pair at all, and what they count in such a line."""
+"""Filters of lines that are not pairs, and the unit of their counts."""
 _MAX_MALFORMED_SHARE = 0.01
 
 
@@ -104,7 +104,9 @@ def _unpacked_lines(path: Path) -> Iterator[str]:
                     begun = [other]
     except DamagedError as error:
         raise CorpusError(
-            f"is damaged: {error}", place=path, remedy="prepare the corpus anew elsewhere"
+            f"is damaged: {error}",
+            place=path,
+            remedy="prepare the corpus again in another directory",
         ) from error
 
 
@@ -116,8 +118,10 @@ def _cell(text: str) -> str:
 class BlockReport:
     """The result of cleaning one block. Bytes are those of the pairs that stay.
 
-    file: the source file. malformed: the file at fault and what is wrong with its line, for the
-    first line that is no pair at all; empty if there is none. entry: number of the entry of text.
+    file: the source file.
+    malformed: the file at fault and the fault of its line, for the first line that is not a pair;
+        empty if there is none.
+    entry: number of the entry of text.
     """
 
     file: str
@@ -194,7 +198,7 @@ class CleanBlock:
 
 
 class BlockCleaner:
-    """The task of a worker: clean a block and write it as a run. Done blocks are passed over."""
+    """The task of a worker: clean a block and write it as a run. Finished blocks are skipped."""
 
     def __init__(self, config: CorpusConfig, runs: Path) -> None:
         self._config = config
@@ -226,7 +230,7 @@ class BlockCleaner:
 
 
 def run_path(runs: Path, index: int) -> Path:
-    """Where the text of a run is; its index, rejected pairs, surveys and report lie beside it."""
+    """The path of a run's text; its index, rejected pairs, surveys and report lie beside it."""
     return runs / f"{index:06d}.txt"
 
 
@@ -245,8 +249,7 @@ def clean_block(
         rejected=[],
         entry=block.entry.number,
     )
-    languages = (config.source_language, config.target_language)
-    columns = Columns(sources, targets, languages=languages, given_scores=given_scores)
+    columns = Columns(sources, targets, languages=block.entry.direction, given_scores=given_scores)
 
     def survey(
         chosen: Filter,
@@ -279,10 +282,10 @@ def clean_block(
 
 
 def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
-    """Pass reports on, in their order, as long as the lines of a file mostly are pairs.
+    """Yield the reports in order, as long as most lines of each file are pairs.
 
-    Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, or not two columns:
-    such a file is of another kind, and dropping its lines would hide that.
+    Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, or not two columns: such
+    a file is of another kind, and dropping its lines would hide that.
     """
     lines, malformed = Counter[str](), Counter[str]()
     first: dict[str, list[str]] = {}
@@ -308,7 +311,7 @@ def num_bytes(texts: list[str]) -> int:
 
 
 def _decode(block: Block) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
-    """Both sides as text of num_lines lines, scores by column, and the rows that are no pairs."""
+    """Both sides as text of num_lines lines, scores by column, and the rows that are not pairs."""
     given_scores: dict[int, Scores] = {}
     source, malformed = _decode_lines(block.source, block.entry.source.name)
     if block.target is None or block.entry.target is None:
@@ -341,9 +344,10 @@ def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
 def _split_columns(
     text: str, score_columns: Sequence[int]
 ) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
-    """Source, target, scores by column, and the rows without two columns by how many they have.
+    """Source, target, scores by column, and the rows without two columns by their number of
+    columns.
 
-    If there are columns of scores, there may be others too.
+    If there are columns of scores, there may be further columns, too.
     """
     sources, targets, rejections = [], [], []
     scores: dict[int, list[float]] = {column: [] for column in score_columns}

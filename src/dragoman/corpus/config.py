@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dragoman.base.settings import Section
+from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.filters import FilterConfig
 
 LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
@@ -60,23 +61,30 @@ class TextFiles(Section):
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
     """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)
-    """What the weights of a stage call this entry of the training text."""
+    """The name by which the weights of a stage refer to this entry of the training text."""
     weight: float | None = Field(default=None, ge=0.0, le=1e9)
     """Share of the training pairs that come from this entry, in any unit."""
 
     scores: tuple[ScoreLimit, ...] = ()
     """Bounds on further columns of a TSV file, such as `{column = 5, at_most = 4.0}`."""
+    source_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
+    """If it is another than the section's."""
+    target_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
+    """If it is another than the section's."""
 
     @property
     def title(self) -> str:
-        """Its name, or that of its file."""
+        """Its name, or the name of its file."""
         files = (self.source, self.tsv, self.tmx, self.moses, self.mtdata)
         return self.name or next(filter(None, files))
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The digests of recipes that were written before there were these keys stay as they are.
-        later = ("tmx", "moses", "tag", "name", "weight", "scores")
+        later = (
+            *("tmx", "moses", "tag", "name", "weight", "scores"),
+            *("source_language", "target_language"),
+        )
         values: dict[str, Any] = serialize(self)
         return {
             key: value
@@ -100,7 +108,7 @@ class TextFiles(Section):
 
 
 class CorpusConfig(Section):
-    """Parallel text and what is made of it.
+    """Parallel text, and how it is cleaned and cut into pieces.
 
     A source of text is a list of entries. An entry is one of
     `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
@@ -108,13 +116,16 @@ class CorpusConfig(Section):
     `{moses = "de-en.txt.zip"}` (an archive of OPUS with two texts) or
     `{mtdata = "Statmt-europarl-7-deu-eng"}`. With `tag = "<bt>"` beside it, each source begins with
     that word. With `weight = 3` beside each entry of the training text, pairs are drawn from them
-    in these shares.
+    in these shares. With `target_language = "fr"` beside it, an entry is of another language than
+    the section says.
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
-    """Where relative file names start; itself relative to the recipe's folder."""
+    """The folder of relative file names; itself relative to the recipe's folder."""
     source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
+    """Of every entry that names no other beside it."""
     target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
+    """The same. If entries have several, a token such as `<2de>` is put before each source."""
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}`, `{tmx = "a.tmx"}`,
     `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or
@@ -128,18 +139,36 @@ class CorpusConfig(Section):
     test: tuple[TextFiles, ...] = ()
     """The test set, in such entries."""
     valid_pairs: int = Field(default=0, ge=0)
-    """Where `valid` is empty: this many training pairs are held out for validation."""
+    """Where `valid` is empty: this many training pairs of each direction are held out for
+    validation."""
     test_pairs: int = Field(default=0, ge=0)
-    """Where `test` is empty: this many training pairs are held out for testing."""
+    """Where `test` is empty: this many of each direction are held out for testing."""
     lowercase: bool = False
     """Train on lower-cased text; what is translated later is lower-cased too."""
     filters: FilterConfig = FilterConfig()
     subword: SubwordConfig = SubwordConfig()
+    temperature: float | None = Field(default=None, ge=1.0, le=1000.0)
+    """With several directions: pairs are drawn from each with a share proportional to p^(1/T), p
+    its share of the training text; 1 is as the text is, 5 is usual, more is nearer to equal. The
+    vocabulary is learnt in the same shares."""
+    language_token: bool = False
+    """Put a token such as `<2de>` before each source also if there is one target language; `--from`
+    a model of several languages sets it."""
     max_pieces: int = Field(default=256, ge=1)
     """Longest side in subword pieces, end of sentence not counted."""
     too_long: Literal["drop", "truncate"] = "drop"
-    """What happens to a training pair with a side of over `max_pieces`."""
+    """The treatment of a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
+
+    @model_serializer(mode="wrap")
+    def _without_one_language(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of recipes that were written before there were several languages stay.
+        values: dict[str, Any] = serialize(self)
+        return {
+            key: value
+            for key, value in values.items()
+            if key not in ("temperature", "language_token") or value
+        }
 
     @model_validator(mode="after")
     def _test_sets_are_whole(self) -> Self:
@@ -161,10 +190,88 @@ class CorpusConfig(Section):
             raise ValueError("all weights of corpus.train are 0: no pair would be drawn")
         return self
 
+    @model_validator(mode="after")
+    def _every_direction_is_known(self) -> Self:
+        entries = (*self.train, *self.valid, *self.test)
+        sides = ("source_language", "target_language")
+        said = [side for side in sides if any(getattr(entry, side) for entry in entries)]
+        unsaid = [side for side in said if side not in self.model_fields_set]
+        for split in ("train", "valid", "test"):
+            for number, entry in enumerate(getattr(self, split)):
+                direction = self.direction_of(entry)
+                if said and direction.source == direction.target:
+                    raise ValueError(
+                        f"corpus.{split}[{number}] would translate {direction.source} into itself"
+                    )
+                for side in unsaid:
+                    if not getattr(entry, side):
+                        raise ValueError(
+                            f"corpus.{split}[{number}] names no {side}, as other entries do: "
+                            f"write it beside it, or corpus.{side} for all that name none"
+                        )
+        return self
+
+    @model_validator(mode="after")
+    def _directions_can_be_learnt(self) -> Self:
+        trained = self.train_directions
+        targets = {direction.target for direction in trained}
+        if len({target.lower() for target in targets}) < len(targets):
+            raise ValueError("two target languages of corpus.train differ in capital letters alone")
+        for split in ("valid", "test"):
+            for number, entry in enumerate(getattr(self, split)):
+                direction = self.direction_of(entry)
+                if self.train and direction.target not in targets:
+                    raise ValueError(
+                        f"corpus.{split}[{number}] is {listed([direction])}, but no entry of "
+                        f"corpus.train translates into {direction.target}"
+                    )
+        measured = {self.direction_of(entry) for entry in self.valid}
+        if self.valid and (missing := [one for one in trained if one not in measured]):
+            raise ValueError(f"corpus.valid has no entry for {listed(missing)}")
+        if taken := {*self.tags} & {*self.language_tokens}:
+            raise ValueError(f'tag = "{min(taken)}" is the token of a target language')
+        if self.temperature is not None:
+            if len(trained) == 1:
+                raise ValueError("temperature is for several directions, but there is one")
+            if any(entry.weight is not None for entry in self.train):
+                raise ValueError(
+                    "temperature and weight both set the shares: leave one of them out"
+                )
+        return self
+
+    def direction_of(self, entry: TextFiles) -> Direction:
+        """From which language an entry translates into which."""
+        return Direction(
+            entry.source_language or self.source_language,
+            entry.target_language or self.target_language,
+        )
+
+    @property
+    def train_directions(self) -> tuple[Direction, ...]:
+        """Those of the training text, in its order; without training text that of the section."""
+        found = dict.fromkeys(map(self.direction_of, self.train))
+        return tuple(found) or (Direction(self.source_language, self.target_language),)
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Those of the training text, then those that are measured without any (zero-shot)."""
+        measured = map(self.direction_of, (*self.valid, *self.test))
+        return tuple(dict.fromkeys((*self.train_directions, *measured)))
+
+    @property
+    def language_tokens(self) -> tuple[str, ...]:
+        """What stands before sources to say into which language; empty if there is one target."""
+        targets = sorted({direction.target for direction in self.train_directions})
+        if len(targets) == 1 and not self.language_token:
+            return ()
+        return tuple(map(language_token, targets))
+
     @property
     def is_mixed(self) -> bool:
         """Whether pairs may be drawn from entries of the training text in other shares."""
-        return any(entry.name or entry.weight is not None for entry in self.train)
+        return len(self.train_directions) > 1 or any(
+            entry.name or entry.weight is not None for entry in self.train
+        )
 
     @property
     def tags(self) -> tuple[str, ...]:

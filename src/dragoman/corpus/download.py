@@ -1,11 +1,11 @@
 """Files from servers of strangers: fetched whole or not at all, and unpacked within limits.
 
-A connection that breaks is taken up where it broke, in this run or the next one; a page of HTML
-in place of an archive (a login, a captcha, "not found" with status 200) is never kept.
+A download that breaks off is continued where it stopped, in this run or the next one; a page of
+HTML instead of an archive (a login, a captcha, "not found" with status 200) is never kept.
 
-Nothing is ever written under a name that an archive gives: a member's name is compared with the
-name that is wanted, and its bytes go into a file that is named here. So links, devices, absolute
-names and `..` lead nowhere. Sizes are limited, for a small file may unpack to any number of bytes.
+No file is ever written under a name from an archive: a member's name is compared with the wanted
+name, and its bytes go into a file that is named here. So links, devices, absolute names and `..`
+have no effect. Sizes are limited, because a small file may unpack to any number of bytes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
 def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
-    """Put what lies at `url` into the file `path`; one that is there is taken as it is.
+    """Download `url` into the file `path`; a file that exists is used as it is.
 
-    Until it is whole the file is called `<name>.part`. A server that breaks off, is busy or cannot
-    be reached is asked ATTEMPTS times; pause(seconds) is called in between.
-    Raises CorpusError if the server has no such file, sends HTML or something whose end cannot
-    be told; MachineError if it cannot be reached. Both name the URL.
+    Until it is whole the file is called `<name>.part`. If a server breaks off, is busy or cannot be
+    reached, it is tried ATTEMPTS times; pause(seconds) is called in between. Raises CorpusError if
+    the server has no such file, or sends HTML or a file whose end cannot be known; MachineError if
+    it cannot be reached. Both name the URL.
     """
     if path.exists():
         return
@@ -75,13 +75,13 @@ def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
 
 
 def _attempt(url: str, part: _PartialFile) -> str:
-    """Fetch what is missing; returns what went wrong and may go right the next time, else ""."""
+    """Fetch the missing part; returns a problem that may pass by the next attempt, otherwise ""."""
     try:
         return part.fetch(url)
     except urllib.error.HTTPError as error:
         answer = f"the server answers {error.code} {error.reason}"
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            part.forget()  # what we have is no beginning of what the server has
+            part.forget()  # our part is not the beginning of the server's file
         elif error.code < 500 and error.code not in (408, 429):
             raise _refused(url, answer) from error
         return answer
@@ -90,7 +90,7 @@ def _attempt(url: str, part: _PartialFile) -> str:
 
 
 class _PartialFile:
-    """The beginning of a file, and the server's word for which version of the file it is."""
+    """The beginning of a file, and the version of the file by the server's ETag."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class _PartialFile:
         self._version = path.with_name(f"{path.name}.version")
 
     def fetch(self, url: str) -> str:
-        """Append what is missing; returns what went wrong, "" if all is there."""
+        """Append the missing part; returns a problem, or "" if all is there."""
         offset = 0
         if self._part.exists() and self._version.exists():
             offset = self._part.stat().st_size
@@ -118,7 +118,7 @@ class _PartialFile:
                 self._check(url, first, response)
                 self.forget()
                 version = response.headers.get("ETag") or response.headers.get("Last-Modified")
-                if version and not version.startswith("W/"):  # weak tags allow other bytes
+                if version and not version.startswith("W/"):  # weak tags allow different bytes
                     write_whole(self._version, version)
             size = offset + self._append(offset, first, response)
         if length is not None and size != offset + int(length):
@@ -126,7 +126,7 @@ class _PartialFile:
         return ""
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self._part.unlink(missing_ok=True)
         self._version.unlink(missing_ok=True)
 
@@ -136,7 +136,7 @@ class _PartialFile:
         self._version.unlink(missing_ok=True)
 
     def _append(self, offset: int, first: bytes, response: http.client.HTTPResponse) -> int:
-        """Write all that comes; returns its size."""
+        """Write all that arrives; returns its size."""
         size = 0
         disk = self._part.parent
         with disk_errors_named(disk):
@@ -203,7 +203,7 @@ class _Bounds:
         self._has_lines = kind != "xlsx"
 
     def counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The same pieces; ValueError once they are too many bytes."""
+        """The pieces unchanged; ValueError once they are too many bytes."""
         for piece in pieces:
             self._left -= len(piece)
             if self._left < 0:
@@ -214,7 +214,7 @@ class _Bounds:
             yield piece
 
     def with_lines(self, pieces: Iterator[bytes], member: str) -> Iterator[bytes]:
-        """The same pieces; ValueError if a line is too long."""
+        """The pieces unchanged; ValueError if a line is too long."""
         length = 0
         for piece in pieces:
             end = piece.rfind(self._end_of_line)
@@ -234,7 +234,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 
 
 def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Bounds) -> Path:
-    """Write a text beside other texts; its name ends as the name that it had."""
+    """Write a text beside other texts; its name keeps the ending that it had."""
     known = PurePosixPath(name)
     if known.suffix in _PACKED_SUFFIXES:
         known = known.with_suffix("")
@@ -285,13 +285,13 @@ def _member(opened: zipfile.ZipFile, name: str) -> Iterator[bytes]:
 
 
 class _ZipFile(io.BufferedReader):
-    """An archive as zipfile reads it, which obeys whatever numbers stand in it."""
+    """An archive for zipfile, which would otherwise follow any number in the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path))
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As a file's; ValueError for more than a list of members may have.
+        """Like a file's; ValueError for more bytes than a list of members may have.
 
         zipfile reads the whole list at once and holds it in memory.
         """
@@ -300,7 +300,7 @@ class _ZipFile(io.BufferedReader):
         return super().read(size)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """As a file's; BadZipFile for a place that cannot be in it."""
+        """Like a file's; BadZipFile for a position outside of the archive."""
         if whence == os.SEEK_SET and not 0 <= offset <= os.fstat(self.fileno()).st_size:
             raise zipfile.BadZipFile("a number in it leads out of the archive")
         return super().seek(offset, whence)
@@ -312,7 +312,7 @@ def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds
     num_members = 0
     with tarfile.open(fileobj=stream, mode="r:") as opened:  # type: ignore[call-overload]
         while (member := opened.next()) is not None:
-            opened.members.clear()  # else it keeps them all
+            opened.members.clear()  # otherwise it keeps them all
             num_members += 1
             if num_members > MOST_MEMBERS:
                 raise ValueError(f"it has more than {MOST_MEMBERS} members")
@@ -339,7 +339,7 @@ def _no_single_member(pattern: str, count: int) -> ValueError:
 
 
 class _ForwardStream:
-    """Enough of a file for tarfile to read headers from: it goes forward only."""
+    """The part of a file's interface with which tarfile reads headers: it only goes forward."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -347,11 +347,11 @@ class _ForwardStream:
         self._position = 0
 
     def tell(self) -> int:
-        """Bytes that were read or passed over."""
+        """Bytes that were read or skipped."""
         return self._position
 
     def seek(self, position: int) -> int:
-        """Pass over what lies before a position; ValueError if it was passed already."""
+        """Skip to a position; ValueError if it was passed already."""
         if position < self._position:
             raise ValueError("its headers contradict each other")
         for _ in self.pieces(position - self._position):
@@ -365,7 +365,7 @@ class _ForwardStream:
         return b"".join(self.pieces(size))
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """As many of the next bytes, in pieces; fewer at the end."""
+        """The next `size` bytes, in pieces; fewer at the end."""
         while size > 0:
             if not self._piece:
                 self._piece = memoryview(next(self._pieces, b""))

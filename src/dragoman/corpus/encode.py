@@ -1,6 +1,7 @@
 """Cleaned runs -> token rows: the shuffled training text, a range of keys at a time.
 
-Only here all pairs can be seen together, so duplicates and overlaps with dev and test go here.
+Only here all pairs can be seen together, so duplicates and overlaps with dev and test are removed
+here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.clean import DUPLICATE, RejectedPair, num_bytes, pack_rejected
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.filters import FilterConfig, Rejection, Scores
 from dragoman.corpus.lexical import LexicalTable
 from dragoman.corpus.runs import HeldOutSides, KeyRange, Keys, SortedPairs, SortedRuns, repeated
@@ -36,7 +38,7 @@ LEXICAL = "lexical"
 class Selected:
     """The pairs of a range that stay, and those that do not.
 
-    rows: int64, shape (pairs that stay,): where each lies in its range.
+    rows: int64, shape (pairs that stay,): the index of each in its range.
     """
 
     sources: list[str]
@@ -59,7 +61,8 @@ class Selector:
     """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
 
     held_out: keys of the pairs that were moved from the training text to dev or test.
-    sides: of all dev and test pairs, without tags. tags: that sources may begin with.
+    sides: of all dev and test pairs, without tags.
+    words: that sources may begin with, one of each list: language tokens, tags.
     """
 
     def __init__(
@@ -68,10 +71,10 @@ class Selector:
         *,
         held_out: Keys,
         sides: HeldOutSides,
-        tags: Sequence[str] = (),
+        words: Sequence[Sequence[str]] = (),
     ) -> None:
         self._config = config
-        self._tags = tags
+        self._words = [one for one in words if one]
         self._held_out = held_out
         self._sides = sides
 
@@ -92,9 +95,9 @@ class Selector:
         if self._config.drop_duplicates:
             duplicate = repeated(keys)
         if self._config.drop_overlap:
-            plain = (
-                (without_tag(source, self._tags) for source in sources) if self._tags else sources
-            )
+            plain = sources
+            for words in self._words:
+                plain = [without_first_word(source, words) for source in plain]
             overlap = map(self._sides.overlap, plain, targets)
             shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
         reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
@@ -103,12 +106,6 @@ class Selector:
             Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
             for row in np.flatnonzero(reasons)
         ]
-
-
-def without_tag(source: str, tags: Sequence[str]) -> str:
-    """The source without the tag that it may begin with."""
-    first, _, rest = source.partition(" ")
-    return rest if first in tags else source
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +145,10 @@ class PartReport:
 
 
 class RangeEncoder:
-    """The task of a worker: select and encode one range. Done ranges are passed over.
+    """The task of a worker: select and encode one range. Finished ranges are skipped.
 
     files: the name of the source file of each run. entries: its entry of the training text.
-    files: the name of the source file of each run. lexical: tells what pairs gain; None: nobody
-    asks.
+    lexical: tells what pairs gain; None: nobody asks.
     """
 
     def __init__(
@@ -243,7 +239,7 @@ class RangeEncoder:
         gains: Scores,
         accepted: NDArray[np.bool_],
     ) -> FilterSurvey:
-        """What the lexical filter saw."""
+        """The survey of the lexical filter."""
         survey = FilterSurvey(LEXICAL, threshold, at_least=True)
         files = found.runs[selected.rows]
         survey.see(
@@ -256,7 +252,7 @@ class RangeEncoder:
 
 
 def part_path(parts: Path, index: int) -> Path:
-    """Where the report of a range is; its rows and rejected pairs lie beside it."""
+    """The path of a range's report; its rows and rejected pairs lie beside it."""
     return parts / f"{index:06d}.json"
 
 

@@ -2,7 +2,7 @@
 
 A filter gives every pair a score; a pair is dropped by the first filter whose threshold its score
 exceeds. To add a filter, write its score, add a line to FILTERS and, if a recipe may set its
-threshold, a field to FilterConfig. Filters that cost more come later: they see what is left.
+threshold, a field to FilterConfig. Filters that cost more come later: they see fewer pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FilterConfig(Section):
     max_words: int = Field(default=250, ge=1)
     """Longest side, in white-space separated words."""
     max_length_ratio: float = Field(default=4.0, ge=1.0)
-    """Longer over shorter side in characters, applied where either side has over 20 characters."""
+    """Longer over shorter side in characters, applied if either side has over 20 characters."""
     max_control_characters: int = Field(default=0, ge=0)
     """Control and unassigned characters that are left after normalisation."""
     drop_identical: bool = True
@@ -47,7 +47,7 @@ class FilterConfig(Section):
     drop_overlap: bool = True
     """Drop training pairs of which either side occurs in the dev or test set."""
     max_number_differences: int | None = Field(default=None, ge=0)
-    """Numbers that one side has and the other has not, whatever their separators."""
+    """Numbers that occur on one side only, whatever their separators."""
     drop_other_ending: bool = False
     """Drop pairs of which one side ends as a statement, a question or with a colon, and the other
     does not."""
@@ -110,7 +110,7 @@ class Columns:
 class Filter:
     """A named score and the highest value at which a pair is accepted; None: the filter is off.
 
-    at_least: the threshold is the lowest such value instead.
+    at_least: the threshold is the lowest accepted value instead.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Filter:
 class Rejection(NamedTuple):
     """Row of a block that a filter dropped, and the score it had.
 
-    file: the file at fault, "" if it is the pair as such.
+    file: the file at fault, "" if the pair itself is.
     """
 
     row: int
@@ -167,7 +167,7 @@ def identical_sides(pairs: Columns) -> Scores:
 
 
 def differing_numbers(pairs: Columns) -> Scores:
-    """Numbers that stand on one side only."""
+    """Numbers that occur on one side only."""
     return _array(map(number_differences, pairs.sources, pairs.targets))
 
 
@@ -215,7 +215,7 @@ def _constant(value: float, _: FilterConfig) -> float:
     return value
 
 
-def check_filters(config: FilterConfig, *, languages: tuple[str, str]) -> None:
+def check_filters(config: FilterConfig, *, languages: Sequence[str]) -> None:
     """Raise ConfigError or MachineError if a filter that is on cannot work."""
     if config.max_language_log_odds is not None:
         check_languages(*languages, place="corpus.filters.max_language_log_odds")
@@ -235,8 +235,8 @@ def reject(
 ) -> list[Rejection]:
     """The rows to drop, each once, with the first filter that it fails.
 
-    malformed: rows that are dropped whatever the filters say; they come first in the result.
-    tell: called with what each filter that is on says of the rows that those before it left.
+    malformed: rows that are dropped in any case; they come first in the result.
+    tell: called with the scores that each active filter gave to the rows that earlier filters kept.
     """
     rejections = list(malformed)
     accepted = np.ones(len(pairs), dtype=np.bool_)

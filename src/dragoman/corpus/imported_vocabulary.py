@@ -1,12 +1,12 @@
-"""The vocabulary of one side of a model that others made, in one file of JSON.
+"""The vocabulary of one side of an imported model, in one JSON file.
 
-Their ids are numbered anew: padding, unknown and end of sentence have the ids of `shards`, all
-other pieces keep their order. The file keeps the order that they had, and their SentencePiece
-models byte for byte, so that nothing is lost on the way back.
+The ids are renumbered: padding, unknown and end of sentence have the ids of `shards`, all other
+pieces keep their order. The file keeps the original order, and the SentencePiece models byte for
+byte, so that an export can restore them.
 
 In MarianMT and M2M100 SentencePiece cuts the text, and a list gives the pieces their ids; a piece
-that is not listed is unknown. Decoding joins pieces with SentencePiece as well: MarianMT does it
-with the source's model, whatever language the pieces are of.
+that is not listed is unknown. SentencePiece also joins pieces when decoding: MarianMT does it with
+the source's model, whatever language the pieces are of.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLEANED: Final = {
     " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m",
     " 's": "'s", " 've": "'ve", " 're": "'re",
 }  # fmt: skip
-"""What `clean_up_tokenization_spaces` of transformers replaces, in this order."""
+"""The replacements of `clean_up_tokenization_spaces` in transformers, in their order."""
 _REMEDY: Final = "import the model again"
 
 Id = Annotated[int, Field(ge=0, lt=10_000_000)]
@@ -38,13 +38,13 @@ Id = Annotated[int, Field(ge=0, lt=10_000_000)]
 class VocabularyFile(Section):
     """The content of the file.
 
-    pieces: of each id, here; their_ids: the id that each had there.
-    prefix: ids that stand before every text, here.
+    pieces: of each id, here; their_ids: the original id of each.
+    prefix: ids before every text, here.
     codes: whether a text may begin with a language's code such as `>>fra<<`, which is one piece.
-    special: ids that no text is made of.
+    special: ids that no text consists of.
     encoding, decoding: SentencePiece models in base64, to cut text and to join pieces; the same
-        one where decoding is empty.
-    cleaned: whether spaces before marks are taken out after decoding.
+        one if decoding is empty.
+    cleaned: whether spaces before marks are removed after decoding.
     """
 
     format: Literal["dragoman vocabulary 1"] = "dragoman vocabulary 1"
@@ -61,7 +61,7 @@ class VocabularyFile(Section):
 
 
 def is_imported(content: bytes) -> bool:
-    """Whether this is such a file and no SentencePiece model, which never begins so."""
+    """Whether this is such a file; a SentencePiece model never begins like one."""
     return content.startswith(b'{"format"')
 
 
@@ -69,7 +69,7 @@ def sentencepiece_model(content: bytes, *, place: Path) -> sentencepiece.Sentenc
     """A processor of the bytes of a SentencePiece model; raises CorpusError."""
     try:
         if not content:
-            raise RuntimeError("empty")  # which SentencePiece takes for no model at all
+            raise RuntimeError("empty")  # SentencePiece would read it as no model at all
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:
         raise CorpusError(
@@ -111,7 +111,7 @@ class ImportedVocabulary:
         return cls(file, size, ids, encoding, decoding)
 
     def prefix(self, text: str) -> tuple[list[int], str]:
-        """Ids that stand before each part of this text, and the text without their words."""
+        """Ids before each part of this text, and the text without the words of these ids."""
         if self.file.codes and text.startswith(">>") and (end := text.find("<<")) != -1:
             code, text = text[: end + 2], text[end + 2 :]
             return [self._ids.get(code, UNK)], text
@@ -130,7 +130,7 @@ class ImportedVocabulary:
         return [[self._ids.get(piece, UNK) for piece in row] for row in rows]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Text of each row of ids; special ids are passed over."""
+        """Text of each row of ids; special ids are skipped."""
         special, pieces = set(self.file.special), self.file.pieces
         return [self._join([pieces[one] for one in row if one not in special]) for row in ids]
 

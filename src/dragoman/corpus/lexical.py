@@ -1,4 +1,4 @@
-"""Do the sides of a pair translate each other, piece by piece?
+"""Whether the sides of a pair translate each other, piece by piece.
 
 IBM Model 1 (Brown et al. 1993, section 4.1) of the corpus itself, in both directions: p(t | s) that
 the piece s of one side is translated by the piece t of the other, learnt by expectation
@@ -7,9 +7,9 @@ maximisation without any alignment. What a pair gains is the mean over the piece
     ln (p(t | other side) / p(t)),    p(t | other side) = mean of p(t | s) over its pieces and none
 
 in nats a piece, of the worse direction. It is 0 or less if the sides have nothing to do with each
-other, because then the other side foretells a piece no better than its frequency does. A wrong pair
-must not speak for itself: pieces count together only if they met in two pairs, and one meeting is
-taken off their count in the end (absolute discounting, Ney et al. 1994).
+other, because then the other side predicts a piece no better than its frequency does. A wrong pair
+must not support itself: pieces count together only if they met in two pairs, and one meeting is
+subtracted from their count in the end (absolute discounting, Ney et al. 1994).
 
 Pieces are those of the subword model, distinct ones of each side; so no language is special, and
 the tables are bounded by the vocabulary.
@@ -35,7 +35,7 @@ LEAST_PAIRS: Final = 5_000
 """With fewer, many good pairs seem to gain nothing."""
 ITERATIONS: Final = 4
 _NONE: Final = BOS
-"""Stands for no piece of the other side; no row holds it."""
+"""Represents "no piece of the other side"; no row contains it."""
 _MOST_PIECES: Final = 80
 _DISCOUNT: Final = 1.0
 _FLOOR: Final = 1e-3
@@ -48,9 +48,10 @@ Weights = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of some pairs: how often pieces are translated by each other, as far as a table can tell.
+    """Expected counts over some pairs: how often pieces are translated by each other.
 
-    forward, reverse: one value for each key of the table. source, target: pairs by piece.
+    forward, reverse: one value for each key of the table.
+    source, target: pairs by piece.
     """
 
     forward: Weights
@@ -72,7 +73,8 @@ class LexicalTable:
     """p(target piece | source piece) and the reverse, for pieces that met often enough.
 
     keys: source piece times the size of the target vocabulary plus target piece, ascending.
-    forward, reverse: a probability for each key. source, target: p(piece) of each piece.
+    forward, reverse: a probability for each key.
+    source, target: p(piece) of each piece.
     """
 
     keys: Keys
@@ -83,7 +85,7 @@ class LexicalTable:
 
     @classmethod
     def uniform(cls, keys: Keys, *, vocab_sizes: tuple[int, int]) -> Self:
-        """The table before anything is known."""
+        """The table before training."""
         ones = np.ones(len(keys))
         source, target = (np.full(size, 1 / size) for size in vocab_sizes)
         return cls(keys, ones, ones, source, target)
@@ -103,11 +105,11 @@ class LexicalTable:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """The table that `save` left."""
+        """The table that `save` wrote."""
         return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls.__slots__))
 
     def save(self, folder: Path) -> None:
-        """Write an array a file."""
+        """Write each array into a file."""
         folder.mkdir(exist_ok=True)
         for name in self.__slots__:
             with whole_file(folder / f"{name}.npy") as file:
@@ -135,7 +137,7 @@ class LexicalTable:
         )
 
     def gains(self, sources: TokenRows, targets: TokenRows) -> Scores:
-        """What each pair gains in its worse direction, in nats a piece."""
+        """The gain of each pair in its worse direction, in nats a piece."""
         meetings = _Meetings.of(sources, targets)
         gains = []
         for side, probabilities, frequencies in (
@@ -154,7 +156,7 @@ class LexicalTable:
         return np.minimum(*gains)
 
     def _find(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where keys are in the table, and whether they are."""
+        """The positions of keys in the table, and whether they are in it."""
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return places, self.keys[places] == keys
 
@@ -174,7 +176,8 @@ def met_keys(
 
 
 def often_met(parts: Iterable[tuple[Keys, NDArray[np.int64]]]) -> Keys:
-    """Of what `met_keys` gave for parts of a corpus: the keys that are in two pairs or more."""
+    """The keys that occur in two pairs or more, from the results of `met_keys` for parts of a
+    corpus."""
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     waiting: list[tuple[Keys, NDArray[np.int64]]] = []
     for part in parts:
@@ -203,8 +206,9 @@ def _merged(
 class _Side:
     """The distinct pieces of one side of some pairs, and for each all of the other side, and none.
 
-    rows, pieces: of this side, in the order of rows. others: pieces of the other side, those for
-    one piece of ours together: sizes of them from starts on.
+    rows, pieces: of this side, in the order of rows.
+    others: pieces of the other side, those for one piece of ours together: sizes of them from
+        starts on.
     """
 
     rows: NDArray[np.int64]

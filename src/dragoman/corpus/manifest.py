@@ -24,7 +24,7 @@ _LONGEST: Final = 1 << 24
 
 
 class TextSize(Section):
-    """Bytes of text, in the two units that are taken for each other."""
+    """Bytes of text, in MB and MiB, which are often confused."""
 
     num_bytes: int
     mb: float
@@ -41,7 +41,7 @@ class TextSize(Section):
 class SourceFile(Section):
     """A file that was read. name is as in the recipe; text is its size after unpacking.
 
-    mended: byte order marks and CRLF line ends that were taken out, by name.
+    mended: byte order marks and CRLF line ends that were removed, by name.
     """
 
     split: str
@@ -108,8 +108,8 @@ class OutputFile(Section):
 class Manifest(Section):
     """The facts of a prepared corpus.
 
-    digest is of the files' digests: two corpora with one digest hold the same text, models and ids,
-    wherever and by however many workers they were made.
+    digest is over the files' digests: two corpora with one digest have the same text, models and
+    ids, wherever they were made and by however many workers.
     """
 
     format_version: Literal[1]

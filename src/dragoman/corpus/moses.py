@@ -1,4 +1,4 @@
-"""Archives of OPUS in Moses format: a zip with two aligned texts, read where it lies."""
+"""Archives of OPUS in Moses format: a zip with two aligned texts, read without unpacking it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256
 from dragoman.corpus.download import open_member
-from dragoman.corpus.pairs import FileFacts, LineReader, NamedPath
+from dragoman.corpus.pairs import FileFacts, LineReader, NamedPath, unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _MemberReader(LineReader):
         self._language = language
 
     def facts(self) -> FileFacts:
-        """Those of the text, and the digest of the archive."""
+        """The facts of the text, and the digest of the archive."""
         known = super().facts()
         return FileFacts(
             known.path, file_sha256(self.path), known.lines, known.text_bytes, known.mended
@@ -49,8 +49,4 @@ class _MemberReader(LineReader):
                 "of the recipe, or the unpacked files",
             ) from error
         except OSError as error:
-            raise CorpusError(
-                f"cannot be read ({error.strerror})",
-                place=self.path,
-                remedy="check the name; relative names start at the recipe's folder",
-            ) from error
+            raise unreadable(self.path, error) from error

@@ -1,7 +1,7 @@
 """One spelling for one character, so that filters, hashes and subwords see the same text.
 
-Byte order marks and carriage returns go, every kind of space becomes one plain space, ends are
-stripped, and the text is in Unicode NFC. Nothing that a reader could see is changed.
+Byte order marks and carriage returns are removed, every kind of space becomes one plain space,
+spaces at both ends are stripped, and the text is in Unicode NFC. A reader sees no difference.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LONGEST_RUN: Final = 30
 """Combining marks in a row. Unicode's Stream-Safe Text Format (UAX #15, section 13) has this
 limit: the longest run in a real language has 18."""
 _LONGEST_SORTED: Final = 10 * _LONGEST_RUN
-"""Python sorts a run in quadratic time when it normalises; up to here that costs nothing."""
+"""Python sorts a run in quadratic time when it normalises; up to this length that costs nothing."""
 _NUM_CODES: Final = 0x20000
-"""No combining mark stands after these two planes: ideographs and tags do."""
+"""No combining mark is after these two planes: ideographs and tags are."""
 _JOINER: Final = "\u034f"
 """COMBINING GRAPHEME JOINER, which that format puts into longer runs. It is invisible."""
 
@@ -75,6 +75,12 @@ def _are_marks(text: str) -> NDArray[np.bool_]:
         return np.zeros(len(text), dtype=np.bool_)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     return _mark_table()[np.minimum(codes, _NUM_CODES)]
+
+
+def mark_bounds() -> list[int]:
+    """The codes at which combining marks begin and end, in turn, as far as we look for them."""
+    bounds: list[int] = np.flatnonzero(np.diff(_mark_table(), prepend=False)).tolist()
+    return bounds
 
 
 @cache

@@ -24,11 +24,12 @@ import zstandard
 from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
+from dragoman.corpus.directions import Direction
 
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are read at once, and about as many are unpacked at once."""
 MOST_TIMES: Final = 250
-"""The most that a file may unpack to, in times its size; text unpacks to 3 to 10 times."""
+"""The most that a file may unpack to, as a multiple of its size; text unpacks to 3 to 10 times."""
 _ALWAYS_ALLOWED_BYTES: Final = 2 << 20
 _XZ_MEMORY_BYTES: Final = 1 << 29
 """xz -9 takes 65 MiB; a file may ask for 4 GiB."""
@@ -36,7 +37,7 @@ _INPUT_BYTES: Final = 1 << 10
 """Bytes given to an unpacker at once: in gzip and zstd they hold at most some 30 MiB."""
 RUN_BYTES = 16 << 20
 MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
-"""Traces of other systems that are not the text's, and that no pair is dropped for."""
+"""Traces of other systems that are not part of the text; no pair is dropped for them."""
 BLOCK_LINES = 32_768
 _TARGET_RUN_BYTES = 8 * RUN_BYTES
 _MOST_COMPARED = 20_000_000
@@ -48,9 +49,9 @@ class DamagedError(Exception):
 
 
 def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The bytes that some pieces of a file hold; those of a file that is not packed as they are.
+    """The unpacked bytes of a file's pieces; unchanged if the file is not packed.
 
-    Packed files that follow each other in one file are one text.
+    Several packed files in one file are one text.
     Raises: DamagedError.
     """
     head = next(pieces, b"")
@@ -64,7 +65,7 @@ def unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Unpacker(Protocol):
-    """What zlib, bz2, lzma and zstandard have in common."""
+    """The common interface of zlib, bz2, lzma and zstandard."""
 
     @property
     def eof(self) -> bool:
@@ -132,7 +133,7 @@ def _slices(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 class FileFacts:
     """Facts of a file that has been read to its end; text_bytes are those after unpacking.
 
-    mended: how often each of MENDED was in it, those that were; normalisation takes them out.
+    mended: how often each of MENDED was in it, if at all; normalisation removes them.
     """
 
     path: Path
@@ -229,11 +230,16 @@ class LineReader:
                     self._read_bytes += len(piece)
                     yield piece
         except OSError as error:
-            raise CorpusError(
-                f"cannot be read ({error.strerror})",
-                place=self.path,
-                remedy="check the name; relative names start at the recipe's folder",
-            ) from error
+            raise unreadable(self.path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> CorpusError:
+    """The error for a file of text that cannot be read."""
+    return CorpusError(
+        f"cannot be read ({error.strerror})",
+        place=path,
+        remedy="check the name; relative names start at the recipe's folder",
+    )
 
 
 def first_suspicious_line(
@@ -287,13 +293,15 @@ class ColumnLimit:
 class TextEntry:
     """One entry of a corpus with its files found; target is None if source is a TSV file.
 
-    tag: a word that is put before each source; "": none. number: of the entry in its split.
+    direction: its languages. number: of the entry in its split.
+    tag: words that are put before each source; "": none.
     limits: on further columns of a TSV file.
     has_header: its first line names the columns.
     """
 
     source: NamedPath
     target: NamedPath | None = None
+    direction: Direction = field(default=Direction("en", "de"), kw_only=True)
     tag: str = field(default="", kw_only=True)
     number: int = field(default=0, kw_only=True)
     limits: tuple[ColumnLimit, ...] = field(default=(), kw_only=True)

@@ -8,8 +8,8 @@
 6 encode    drop duplicates and overlaps; text to ids, in the order of the hash
 7 write     shards, rejected pairs and manifest; publish
 
-Every stage leaves whole files behind, so a preparation that was killed goes on where it was. A
-worker opens what it needs from the workplace, so nothing large is sent to it.
+Every stage leaves whole files behind, so a preparation that was killed continues where it stopped.
+A worker opens what it needs from the workplace, so nothing large is sent to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from dragoman.corpus.clean import (
     run_path,
 )
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.directions import Direction, tempered, without_first_word
 from dragoman.corpus.encode import (
     PartReport,
     RangeEncoder,
@@ -46,7 +47,6 @@ from dragoman.corpus.encode import (
     part_path,
     read_entries,
     read_rows,
-    without_tag,
 )
 from dragoman.corpus.filters import check_filters
 from dragoman.corpus.lexical import (
@@ -102,7 +102,7 @@ def prepare(
     workers: processes that clean and encode; the result does not depend on their number.
     vocabulary: SentencePiece models of source and target to keep; none are learnt then.
     If the directory already holds the corpus of this section and these files, nothing is done.
-    A preparation that was interrupted goes on.
+    A preparation that was interrupted continues.
     Layout:
         manifest.json  source.model  target.model
         train/  valid/  test/        shards; valid and test also source.txt and target.txt
@@ -111,7 +111,7 @@ def prepare(
     Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before.
     """
     began = time.monotonic()
-    languages = (config.source_language, config.target_language)
+    languages = [code for direction in config.directions for code in direction]
     with disk_errors_named(directory), locked_directory(directory):
         sources = Sources(config, downloads=directory / "downloads")
         place = Workplace(directory)
@@ -125,7 +125,7 @@ def prepare(
             try:
                 _Preparation(config, sources, place, workers, events, progress).run(vocabulary)
             except (ConfigError, CorpusError):
-                place.discard()  # other text or settings will need other work
+                place.discard()  # another text or other settings need other work
                 raise
         place.publish()
         manifest = Manifest.load(directory)
@@ -154,7 +154,7 @@ def _whole_manifest(directory: Path) -> Manifest | None:
 
 @dataclass(frozen=True, slots=True)
 class _Preparation:
-    """The stages. Each takes what those before it left in the workplace."""
+    """The stages. Each reads what earlier stages left in the workplace."""
 
     config: CorpusConfig
     sources: Sources
@@ -181,7 +181,7 @@ class _Preparation:
         self._write(given)
 
     def _stage(self, split: str, name: str, make: Callable[[], dict[str, Any]]) -> None:
-        """Do a stage once, and say what it did; raises CorpusError if it left no pair."""
+        """Do a stage once, and report its result; raises CorpusError if it left no pair."""
         began = time.monotonic()
         kept = self.place.once(name, make)
         if self.events is None or "facts" not in kept:
@@ -203,7 +203,8 @@ class _Preparation:
         """Read a dev or test set from its files."""
         given = read_split(self.sources.entries[split], self.config)
         facts = _some_left(_stage_facts("clean", given.reports), place=f"corpus.{split}")
-        write_text(self.place.result / split, given.pairs)
+        directions = given.directions if len(self.config.directions) > 1 else None
+        write_text(self.place.result / split, given.pairs, directions)
         write_whole(self.place.rejected(split), pack_rejected(given.rejected))
         return {
             "facts": facts.model_dump(),
@@ -228,16 +229,27 @@ class _Preparation:
 
     def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
         """Take dev and test pairs from the training text, if they are not given as files."""
-        sides = HeldOutSides()
+        sides, tokens = HeldOutSides(), self.config.language_tokens
         for split in given:
             for source, target in read_text(self.place.result / split):
-                sides.add(source, target)
+                sides.add(without_first_word(source, tokens), target)
         sizes = {"valid": self.config.valid_pairs, "test": self.config.test_pairs}
         wanted = {split: size for split, size in sizes.items() if split not in given}
-        taken, keys = hold_out(_open_runs(self.place), wanted, sides)
+        taken, keys = hold_out(
+            _open_runs(self.place),
+            wanted,
+            sides,
+            directions=_directions_of_runs(self.place, self.config),
+            tokens=tokens,
+        )
+        several = len(self.config.directions) > 1
         for split, pairs in taken.items():
             if pairs:
-                write_text(self.place.result / split, pairs)
+                write_text(
+                    self.place.result / split,
+                    [pair[:2] for pair in pairs],
+                    [pair.direction for pair in pairs] if several else None,
+                )
         return {"keys": keys.tolist()}
 
     def _learn(self) -> None:
@@ -373,14 +385,21 @@ def _open_runs(place: Workplace) -> SortedRuns:
     return SortedRuns([run_path(place.runs, index) for index in range(num_blocks)])
 
 
+def _directions_of_runs(place: Workplace, config: CorpusConfig) -> list[Direction]:
+    """The direction of the pairs of each run."""
+    directions = [config.direction_of(entry) for entry in config.train]
+    return [directions[entry] for entry in place.recall("clean")["entries"]]
+
+
 def _open_selector(place: Workplace, config: CorpusConfig) -> Selector:
     """Decides which of the cleaned pairs stay."""
     held_out = np.array(place.recall("hold_out")["keys"], dtype=np.uint64)
-    sides = HeldOutSides()
+    sides, words = HeldOutSides(), (config.language_tokens, config.tags)
     for split in HELD_OUT_SPLITS:
         for source, target in read_text(place.result / split):
-            sides.add(without_tag(source, config.tags), target)
-    return Selector(config.filters, held_out=held_out, sides=sides, tags=config.tags)
+            plain = reduce(without_first_word, words, source)
+            sides.add(plain, target)
+    return Selector(config.filters, held_out=held_out, sides=sides, words=words)
 
 
 def _open_encoders(place: Workplace, config: CorpusConfig) -> tuple[RowEncoder, RowEncoder]:
@@ -459,25 +478,68 @@ class _Learner:
         sides = SIDES if subword.joint else (side,)
         sample = _open_runs(self._place).ranges(max_pairs=subword.sample_sentences // len(sides))
         counter = partial(_WordCounter, self._place, self._config, sides)
-        word_counts = Counter[str]()
+        by_direction: dict[Direction, _Counted] = {}
         for counts in parallel_map(counter, sample, workers=self._workers):
-            word_counts.update(counts)
-        model = train_on_words(word_counts, subword, tags=self._config.tags)
+            for direction, counted in counts.items():
+                known = by_direction.setdefault(direction, _Counted(0, Counter()))
+                known.words.update(counted.words)
+                by_direction[direction] = known._replace(pairs=known.pairs + counted.pairs)
+        word_counts = _in_shares(list(by_direction.values()), self._config.temperature)
+        tokens = self._config.language_tokens if "source" in sides else ()
+        for token in tokens:  # which is no text
+            del word_counts[token]
+        model = train_on_words(word_counts, subword, tags=self._config.tags, tokens=tokens)
         write_whole(self._place.result / f"{side}.model", model)
 
 
+class _Counted(NamedTuple):
+    """Pairs of a direction, and how often they have each word."""
+
+    pairs: int
+    words: Counter[str]
+
+
 class _WordCounter:
-    """Counts the words of some sides in the pairs of a range that stay."""
+    """Counts the words of some sides in the pairs of a range that stay, for each direction."""
 
     def __init__(self, place: Workplace, config: CorpusConfig, sides: tuple[str, ...]) -> None:
         self._runs = _open_runs(place)
         self._selector = _open_selector(place, config)
         self._sides = sides
+        self._directions = _directions_of_runs(place, config)
 
-    def __call__(self, part: KeyRange) -> Counter[str]:
-        selected = self._selector.select(self._runs.read(part))
+    def __call__(self, part: KeyRange) -> dict[Direction, _Counted]:
+        found = self._runs.read(part)
+        selected = self._selector.select(found)
         texts = {"source": selected.sources, "target": selected.targets}
-        return count_words([text for side in self._sides for text in texts[side]])
+        runs = found.runs[selected.rows]
+        counted = {}
+        for direction in dict.fromkeys(self._directions):
+            own = [run for run, known in enumerate(self._directions) if known == direction]
+            rows = np.flatnonzero(np.isin(runs, own)).tolist()
+            words = count_words([texts[side][row] for side in self._sides for row in rows])
+            counted[direction] = _Counted(len(rows), words)
+        return counted
+
+
+def _in_shares(directions: Sequence[_Counted], temperature: float | None) -> Counter[str]:
+    """How often each word occurs if directions have the shares in which training draws them.
+
+    A language with little text would else be cut into letters, and training shows it often. Words
+    of the direction that is drawn least often for its size are counted as they are.
+    """
+    summed = Counter[str]()
+    if temperature is None:
+        for counted in directions:
+            summed.update(counted.words)
+        return summed
+    shares = tempered([counted.pairs for counted in directions], temperature)
+    draws = [share / max(1, one.pairs) for share, one in zip(shares, directions, strict=True)]
+    least = min(draw for draw in draws if draw)
+    for counted, draw in zip(directions, draws, strict=True):
+        times = draw / least
+        summed.update({word: round(count * times) for word, count in counted.words.items()})
+    return summed
 
 
 def _write_pairs(
@@ -510,7 +572,7 @@ def _describe_files(result: Path) -> dict[str, OutputFile]:
 
 
 def _split_facts(stages: Sequence[StageFacts], reports: Sequence[PartReport]) -> SplitFacts:
-    """What the manifest says of a split."""
+    """The manifest's facts of a split."""
     pairs = sum(report.pairs_out for report in reports)
     truncated = sum(report.truncated for report in reports)
     return SplitFacts(

@@ -1,9 +1,9 @@
-"""The files behind a recipe's entries, and whether they are still those of a manifest.
+"""The files of a recipe's entries, and whether a manifest was made of them.
 
-A named corpus becomes two text files, fetched once. mtdata's catalogue says where it is and how it
-is read. From mtdata we take the index and the parsers of formats, not the downloads, which
-restart from nothing, keep a page of HTML for an archive, and go on without a valid certificate; nor
-the unpacking, which links in an archive take out of its folder, and which has no limits.
+A named corpus becomes two text files, fetched once. mtdata's catalogue gives its address and
+format. We use mtdata's index and its parsers. We do not use its downloads, which restart from
+nothing, keep a page of HTML as an archive, and accept an invalid certificate; nor its unpacking,
+which follows links out of the folder and has no limits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Final
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
 from dragoman.base.files import disk_errors_named, file_sha256, remove_tree, whole_file, write_whole
 from dragoman.corpus.config import CorpusConfig, ScoreLimit, TextFiles
+from dragoman.corpus.directions import Direction, language_token
 from dragoman.corpus.download import download, unpack_file, unpack_members
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
@@ -31,18 +32,18 @@ from dragoman.corpus.tmx import TmxFile
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
 _WORK_VERSION: Final = 2
-"""Of what an unfinished preparation leaves behind; work of another version starts anew."""
+"""Version of the files of an unfinished preparation; other versions start again."""
 
 
 @dataclass(slots=True)
 class Downloads:
-    """Where downloads are kept, and which file came from which address."""
+    """The folder of downloads, and the address of each file in it."""
 
     root: Path
     files: dict[str, Path] = field(default_factory=dict)
 
     def get(self, url: str, path: Path, *_: object, **__: object) -> Path:
-        """In place of mtdata's own: the file of that address."""
+        """Replaces mtdata's own function: the file of that address."""
         download(url, path)
         self.files[url] = path
         return path
@@ -135,7 +136,7 @@ class Catalogue:
             downloads.remove_unpacked()
 
     def _texts(self, entry: Any, cache: Any, downloads: Downloads) -> Any:
-        """Plain files for mtdata's parsers, one for each text; else what mtdata itself has."""
+        """Plain files for mtdata's parsers, one for each text; otherwise mtdata's own result."""
         urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
         kind = entry.in_ext or ("txt" if len(urls) > 1 else entry.ext)
         # If there are several addresses, each has the name in it.
@@ -175,7 +176,7 @@ class Catalogue:
 
 @contextmanager
 def quiet_logging() -> Iterator[None]:
-    """mtdata gives the root logger a handler when it is imported, and writes much to it."""
+    """mtdata adds a handler to the root logger when it is imported, and logs much."""
     root = logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -220,8 +221,7 @@ def fetch(
                 raise CorpusError(
                     f"what was downloaded for {entry_id} cannot be read: {said}",
                     place=", ".join(downloads.files) or entry_id,
-                    remedy="it has been removed; run again to fetch it anew, "
-                    "or give the text as files",
+                    remedy="it has been removed; run again to fetch it, or give the text as files",
                 ) from error
             _write_receipt(downloads, (source, target))
     return TextFiles(source=str(source.resolve()), target=str(target.resolve()))
@@ -240,7 +240,7 @@ def _write_texts(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -
 
 
 def _write_receipt(downloads: Downloads, texts: Sequence[Path]) -> None:
-    """Say what was fetched; this comes last and makes the texts count."""
+    """Write the receipt of what was fetched; it comes last, and makes the texts valid."""
     states = {
         path.name: {
             "sha256": file_sha256(path),
@@ -292,6 +292,7 @@ class Sources:
     def __init__(self, config: CorpusConfig, *, downloads: Path) -> None:
         self._config = config
         self._downloads = downloads
+        self._languages: dict[Path, tuple[str, str]] = {}
         self.files: list[SourceState] = []
         self.entries = {
             split: [self._find(split, number, entry) for number, entry in enumerate(entries)]
@@ -309,7 +310,8 @@ class Sources:
             )
 
     def plan(self) -> str:
-        """A digest of the section and of the state of all files; work of another plan is void."""
+        """A digest of the section and of the state of all files; work with another digest is
+        void."""
         files = [(file.split, file.name, file.size_bytes, file.mtime_ns) for file in self.files]
         section = _of_text(self._config).model_dump(mode="json")
         plan = [FORMAT_VERSION, _WORK_VERSION, section, files]
@@ -350,14 +352,14 @@ class Sources:
 
     def _find(self, split: str, number: int, files: TextFiles) -> TextEntry:
         folder = Path(self._config.folder)
-        languages = (self._config.source_language, self._config.target_language)
+        languages = self._config.direction_of(files)
         found: list[NamedPath]
         if files.mtdata:
             fetched = fetch(
                 files.mtdata,
                 self._downloads,
-                source_language=languages[0],
-                target_language=languages[1],
+                source_language=languages.source,
+                target_language=languages.target,
             )
             paths = [Path(fetched.source), Path(fetched.target)]
             found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
@@ -370,6 +372,8 @@ class Sources:
         else:
             names = filter(None, (files.source, files.tsv, files.target))
             found = [NamedPath(name, folder / name) for name in names]
+            if any(entry.source_language or entry.target_language for entry in self._config.train):
+                self._check_languages(split, number, found, languages)
         for file in found:
             path = file.path
             if not path.is_file():
@@ -382,7 +386,33 @@ class Sources:
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
         limits, has_header = _column_limits(found[0].path, files.scores)
-        return TextEntry(*found, tag=files.tag, number=number, limits=limits, has_header=has_header)
+        token = language_token(languages.target) if self._config.language_tokens else ""
+        return TextEntry(
+            *found,
+            direction=languages,
+            tag=" ".join(filter(None, (token, files.tag))),
+            number=number,
+            limits=limits,
+            has_header=has_header,
+        )
+
+    def _check_languages(
+        self, split: str, number: int, found: Sequence[NamedPath], languages: Direction
+    ) -> None:
+        """Raises ConfigError if another entry says that one of these files is in another language.
+
+        A tsv has two, which it must have in the same order.
+        """
+        said = languages if len(found) > 1 else (" to ".join(languages),)
+        for file, language in zip(found, said, strict=True):
+            place = f"corpus.{split}[{number}]"
+            known, other = self._languages.setdefault(file.path.resolve(), (language, place))
+            if known != language:
+                raise ConfigError(
+                    f"takes {file.name} for {language}, and {other} takes it for {known}",
+                    place=place,
+                    remedy="correct source_language or target_language of one of them",
+                )
 
 
 def _column_limits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,18 +13,32 @@ from dragoman.base.errors import CorpusError
 from dragoman.base.files import write_whole
 from dragoman.corpus.clean import BlockReport, RejectedPair, clean_block, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.directions import Direction, without_first_word
 from dragoman.corpus.filters import EMPTY
 from dragoman.corpus.pairs import BlockReader, FileFacts, TextEntry
 from dragoman.corpus.runs import HeldOutSides, Keys, SortedRuns
 
 HELD_OUT_SPLITS = ("valid", "test")
+DIRECTIONS: Final = "directions.txt"
+
+
+class HeldOut(NamedTuple):
+    """A pair that was taken from the training text."""
+
+    source: str
+    target: str
+    direction: Direction
 
 
 @dataclass(frozen=True, slots=True)
 class GivenSplit:
-    """A dev or test set as read from its files, in their order."""
+    """A dev or test set as read from its files, in their order.
+
+    directions: of each pair.
+    """
 
     pairs: list[tuple[str, str]]
+    directions: list[Direction]
     rejected: list[RejectedPair]
     reports: list[BlockReport]
     files: list[FileFacts]
@@ -33,31 +48,42 @@ def read_split(entries: Sequence[TextEntry], config: CorpusConfig) -> GivenSplit
     """Read a dev or test set. All its pairs count, so only those without two sides are dropped."""
     reader = BlockReader(entries)
     pairs: list[tuple[str, str]] = []
+    directions: list[Direction] = []
     rejected: list[RejectedPair] = []
     reports: list[BlockReport] = []
     for block in reader:
         cleaned = clean_block(block, config, filters=(EMPTY,))
         pairs += zip(cleaned.sources, cleaned.targets, strict=True)
+        directions += [block.entry.direction] * len(cleaned.sources)
         rejected += cleaned.rejected
         reports.append(cleaned.report())
-    return GivenSplit(pairs, rejected, list(refuse_malformed(reports)), reader.facts)
+    return GivenSplit(pairs, directions, rejected, list(refuse_malformed(reports)), reader.facts)
 
 
 def hold_out(
-    runs: SortedRuns, wanted: dict[str, int], given: HeldOutSides
-) -> tuple[dict[str, list[tuple[str, str]]], Keys]:
+    runs: SortedRuns,
+    wanted: dict[str, int],
+    given: HeldOutSides,
+    *,
+    directions: Sequence[Direction],
+    tokens: Sequence[str] = (),
+) -> tuple[dict[str, list[HeldOut]], Keys]:
     """Take dev and test pairs from the front of the shuffled training text.
 
-    wanted: pairs for each split. given: dev or test pairs that are there already. No side of a
-    taken pair is taken twice, so the splits share none.
+    wanted: pairs for each split, of each direction. given: dev or test pairs that are there
+    already, without tokens. directions: of each run. tokens: of languages, before sources. No side
+    of a taken pair is taken twice, so the splits share none.
     Returns: the pairs of each split, and the keys of all of them.
     Raises: CorpusError if the text has too few different pairs.
     """
-    taken: dict[str, list[tuple[str, str]]] = {split: [] for split in wanted}
+    taken: dict[str, list[HeldOut]] = {split: [] for split in wanted}
     keys: list[int] = []
-    open_splits = [split for split, pairs in wanted.items() if pairs]
+    left = {
+        direction: {split: pairs for split, pairs in wanted.items() if pairs}
+        for direction in directions
+    }
     ranges = runs.in_order()
-    while open_splits:
+    while any(left.values()):
         found = next(ranges, None)
         if found is None:
             raise CorpusError(
@@ -65,26 +91,56 @@ def hold_out(
                 place="corpus.train",
                 remedy="lower valid_pairs and test_pairs, or add text",
             )
-        for key, pair in zip(found.keys, found.pairs, strict=True):
-            source, target = pair.split("\t")
-            if given.overlap(source, target):
+        for key, pair, run in zip(found.keys, found.pairs, found.runs, strict=True):
+            direction = directions[int(run)]
+            if not left[direction]:
                 continue
-            given.add(source, target)
+            source, target = pair.split("\t")
+            plain = without_first_word(source, tokens)
+            if given.overlap(plain, target):
+                continue
+            given.add(plain, target)
             keys.append(int(key))
-            split = open_splits[0]
-            taken[split].append((source, target))
-            if len(taken[split]) == wanted[split]:
-                open_splits.pop(0)
-                if not open_splits:
+            split = next(iter(left[direction]))
+            taken[split].append(HeldOut(source, target, direction))
+            left[direction][split] -= 1
+            if not left[direction][split]:
+                del left[direction][split]
+                if not any(left.values()):
                     break
     return taken, np.array(keys, dtype=np.uint64)
 
 
-def write_text(directory: Path, pairs: Sequence[tuple[str, str]]) -> None:
-    """Write the text of a split, one line a pair, as source.txt and target.txt."""
+def write_text(
+    directory: Path,
+    pairs: Sequence[tuple[str, str]],
+    directions: Sequence[Direction] | None = None,
+) -> None:
+    """Write the text of a split, one line a pair, as source.txt and target.txt.
+
+    directions: of each pair, as directions.txt; None if all are the same.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for side, name in enumerate(("source.txt", "target.txt")):
         write_whole(directory / name, "".join(f"{pair[side]}\n" for pair in pairs))
+    if directions is not None:
+        write_whole(directory / DIRECTIONS, "".join(f"{a} {b}\n" for a, b in directions))
+
+
+def read_directions(directory: Path) -> list[Direction]:
+    """The direction of each pair of a split as write_text left them; none if there is but one.
+
+    Raises CorpusError if they cannot be read.
+    """
+    file = directory / DIRECTIONS
+    try:
+        return [Direction(*line.split(" ")) for line in file.read_text("utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, TypeError) as error:
+        raise CorpusError(
+            "does not hold two languages a line", place=file, remedy="run dragoman prepare again"
+        ) from error
 
 
 def read_text(directory: Path) -> list[tuple[str, str]]:

@@ -44,6 +44,12 @@ class Subword:
     def __init__(self, processor: sentencepiece.SentencePieceProcessor) -> None:
         self._processor = processor
         self.vocab_size: int = processor.get_piece_size()
+        self.tokens: dict[str, int] = {}
+        """Ids of the tokens that name a target language; empty in a model of one."""
+        for number in range(EOS + 1, self.vocab_size):
+            if not processor.is_control(number):
+                break
+            self.tokens[processor.id_to_piece(number)] = number
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -70,15 +76,22 @@ class Subword:
         return cls(processor)
 
     def prefix(self, text: str) -> tuple[list[int], str]:
-        """No ids, and the text."""
-        return [], text
+        """The id of the language token that the text begins with, if any, and the text after it."""
+        first, _, rest = text.partition(" ")
+        if first not in self.tokens:
+            return [], text
+        return [self.tokens[first]], rest
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each normalised text, without special ids."""
-        return self.encode_plain(texts)
+        """Ids of each normalised text with its language token, without other special ids."""
+        if not self.tokens:
+            return self.encode_plain(texts)
+        parts = [self.prefix(text) for text in texts]
+        plain = self.encode_plain([text for _, text in parts])
+        return [prefix + ids for (prefix, _), ids in zip(parts, plain, strict=True)]
 
     def encode_plain(self, texts: list[str]) -> list[list[int]]:
-        """The same: our texts have no prefixes."""
+        """Ids of texts without a language token."""
         if len(texts) <= _ONE_BY_ONE:
             return [self._processor.encode(text) for text in texts]
         ids: list[list[int]] = self._processor.encode(texts, num_threads=1)
@@ -190,11 +203,16 @@ def train_subword(texts: Iterable[list[str]], config: SubwordConfig) -> bytes:
 
 
 def train_on_words(
-    word_counts: Counter[str], config: SubwordConfig, *, tags: Sequence[str] = ()
+    word_counts: Counter[str],
+    config: SubwordConfig,
+    *,
+    tags: Sequence[str] = (),
+    tokens: Sequence[str] = (),
 ) -> bytes:
     """A SentencePiece model trained on words and how often they occur, as the bytes of its file.
 
     tags: words that are one piece each, whether they occur or not.
+    tokens: of target languages; one id each, which no text is cut into.
 
     For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
     memory. Same counts, same bytes.
@@ -221,6 +239,7 @@ def train_on_words(
             max_sentence_length=_LONGEST_WORD_BYTES,
             num_threads=_TRAINING_THREADS,
             user_defined_symbols=[*tags],
+            control_symbols=[*tokens],
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,

@@ -1,7 +1,8 @@
-"""The scores that a filter gave, so that people choose its threshold by looking.
+"""The scores that a filter gave, so that people can choose its threshold from examples.
 
-How many pairs had which score, to three significant digits, and of each side of the threshold the
-pairs nearest to it. Surveys of parts of a corpus add up to that of the whole, in bounded memory.
+A survey counts the pairs for each score, to three significant digits, and keeps the pairs nearest
+to the threshold on both sides. Surveys of parts of a corpus add up to that of the whole, in bounded
+memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dragoman.base.files import read_regular, write_whole
 FILE_NAME: Final = "filters.json"
 EXAMPLES: Final = 20
 _LONGEST: Final = 300
-"""Characters of an example's side; what comes after is cut."""
+"""Characters of an example's side; the rest is cut."""
 _LARGEST_FILE: Final = 1 << 26
 _LARGEST_SCORE: Final = float(np.finfo(np.float64).max)
 _SMALLEST_UNIT: Final = -300
@@ -43,10 +44,11 @@ class Example(NamedTuple):
 
 @dataclass(slots=True)
 class FilterSurvey:
-    """What one filter with one threshold saw.
+    """The pairs and scores of one filter with one threshold.
 
-    counts: pairs kept and dropped by score. unscored: pairs whose score is no number. An infinite
-    score counts as the largest finite one, for JSON has no infinity.
+    counts: pairs kept and dropped by score.
+    unscored: pairs whose score is not a number.
+    An infinite score counts as the largest finite one, as JSON has no infinity.
     kept, dropped: at most EXAMPLES pairs each, nearest to the threshold first.
     """
 
@@ -67,7 +69,8 @@ class FilterSurvey:
     ) -> None:
         """Add pairs, of which `accepted` are kept.
 
-        scores, accepted, lines: an entry for each. pair: file, source and target of the nth.
+        scores, accepted, lines: an entry for each.
+        pair: file, source and target of the nth.
         """
         scores = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
         known = ~np.isnan(scores)
@@ -102,7 +105,7 @@ class FilterSurvey:
         self._count(counts)
 
     def add(self, other: FilterSurvey) -> None:
-        """Add what another survey of the same filter saw."""
+        """Add another survey of the same filter."""
         self.unscored += other.unscored
         self.kept += other.kept
         self.dropped += other.dropped

@@ -1,7 +1,7 @@
 """Translation memories (TMX 1.4b, Localization Industry Standards Association 2005) as lines.
 
-The XML is read as it comes, with expat, in bounded memory. Entities cannot be declared and nothing
-outside the file is read, so neither "billion laughs" nor references to other files do anything.
+The XML is read as a stream, with expat, in bounded memory. Entities cannot be declared and nothing
+outside the file is read, so neither "billion laughs" nor references to other files have any effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dragoman.corpus.pairs import RUN_BYTES, LineReader, NamedPath
 _CODES: Final = frozenset({"bpt", "ept", "it", "ph", "ut"})
 """Elements of a segment that hold the codes of another format, not text."""
 _PARTS: Final = ("tu", "tuv", "seg")
-"""Each lies in the one before it, and in nothing else of these."""
+"""Each is inside the one before it, and inside no other of these."""
 _MOST_NESTED: Final = 64
 _MOST_NAMES: Final = 10_000
 """Different names of elements and attributes, which the parser keeps; TMX has some 50."""
@@ -44,8 +44,8 @@ class TmxFile(NamedPath):
 class TmxReader(LineReader):
     """Reads each translation unit as a line of `source TAB target`.
 
-    A side that the unit has not is empty. If a unit has several variants in a language, the first
-    one counts: of one in exactly this language, else of one that differs in its region.
+    A side that the unit lacks is empty. If a unit has several variants in a language, the first one
+    counts: of those in exactly this language, otherwise of those with another region.
     """
 
     def __init__(self, path: Path, languages: tuple[str, str]) -> None:
@@ -93,11 +93,11 @@ class TmxReader(LineReader):
 
 
 class _UnfitError(Exception):
-    """What is wrong with the file."""
+    """A fault of the file."""
 
 
 class _Units:
-    """What expat tells, as lines.
+    """Turns the events of expat into lines.
 
     seen: languages of segments, the first few. missing: wanted ones that no segment has had yet.
     """
@@ -117,7 +117,8 @@ class _Units:
         self.missing = list(languages)
 
     def take(self) -> bytes:
-        """The lines since the last call: each text is in one of them, so they are no longer."""
+        """The lines since the last call; texts become lines without copies, so memory stays
+        bounded."""
         lines, self._lines = self._lines, []
         return "".join(lines).encode(errors="replace")
 

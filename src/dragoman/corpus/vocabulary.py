@@ -12,8 +12,8 @@ from dragoman.corpus.subword import Subword, read_vocabulary
 class Vocabulary(Protocol):
     """Text to ids and back. Padding, unknown and end of sentence have the ids of `shards`.
 
-    An id is a row of the model's matrices. What stands before a text is its prefix, such as a
-    token for the language; what stands after it, the end of sentence, the batch adds.
+    An id is a row of the model's matrices. Ids before a text are its prefix, such as a token for
+    the language; the batch adds the end of sentence after it.
     """
 
     @property
@@ -21,7 +21,7 @@ class Vocabulary(Protocol):
         """The number of pieces."""
 
     def prefix(self, text: str) -> tuple[list[int], str]:
-        """Ids that stand before each part of this text, and the text without their words."""
+        """Ids before each part of this text, and the text without the words of these ids."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each normalised text with its prefix, without the end of sentence."""
@@ -30,7 +30,7 @@ class Vocabulary(Protocol):
         """Ids of texts that have no prefix."""
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Text of each row of ids; special ids are passed over."""
+        """Text of each row of ids; special ids are skipped."""
 
     def pieces(self, ids: list[int]) -> list[str]:
         """The piece behind each id."""

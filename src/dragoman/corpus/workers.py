@@ -64,7 +64,7 @@ def parallel_map(
 def _deaf_children() -> Iterator[None]:
     """A process started inside has SIGINT blocked from its first moment on.
 
-    Else a worker that is still importing would answer the terminal's Ctrl-C with a traceback.
+    Otherwise a worker that is still importing would print a traceback at the terminal's Ctrl-C.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -96,7 +96,7 @@ def _start_worker(make_task: Callable[[], Callable[[Any], Any]]) -> None:
 
 
 def _die_with_parent() -> None:
-    """A parent that is killed cannot end its workers: they would wait for work for ever."""
+    """Without this, workers of a parent that was killed would wait for work for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -104,7 +104,7 @@ def _die_with_parent() -> None:
 
 
 def _run_task(item: Any) -> Any:
-    """Make the task at the first item: an error while making it then reaches the parent."""
+    """Make the task at the first item, so that an error while making it reaches the parent."""
     global _task
     if _task is None:
         assert _make_task is not None

@@ -1,7 +1,7 @@
 """The folder in which a corpus is being made, so that work can go on after a kill.
 
-It lies inside the directory of the corpus and is removed when the corpus is whole. A file in it is
-whole or absent; what is there need not be made again, as long as the plan is the same.
+It is inside the directory of the corpus and is removed when the corpus is whole. A file in it is
+whole or absent; existing files need not be made again, as long as the plan is the same.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Workplace:
         return self.root / f"{split}.rejected"
 
     def begin(self, plan: str) -> None:
-        """Keep what belongs to the plan, a digest; remove what belongs to another one.
+        """Keep the files of this plan, which is a digest; remove those of another one.
 
-        Raises ConfigError if folders lie there that a corpus would replace and no corpus made.
+        Raises ConfigError if a folder is in the way that no corpus made.
         """
         taken = [name for name in _REPLACED if (self.directory / name).exists()]
         if taken and not (self.directory / FILE_NAME).exists() and not self.root.exists():

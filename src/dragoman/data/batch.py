@@ -21,8 +21,8 @@ class Batch:
     """One rank's rows of one micro-batch. Ids are int64; lengths count the end of sentence.
 
     source_BS: pieces, EOS, then PAD.
-    decoder_input_BT: BOS, pieces, then PAD: what the decoder has seen.
-    target_BT: pieces, EOS, then PAD: what it must say next.
+    decoder_input_BT: BOS, pieces, then PAD: the input of the decoder.
+    target_BT: pieces, EOS, then PAD: the expected output.
     """
 
     source_BS: Tensor

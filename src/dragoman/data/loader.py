@@ -108,7 +108,7 @@ class BatchStream:
     device: where micro-batches are put; a GPU is handed them without waiting, from page-locked
         memory.
 
-    An error in the making of a batch is raised by `next` in place of that batch.
+    An error in making a batch is raised by `next` instead of that batch.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class BatchStream:
         return self
 
     def __next__(self) -> Update:
-        """The next update; how long this call takes is how long training waits for data."""
+        """The next update; the duration of this call is the wait of training for data."""
         update = self._made.get()
         if isinstance(update, BaseException):
             self._made.put(update)
@@ -166,7 +166,7 @@ class BatchStream:
         )
 
     def queued(self) -> int:
-        """Updates that wait to be taken; if it is 0 again and again, training waits for data."""
+        """Updates that are ready; if it is 0 again and again, training waits for data."""
         return self._made.qsize()
 
     def close(self) -> None:

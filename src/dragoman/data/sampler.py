@@ -1,12 +1,12 @@
 """Which pairs form which batch: a pure function of (seed, epoch, position).
 
-The lengths in the batches are planned once for a run, which pairs of those lengths fill them anew
-in every epoch. So every epoch has the same number of updates, an update's number alone tells its
-epoch and place, and a run resumes from one integer without planning the epochs before it.
+The lengths in the batches are planned once for a run; in every epoch, other pairs of the same
+lengths fill them. So every epoch has the same number of updates, an update's number alone gives its
+epoch and position, and a run resumes from one integer without planning earlier epochs.
 
-Pairs are ordered by target length and by source length within, the latter up and down in turn:
-where one target length ends and the next begins, the sources of the two are alike. Ordering by
-both keeps the padding of both sides low; turning halves that of the source side. If batches are
+Pairs are ordered by target length, and by source length within one target length, alternately
+ascending and descending, so that sources are alike at the border of two target lengths. Ordering by
+both keeps the padding of both sides low; alternating halves that of the source side. If batches are
 so large that few of them share one target length, neighbouring lengths count as one.
 
 A mixture draws more or fewer pairs of an entry of text than it has. Every entry fills a fixed
@@ -31,11 +31,11 @@ _SLOTS_STREAM: Final = 2**64 - 1
 """Random bits of the run; epoch n draws its own from streams 2n and 2n + 1."""
 _ENTRY_STREAMS: Final = 2**40
 _STAGE_STREAMS: Final = 2**56
-"""How far apart the streams of two entries and of two stages lie."""
+"""The distance between the streams of two entries and of two stages."""
 _MOST_ORDERS: Final = 1024
 """Orders of equal pairs in a mixture: a small entry with a large weight has more turns an epoch."""
 _SMALL_STRETCH: Final = 8
-"""So few micro-batches of a mixture are shuffled without regard to their lengths."""
+"""Fewer micro-batches of a mixture than this are shuffled without regard to their lengths."""
 _TARGET_STEPS: Final = (1, 2, 3, 4)
 """How many target lengths may count as one; the number that pads least is taken."""
 _LONGEST_SORTED: Final = 2**16 - 1
@@ -43,7 +43,7 @@ _LONGEST_SORTED: Final = 2**16 - 1
 
 
 class GlobalPosition(NamedTuple):
-    """Where an update lies: update `update` (from 0) of epoch `epoch` (from 0)."""
+    """The position of an update: update `update` (from 0) of epoch `epoch` (from 0)."""
 
     epoch: int
     update: int
@@ -137,14 +137,15 @@ class Sampler:
         return -(-self.num_micro_batches // self._config.accumulate)
 
     def position(self, updates_consumed: int) -> GlobalPosition:
-        """Where the next update lies after this many since the beginning of the stage."""
+        """The position of the next update, by the number of updates since the beginning of the
+        stage."""
         return GlobalPosition(*divmod(updates_consumed, self.updates_per_epoch))
 
     def epoch(self, number: int) -> EpochPlan:
         """The plan of epoch `number`, which counts from 0."""
         drawn = np.concatenate([part.draw(number) for part in self._parts])
         sequence = _permutation(self.num_micro_batches, self._seed, self._stream + 2 * number + 1)
-        if len(self._parts) > 1:  # entries differ in length, and their shares must hold at any time
+        if len(self._parts) > 1:  # entries differ in length, and their shares must hold throughout
             sequence = _spread(np.arange(len(sequence)), sequence)
         return EpochPlan(
             pairs=drawn[self._slots],
@@ -156,9 +157,9 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Which share of an epoch each entry of text has.
+    """The share of each entry of text in an epoch.
 
-    entries: which entry each pair belongs to, from 0, shape (pairs,).
+    entries: the entry of each pair, from 0, shape (pairs,).
     weights: for each entry, its share of the pairs in any unit; at least one is above 0.
     """
 
@@ -193,7 +194,9 @@ class Mixture:
 class _Part:
     """Pairs of one entry. Every epoch draws the same number, each once before any is drawn again.
 
-    pairs: their indices, ascending. keys: their order of length. stream: where its random bits lie.
+    pairs: their indices, ascending.
+    keys: their order of length.
+    stream: where its random bits lie.
     """
 
     def __init__(
@@ -228,8 +231,8 @@ class _Part:
     def lengths(self) -> NDArray[np.uint64]:
         """A number for each place, ascending, by which the places of several parts are sorted.
 
-        It is the length key of the pair there and, below it, how far the place lies among those of
-        this key. So pairs of one length from several parts are evenly mixed.
+        It is the length key of the pair there and, in its lower bits, the rank of the place among
+        those of this key. So pairs of one length from several parts are evenly mixed.
         """
         size, draws = len(self._keys), self._num_draws
         keys = np.sort(self._keys)[np.arange(draws) * size // draws]

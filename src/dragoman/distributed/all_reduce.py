@@ -22,13 +22,13 @@ BUCKET_BYTES: Final = 25 * 2**20
 class AllReduceSync(GradientSync):
     """Sums gradients with all-reduces that overlap with backward (Li et al. 2020).
 
-    Gradients leave in buckets of weights, the last registered first: about the order in which
-    backward gets to them. Every rank must come to each last micro-step, with an empty batch if
-    need be; a weight that its backward does not reach counts as zero.
+    Gradients leave in buckets of weights, the last registered weight first: roughly the order in
+    which backward reaches them. Every rank must run each last micro-step, with an empty batch if it
+    has none; a weight that its backward does not reach counts as zero.
 
-    The buckets are those of PyTorch's DistributedDataParallel but for one thing: it orders them
-    anew after the first update. An all-reduce adds the ranks' numbers in an order that depends on
-    their place in the bucket, so that three ranks or more could not resume bit by bit.
+    The buckets are those of PyTorch's DistributedDataParallel with one exception: PyTorch reorders
+    them after the first update. The order in which an all-reduce adds the ranks' numbers depends on
+    their place in the bucket, so three or more ranks could not resume bit by bit.
     """
 
     def __init__(self, model: nn.Module, host_sum: HostSum) -> None:
@@ -49,12 +49,12 @@ class AllReduceSync(GradientSync):
 
     @property
     def exposed_s(self) -> float:
-        """From the end of backward to the arrival of the last sum, added up."""
+        """Seconds from the end of backward to the arrival of the last sum, over all updates."""
         return self._watch.total_s()
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
-        """All but the last micro-step add to the gradients at home."""
+        """All but the last micro-step add to the local gradients."""
         if not last:
             yield
             return
@@ -76,7 +76,7 @@ class AllReduceSync(GradientSync):
         self._watch.stop()
 
     def close(self) -> None:
-        """Let the model's weights alone again."""
+        """Remove the hooks from the model's weights."""
         for hook in self._hooks:
             hook.remove()
         self._host_sum.close()
@@ -88,7 +88,7 @@ class AllReduceSync(GradientSync):
             self._launch_full()
 
     def _launch_full(self) -> None:
-        """Send full buckets, in the one order that all ranks keep whatever their backward does."""
+        """Send full buckets, in an order that all ranks keep, whatever order their backward has."""
         while self._num_launched < len(self._buckets):
             bucket = self._buckets[self._num_launched]
             if bucket.missing:
@@ -116,7 +116,7 @@ class _Bucket:
         self.missing = set(self.views)
 
     def put(self, weight: Tensor) -> None:
-        """Take over the gradient of a weight; a weight without one counts as zero."""
+        """Take the gradient of a weight; a weight without one counts as zero."""
         view = self.views[weight]
         if weight.grad is None:
             view.zero_()
@@ -139,7 +139,7 @@ class _Bucket:
 
 
 def _groups(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Weights in order; a group is closed when it has reached its size, none is split."""
+    """Weights in order; a group ends when it has reached its size, and no weight is split."""
     group: list[nn.Parameter] = []
     least = FIRST_BUCKET_BYTES
     for weight in weights:

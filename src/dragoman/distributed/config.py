@@ -1,4 +1,4 @@
-"""The distributed section of a recipe: how the ranks come to one set of weights."""
+"""The distributed section of a recipe: how several ranks train one model."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ class AccumConfig(Section):
 
 
 class DilocoConfig(Section):
-    """`diloco`: each host trains by itself, hosts meet now and then (arXiv 2501.18512)."""
+    """`diloco`: each host trains alone, and hosts exchange updates now and then (arXiv
+    2501.18512)."""
 
     every: int = Field(default=8, ge=1)
-    """Local steps from one meeting in a weight to the next."""
+    """Local steps between two exchanges of a weight."""
     fragments: int = Field(default=4, ge=1, le=1000)
     """Parts of the weights that take turns; `every` is a multiple of it."""
     delay: int = Field(default=2, ge=0)
-    """Steps that go on while a part is on its way; at most `every` / `fragments`."""
+    """Steps that go on while a part is in transit; at most `every` / `fragments`."""
     wire: Literal["fp4", "int8", "bf16", "fp32"] = "fp4"
-    """In which numbers hosts send; fp4: a sign and three bits of exponent."""
+    """Number format between hosts; fp4: a sign and three bits of exponent."""
     outer: Literal["adam", "sgd"] = "adam"
-    """`adam` takes gradients of all hosts together; `sgd` by how much each has moved (DiLoCo)."""
+    """`adam` uses the gradients of all hosts together; `sgd` uses how far each has moved
+    (DiLoCo)."""
     outer_learning_rate: float = Field(default=1.0, gt=0.0)
     """Learning rate of `sgd`; 1.0 without momentum is the plain mean of the hosts' weights."""
     outer_momentum: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -39,7 +41,7 @@ class DilocoConfig(Section):
     @model_validator(mode="after")
     def _fragments_fit(self) -> Self:
         if self.every % self.fragments:
-            raise ValueError("diloco.every is no multiple of diloco.fragments")
+            raise ValueError("diloco.every is not a multiple of diloco.fragments")
         if self.delay > self.every // self.fragments:
             raise ValueError("diloco.delay is above diloco.every / diloco.fragments")
         if self.outer == "adam" and (self.outer_learning_rate, self.outer_momentum) != (1.0, 0.0):
@@ -58,14 +60,14 @@ class DistributedConfig(Section):
     """How several ranks train one model; with one rank only `accum` makes a difference."""
 
     strategy: Strategy = "sync"
-    """`auto` measures link and compute at the start and takes what costs least; it says why."""
+    """`auto` measures link and compute at the start, chooses the cheapest strategy and says why."""
     wire: Literal["bf16", "fp32"] = "bf16"
-    """In which numbers `sync` and `accum` send gradients between hosts; inside a host in fp32."""
+    """Number format of `sync` and `accum` between hosts; inside a host gradients are fp32."""
     accum: AccumConfig = AccumConfig()
     diloco: DilocoConfig = DilocoConfig()
     powersgd: PowersgdConfig = PowersgdConfig()
 
     @property
     def batches_per_update(self) -> int:
-        """Batches of the data section's size that one update is made of."""
+        """Batches of the data section's size in one update."""
         return self.accum.every if self.strategy == "accum" else 1

@@ -1,5 +1,5 @@
-"""GPUs of this machine, those that compute right, and the NCCL through which they would talk:
-`python -m dragoman.distributed.devices`.
+"""GPUs of this machine, those that compute correctly, and the NCCL that they would use: `python -m
+dragoman.distributed.devices`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def usable(index: int) -> bool:
 
 
 def nccl_version() -> str | None:
-    """Version of the library that torch has loaded, not of its package; None if there is none."""
+    """The version of the NCCL library that torch has loaded, not of its package; None without
+    one."""
     if not dist.is_nccl_available():
         return None
     version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]

@@ -1,20 +1,20 @@
-"""`diloco`: replicas train by themselves and meet in a fragment of the weights now and then.
+"""`diloco`: replicas train alone, and exchange one fragment of the weights at a time.
 
 DiLoCo (Douillard et al. 2023) with the fragments and the overlap of Streaming DiLoCo (Douillard et
 al. 2025). H = `every`, F = `fragments`, tau = `delay`; H and tau are local steps. Every H/F steps
-the next fragment is due: each replica sends its share, and goes on; tau steps later the sum of all
-shares has arrived, of which the outer optimizer makes a movement of the global weights:
+the next fragment is due: each replica sends its share and goes on. tau steps later the sum of all
+shares has arrived, and the outer optimizer makes a movement of the global weights from it:
 
     global = global - movement
     w = w + (global - w as it was sent)
 
-The last line keeps what a replica has learned in those tau steps and nothing of what set it apart
+The last line keeps what a replica has learned in those tau steps and removes the differences from
 before: the delay-corrected merge of Maziane et al. 2026 (arXiv 2605.20866). Streaming DiLoCo takes
-a mean of w and the global weights instead, by which replicas stay half apart.
+a mean of w and the global weights instead, after which replicas still differ by half.
 
-`outer` says what travels and what becomes of it. Nothing is on its way at a
-settled step: what a checkpoint holds there goes on exactly. With tau = H/F the link is always in
-use; the next fragment leaves when the step after that one begins.
+`outer` decides what is sent and how it moves the weights. Nothing is in transit at a settled step,
+so a checkpoint of that step resumes exactly. With tau = H/F the link is always in use; the next
+fragment leaves when the following step begins.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ from dragoman.distributed.outer import (
 )
 
 CPU_PART: Final = 2**18
-"""Numbers of which all that is read and written stays in a processor's last cache; of far fewer,
-beginning an operation is a large part of it. A GPU does all of a fragment in one."""
+"""Numbers for which all that is read and written stays in a processor's last cache. With far fewer,
+starting an operation is a large part of it. A GPU processes a whole fragment at once."""
 
 
 class DilocoSync(GradientSync):
     """One replica, which may be several ranks that sum their gradients in every step.
 
-    inner: how the ranks of this replica do so. host_sum: over all ranks. ranks: how many each
-    replica has, which is its share of the global batch. own: which replica this is.
+    inner: the sum among the ranks of this replica.
+    host_sum: over all ranks.
+    ranks: the number of ranks of each replica, which is its share of the global batch.
+    own: the index of this replica.
     """
 
     own_optimizer = True
@@ -89,27 +91,28 @@ class DilocoSync(GradientSync):
 
     @property
     def exposed_s(self) -> float:
-        """Waiting for fragments, and for the gradients of the replica's other ranks."""
+        """Seconds of waiting for fragments, and for the gradients of the replica's other ranks."""
         return self._watch.total_s() + self._inner.exposed_s
 
     @property
     def settled(self) -> bool:
-        """Whether a fragment has just arrived, so that none is on its way."""
+        """Whether a fragment has just arrived, so that none is in transit."""
         return self._settled
 
     def attach(self, optimizer: torch.optim.Adam) -> None:
-        """The outer optimizer may go by it."""
+        """Give the outer optimizer this optimizer, whose moments it may use."""
         self._outer.attach(optimizer)
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
-        """As the replica's own ranks do it; before the first of a step, a due fragment leaves."""
+        """The sum among the replica's own ranks; before the first micro-step, a due fragment
+        leaves."""
         if self._due is not None:
             self._under_way = self._send(self._due)
         return self._inner.micro_step(last=last)
 
     @torch.no_grad()
     def after_update(self, step: int, *, learning_rate: float) -> None:
-        """Take in the fragment that has arrived; find the one whose turn it is."""
+        """Apply the fragment that has arrived, and find the one whose turn it is."""
         self._settled = False
         self._step = step
         self._rates = [summed + learning_rate for summed in self._rates]
@@ -123,7 +126,8 @@ class DilocoSync(GradientSync):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """The global weights take in what all replicas have learned, and are all replicas'."""
+        """The global weights take in what all replicas have learned, and replace every
+        replica's."""
         if self._under_way is not None:
             self._receive(self._under_way)
         for number, fragment in enumerate(self._fragments):
@@ -137,14 +141,14 @@ class DilocoSync(GradientSync):
         return self._row.shaped(self._global)
 
     def shared_state(self) -> dict[str, Tensor]:
-        """The outer optimizer's."""
+        """The state of the outer optimizer."""
         return self._outer.shared_state()
 
     def own_state(self) -> dict[str, Tensor]:
-        """This replica's weights, what its outer optimizer has gathered, when it sent what.
+        """This replica's weights, the state of its outer optimizer, and when it sent each fragment.
 
-        And the learning rates of all steps since, summed. Beside them the ranks of all replicas,
-        for `wrote`.
+        Also the sum of the learning rates of all steps since, and the ranks of all replicas, for
+        `wrote`.
         """
         assert self._under_way is None
         weights = dict(zip(self._row.names, self._row.weights(), strict=True))
@@ -156,7 +160,7 @@ class DilocoSync(GradientSync):
         return weights | self._outer.own_state() | numbers
 
     def wrote(self, own: Tensors) -> bool:
-        """Ranks of one replica must be alike, which those of two are not."""
+        """Whether this replica wrote them: ranks of one replica have the same state."""
         mine = self.own_state()
         return own.keys() == mine.keys() and (
             torch.equal(own[_RANKS], mine[_RANKS]) and own[_SENT_AT].shape == mine[_SENT_AT].shape
@@ -164,7 +168,7 @@ class DilocoSync(GradientSync):
 
     @torch.no_grad()
     def load_state(self, shared: Tensors, own: Tensors | None, *, step: int) -> None:
-        """Without its own weights, a replica goes on from the global ones."""
+        """Without its own weights, a replica starts from the global ones."""
         self._step = step
         torch._foreach_copy_(self.weights(), self._row.weights())
         self._outer.load_state(shared, own)
@@ -178,7 +182,7 @@ class DilocoSync(GradientSync):
             self._due = turn
 
     def close(self) -> None:
-        """Let the model's weights alone again."""
+        """Remove the hooks from the model's weights."""
         self._inner.close()
         self._host_sum.close()
 
@@ -210,7 +214,7 @@ class DilocoSync(GradientSync):
         self._settled = True
 
     def _take_in(self, arriving: _UnderWay, weights: list[Tensor] | None) -> None:
-        """Move the global weights as soon as the sum is there, and this replica's `weights`.
+        """Move the global weights once the sum has arrived, and this replica's `weights`.
 
         weights: None at the end of training, when they become the global ones.
         """
@@ -230,7 +234,7 @@ class DilocoSync(GradientSync):
             if losses is not None:
                 self._outer.keep(part, losses[number])
             if weights:
-                # What was learned since it was sent is kept, on top of what all learned before.
+                # Learning since the sending is kept, on top of what all learned before.
                 sent = arriving.sent[number]
                 part.add(torch.sub(now, sent, out=sent), weights)
 
@@ -238,16 +242,19 @@ class DilocoSync(GradientSync):
 _SENT_AT: Final = "sent_at"
 _RATES: Final = "learning_rates"
 _RANKS: Final = "ranks_of_replicas"
-"""No weight has such a name: a weight's has a dot."""
+"""No weight has this name: a weight's name has a dot."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     """A fragment between its sending and its arrival, in its parts.
 
-    sent: this replica's weights then. total: its own share, then the sum of all. lost: what
-    rounding has taken from both on this rank. steps: since the fragment was sent before. end: the
-    last of them. learning_rate: their mean.
+    sent: this replica's weights at the sending.
+    total: its own share, later the sum of all.
+    lost: what rounding has taken from both on this rank.
+    steps: since the fragment was last sent.
+    end: the last of these steps.
+    learning_rate: their mean.
     """
 
     parts: list[Fragment]
@@ -261,7 +268,7 @@ class _UnderWay:
 
 
 def _split(numbers: Tensor, parts: Sequence[Fragment]) -> tuple[Tensor, ...]:
-    """Numbers of a fragment, part by part; the numbers themselves."""
+    """Views of a fragment's numbers, part by part."""
     return torch.split(numbers, [part.end - part.start for part in parts])
 
 

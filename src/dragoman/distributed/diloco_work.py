@@ -1,8 +1,8 @@
-"""What `diloco` itself takes for every weight that it sends, measured with weights of its own.
+"""Measures the work of `diloco` for every weight that it sends, with weights of its own.
 
-It goes by the weight and not by the batch, and more by a processor's memory than by its arithmetic:
-13 ns on one core of an AMD EPYC (Zen 3), 18 and 26 where two or three ranks share two of them
-(benchmarks/diloco_work.py). Packing is not in it: that goes on while others' numbers travel.
+The time depends on the number of weights, not on the batch, and more on a processor's memory than
+on its arithmetic: 13 ns on one core of an AMD EPYC (Zen 3), 18 and 26 if two or three ranks share
+two cores (benchmarks/diloco_work.py). Packing is not included: it goes on during the transfer.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from dragoman.distributed.world import World
 
 _SHAPE: Final = (2048, 512)
 _NUM_LAYERS: Final = 4
-"""Four million weights with all that belongs to them: more than a cache holds."""
+"""Four million weights with all their state: more than a cache holds."""
 _PERIOD: Final = 4
-"""Local steps from one sending to the next; what is done in each is little."""
+"""Local steps between two sendings; each of them does little of this work."""
 _TRIES: Final = 5
 
 
 def measure_weight_s(world: World) -> float:
-    """Seconds a weight from one sending to the next, waiting not counted, on the slowest rank.
+    """Seconds for a weight between two sendings, without waiting, on the slowest rank.
 
-    All ranks call it, and work at the same time, as those that share a host will; it takes about a
-    second.
+    All ranks must call it. They work at the same time, as ranks that share a host will; it takes
+    about a second.
     """
-    # Every rank takes part in the making of every group; each then sends to itself alone.
+    # Every rank must take part in making every group; each then sends to itself alone.
     groups = [dist.new_group([rank]) for rank in range(world.world_size)]
     model = nn.Sequential(*(nn.Linear(*_SHAPE, bias=False) for _ in range(_NUM_LAYERS)))
     model.to(world.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
     for weight in model.parameters():
         weight.grad = torch.randn_like(weight)
-    optimizer.step()  # makes the moments
-    # To this rank it is as if there was another host, of which nothing is ever asked.
+    optimizer.step()  # creates the moments
+    # This rank behaves as if there were another host, which never has to answer.
     topology = Topology(world.rank, ((world.rank,), (-1,)), 0, None, groups[world.rank])
     sync = DilocoSync(
         model,

@@ -1,4 +1,4 @@
-"""What a strategy that makes one model out of many ranks is to the trainer."""
+"""The interface of a strategy, which makes one model out of many ranks, to the trainer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class GradientSync(ABC):
         optimizer.step()                        # of the learning rate times `rate_factor`
         sync.after_update(step, learning_rate=learning_rate)
 
-    module: what forward goes through.
-    bytes_sent: what this rank has sent to other hosts so far, or, where there is one host, to
-        other ranks; counted from the tensors that were handed over.
-    loss_factor: what the loss is multiplied by before backward.
-    rate_factor: what the learning rate is multiplied by for the optimizer of this rank, and the
-        norm of its gradient to be that of a whole one.
-    period: updates from one exchange with all ranks to the next.
-    own_optimizer: whether each rank's optimizer remembers other things than rank 0's.
-    met_s: seconds so far in which this rank waited for others to meet, after an exchange: whoever
-        trains adds them.
+    module: the model whose forward is called.
+    bytes_sent: by this rank to other hosts so far, or to other ranks if there is one host; counted
+        from the tensors that were sent.
+    loss_factor: multiplies the loss before backward.
+    rate_factor: multiplies the learning rate of this rank's optimizer, and the norm of its
+        gradient to make it that of a whole one.
+    period: updates between two exchanges with all ranks.
+    own_optimizer: whether each rank's optimizer has a state of its own.
+    met_s: seconds so far in which this rank waited after an exchange for others to arrive; the
+        trainer adds them.
     """
 
     loss_factor = 1.0
@@ -46,11 +46,11 @@ class GradientSync(ABC):
     @property
     @abstractmethod
     def exposed_s(self) -> float:
-        """Seconds so far in which a rank had nothing to do but to wait for the network."""
+        """Seconds so far in which this rank only waited for the network."""
 
     @property
     def waited_s(self) -> float:
-        """Seconds so far in which a rank waited for the network or for other ranks."""
+        """Seconds so far in which this rank waited for the network or for other ranks."""
         return self.exposed_s + self.met_s
 
     @abstractmethod
@@ -58,12 +58,12 @@ class GradientSync(ABC):
         """Forward and backward of one micro-batch happen inside; the last one communicates."""
 
     def attach(self, optimizer: torch.optim.Adam) -> None:  # noqa: B027
-        """Told once, before the first update, which optimizer changes the weights."""
+        """Called once before the first update, with the optimizer that changes the weights."""
 
     def after_update(self, step: int, *, learning_rate: float) -> None:  # noqa: B027
         """Called when the optimizer has changed the weights and `step` steps are complete.
 
-        learning_rate: that of the schedule for this update.
+        learning_rate: from the schedule, for this update.
         """
 
     def finish(self) -> None:  # noqa: B027
@@ -79,31 +79,31 @@ class GradientSync(ABC):
         return [weight.detach() for weight in self.module.parameters()]
 
     def shared_state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold beside weights and optimizer, the same on every rank."""
+        """State for a checkpoint beside weights and optimizer, the same on every rank."""
         return {}
 
     def own_state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of this very rank."""
+        """State for a checkpoint that only this rank has."""
         return {}
 
     def wrote(self, own: Tensors) -> bool:
-        """Whether what a checkpoint holds of this very rank is of a rank in the same place."""
+        """Whether a rank in the same place wrote this own state."""
         return own.keys() == self.own_state().keys()
 
     def load_state(  # noqa: B027
         self, shared: Tensors, own: Tensors | None, *, step: int
     ) -> None:
-        """Go on from a checkpoint of `step`, whose weights and optimizer are in place by now.
+        """Resume from a checkpoint of `step`, whose weights and optimizer have been loaded already.
 
-        own: None if the ranks are not those that wrote it; each goes on as well as it can.
+        own: None if the ranks are not those that wrote it; then each resumes from the shared state.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Let go of the model."""
+        """Remove hooks from the model."""
 
 
 class NoSync(GradientSync):
-    """A rank by itself: its gradient is the whole one."""
+    """One rank alone: its gradient is the whole one."""
 
     @property
     def exposed_s(self) -> float:
@@ -116,7 +116,7 @@ class NoSync(GradientSync):
 
 
 class Stopwatch:
-    """Adds up the time between start and stop, on the device's own clock where it has one.
+    """Adds up the time between start and stop, on the device's own clock if it has one.
 
     Reading the sum waits for the device; starting and stopping do not.
     """

@@ -16,13 +16,13 @@ Wait = Callable[[], object]
 
 
 class HostSum:
-    """All-reduces that send between hosts what one rank of each has, and not more.
+    """All-reduces that send between hosts only what one rank of each host has.
 
-    Where hosts have several ranks, these add theirs in fp32 first; one of them then adds it to
-    those of other hosts, in the wire's type, and tells the others the result.
+    If hosts have several ranks, these sum in fp32 first. Then one rank of each host sums over the
+    hosts, in the wire's type, and distributes the result.
 
-    wire: the type in which numbers travel and are added between hosts, or how they are packed.
-    dtype: of the tensors to be summed.
+    wire: the type of numbers in transit and in sums between hosts, or their packing. dtype: of the
+    tensors to be summed.
     """
 
     def __init__(self, topology: Topology, wire: torch.dtype | Packing) -> None:
@@ -39,13 +39,13 @@ class HostSum:
 
     @property
     def packs(self) -> bool:
-        """Whether numbers travel in so few bits that what they lose is worth keeping."""
+        """Whether numbers are sent in so few bits that the rounding errors are worth keeping."""
         return isinstance(self._wire, Packing)
 
     def start(self, tensor: Tensor, *, lost: Tensor | None = None) -> Wait:
-        """Begin to sum a flat tensor in place; what is returned waits for the result.
+        """Begin to sum a flat tensor in place; returns a function that waits for the result.
 
-        lost: zeros, as many, where numbers are packed; then has what this rank has rounded away.
+        lost: zeros of the same length, if numbers are packed; receives what this rank rounded away.
         Every rank must start the same sums in the same order.
         """
         if self._one_ring:
@@ -59,7 +59,8 @@ class HostSum:
         return self._start_on_gpu(tensor, lost)
 
     def sent_bytes(self, num_elements: int) -> int:
-        """What this rank sends to other hosts, or in the one host, to sum so many numbers."""
+        """Bytes that this rank sends to other hosts (or inside the only one) to sum so many
+        numbers."""
         topology = self._topology
         if topology.num_hosts == 1:
             size = num_elements * torch.float32.itemsize
@@ -90,7 +91,7 @@ class HostSum:
             dist.broadcast(tensor, first, group=inside)
 
     def _start_on_gpu(self, tensor: Tensor, lost: Tensor | None) -> Wait:
-        """The same in a stream of its own, which the thread only fills."""
+        """The same in a stream of its own, which the thread fills."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
         stream = self._stream

@@ -1,9 +1,9 @@
 """Starts the worker processes of this machine through torchrun, and ends them.
 
-Where several machines train together each of them does this for its own share of the ranks.
+If several machines train together, each of them starts its own share of the ranks.
 
-Workers print nothing: what happens is in the events of the run. What they and torchrun write to
-stderr goes to `launch_log` of the run. A worker that fails leaves its one-line error in a file,
+Workers print nothing: the events of the run are their record. Their stderr and torchrun's go to
+`launch_log` of the run. A worker that fails writes its one-line error into a file,
 which is raised here. When the starting process dies, torchrun and the workers end too.
 
 `python -m dragoman.distributed.launch ...` is torchrun with this last property.
@@ -45,29 +45,29 @@ from dragoman.telemetry import host
 from dragoman.telemetry.host import PRICE_VARIABLE
 
 _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
-"""The process id of whoever started this process, if it was one of ours."""
+"""The process id of the parent of this process, if it is one of ours."""
 NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
-"""The environment of processes that compute on the processor, be there GPUs or not."""
+"""The environment of processes that compute on the processor even if there are GPUs."""
 _PR_SET_PDEATHSIG: Final = 1
 _LITTLE_BYTES: Final = 65_536
-"""With less room than this, a worker may have failed for want of it."""
+"""With less free space than this, a full disk may be why a worker failed."""
 _SECONDS_TO_SAVE: Final = 60.0
-"""How long workers may go on when torchrun itself was killed."""
+"""How long workers may go on after torchrun itself was killed."""
 _SECONDS_TO_MEET: Final = 300
-"""How long torchrun waits for those of the other hosts."""
+"""How long torchrun waits for the processes of the other hosts."""
 _OTHER_FAILURES_S: Final = 5.0
-"""Torchrun may wait for a store that is out of reach, for minutes after its workers were killed."""
+"""After its workers were killed, torchrun may wait minutes for a store that cannot be reached."""
 _HUNG_AFTER_S: Final = 60.0
-"""A worker of which no thread has run for so long is stopped, or its machine thrashes."""
+"""If no thread of a worker has run for this long, it is stopped, or its machine thrashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """This host's part of a run over several: one of `num_hosts`, ranks counted in their order.
+    """This host's part of a run over several: one of `num_hosts`, whose ranks count in their order.
 
-    interface: the one network interface that the collectives use.
-    price_per_hour: of all hosts, such as `6.12 USD`; "" where it is not known.
-    on_processor: whether its ranks leave the GPUs alone that the machine may have.
+    interface: the only network interface that the collectives use.
+    price_per_hour: of all hosts, such as `6.12 USD`; "" if it is not known.
+    on_processor: whether its ranks do not use the GPUs of the machine.
     """
 
     number: int
@@ -78,7 +78,8 @@ class Share:
     on_processor: bool = False
 
     def environment(self) -> dict[str, str]:
-        """What a process of this share must know: where to meet the others, and over what."""
+        """Environment variables of this share: where to meet the others, and through which
+        interface."""
         return {
             STORE_VARIABLE: str(self.store),
             "GLOO_SOCKET_IFNAME": self.interface,
@@ -89,7 +90,8 @@ class Share:
 
 
 def launch_log(run_directory: Path, share_number: int | None = None) -> Path:
-    """Where torchrun and the workers write; of a share its own, as hosts may share the folder."""
+    """The log of torchrun and the workers; each share has its own, as hosts may share the
+    folder."""
     name = "launch.log" if share_number is None else f"launch-{share_number}.log"
     return run_directory / "logs" / name
 
@@ -102,7 +104,7 @@ class WorkerError(DragomanError):
 
     def __init__(self, message: str, exit_code: int, kind: str = "") -> None:
         super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]  # that of the class it was raised as
+        self.exit_code = exit_code  # type: ignore[misc]  # of the class that the worker raised
         self.kind = kind
 
 
@@ -111,13 +113,13 @@ class HungWorkerError(TrainingError):
 
 
 class InterruptedRunError(DragomanError):
-    """A signal ended the run; the same command goes on."""
+    """A signal ended the run; the same command resumes it."""
 
     exit_code = 130
 
 
 def as_raised(error: WorkerError) -> DragomanError:
-    """The error as the class that the worker raised, if that is one of those that people catch."""
+    """The error as the worker's own class, if callers may catch that class."""
     classes = (
         *(CheckpointError, ConfigError, CorpusError, DivergenceError, InterruptedRunError),
         *(MachineError, TrainingError),
@@ -137,13 +139,13 @@ def launch_workers(
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
-    share: if these are only a part of the run's ranks; None if they are all.
+    share: this machine's part of the run, or None if it has all ranks.
     meanwhile: called about once a second, and at the end. If it raises, the workers save and end,
-    and its error is raised again.
+        and its error is raised again.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
-    Raises WorkerError with the error of the first worker that failed, HungWorkerError if one
+    Raises WorkerError with the error of the first worker that failed, HungWorkerError if a worker
     gave no sign of life for `hung_after_s` and was killed, InterruptedRunError if a signal came
-    before a worker could do anything about it, TrainingError if a worker died without a word.
+    before a worker could handle it, TrainingError if a worker died without a message.
     """
     log_path = launch_log(run_directory, share.number if share else None)
     log_path.parent.mkdir(exist_ok=True)
@@ -178,33 +180,33 @@ def launch_workers(
 
 
 def introduce_worker() -> None:
-    """Called first by a worker: end with torchrun, say which process to send signals to, and that
-    it lives."""
+    """Called first by a worker: end with torchrun, write the process id for signals, and give signs
+    of life."""
     end_with_parent()
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
         name = f"pid-{os.environ['RANK']}"
-        draft = Path(meeting).with_name(f"new-{name}")  # which nobody takes for pid-*
+        draft = Path(meeting).with_name(f"new-{name}")  # which does not match pid-*
         draft.write_text(str(os.getpid()), encoding="utf-8")
         draft.rename(draft.with_name(name))
         beat(draft.parent, rank=int(os.environ["RANK"]))
 
 
 def report_failure(error: DragomanError) -> None:
-    """Leave a worker's error where launch_workers finds it, whole or not at all."""
+    """Write a worker's error into the file that launch_workers reads, whole or not at all."""
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
         kind = error.kind if isinstance(error, WorkerError) else type(error).__name__
         record = {"message": str(error), "exit_code": error.exit_code, "kind": kind}
         path = Path(meeting).with_name(f"failure-{os.environ['RANK']}.json")
-        with contextlib.suppress(OSError):  # on a full disk the launcher finds that out by itself
+        with contextlib.suppress(OSError):  # the launcher notices a full disk itself
             write_whole(path, json.dumps(record))
 
 
 def end_with_parent() -> None:
     """Ask the kernel for SIGTERM when the parent process dies (Linux; elsewhere nothing).
 
-    Exits at once where the parent is dead already.
+    Exits at once if the parent is dead already.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -216,7 +218,7 @@ def end_with_parent() -> None:
 def torchrun_command(
     module_arguments: Sequence[str], *, ranks: int, meeting: Path, share: Share | None = None
 ) -> list[str]:
-    """How torchrun is started; `meeting` is a directory of this machine."""
+    """The command that starts torchrun; `meeting` is a directory of this machine."""
     if share is None:
         place = [
             *("--nnodes=1", "--rdzv-id=local", "--local-addr=127.0.0.1"),
@@ -227,7 +229,8 @@ def torchrun_command(
             *(f"--nnodes={share.num_hosts}", f"--rdzv-id={share.store.token}"),
             f"--rdzv-endpoint={share.store.endpoint}",
             f"--rdzv-conf=is_host=false,join_timeout={_SECONDS_TO_MEET}",
-            # Ranks follow the order of these names; nobody connects to them, as there is a store.
+            # Ranks follow the order of these names; no process connects to them, as there is a
+            # store.
             f"--local-addr=host-{share.number:04d}",
         ]
     return [
@@ -238,7 +241,7 @@ def torchrun_command(
 
 
 def workers_environment(ranks: int, meeting: Path, share: Share | None = None) -> dict[str, str]:
-    """That of the processes which `torchrun_command` starts."""
+    """The environment of the processes that `torchrun_command` starts."""
     return {
         **rank_environment(ranks),
         RENDEZVOUS_VARIABLE: str(meeting / "workers"),
@@ -250,9 +253,9 @@ def workers_environment(ranks: int, meeting: Path, share: Share | None = None) -
 
 
 def rank_environment(ranks: int) -> dict[str, str]:
-    """This process's own, with the threads of one of so many ranks that share its cores.
+    """This process's environment, with the threads for one of `ranks` ranks that share its cores.
 
-    Where OMP_NUM_THREADS is set, that counts.
+    An OMP_NUM_THREADS that is set already counts.
     """
     return {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // ranks)), **os.environ}
 
@@ -260,8 +263,8 @@ def rank_environment(ranks: int) -> dict[str, str]:
 class _SignalRelay(StopHandler):
     """Inside the block SIGTERM and SIGINT go to the workers as SIGTERM, the second as SIGKILL.
 
-    They go to each worker and not to torchrun, which would kill after 30 seconds; to torchrun only
-    while there is no worker yet.
+    They go to each worker, not to torchrun, which would kill after 30 seconds; they go to torchrun
+    only while there is no worker yet.
     """
 
     def __init__(self, torchrun: subprocess.Popen[bytes], meeting: Path) -> None:
@@ -270,7 +273,7 @@ class _SignalRelay(StopHandler):
         self._meeting = meeting
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Pass one on."""
+        """Pass a signal on."""
         self.received += 1
         number = signal.SIGTERM if self.received == 1 else signal.SIGKILL
         for pid in _worker_pids(self._meeting) or [self._torchrun.pid]:
@@ -284,7 +287,7 @@ def _wait(
     hung_after_s: float,
     meanwhile: Callable[[], None],
 ) -> int | None:
-    """Until torchrun has ended; returns the rank that was killed because it hung, if any."""
+    """Wait until torchrun has ended; returns the rank that was killed because it hung, if any."""
     pulses, hung, left_s = Pulses(meeting), None, _OTHER_FAILURES_S
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -306,7 +309,7 @@ def _worker_pids(meeting: Path) -> list[int]:
 
 
 def _send(number: int, pid: int) -> bool:
-    """Send a signal; whether the process is still there."""
+    """Send a signal; returns whether the process still exists."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -315,7 +318,7 @@ def _send(number: int, pid: int) -> bool:
 
 
 def _end_workers(meeting: Path) -> None:
-    """Nothing where torchrun has ended in peace; where it was killed, its workers end here."""
+    """End workers that outlived a killed torchrun; do nothing if torchrun ended by itself."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         alive = [pid for pid in _worker_pids(meeting) if _send(number, pid)]
         deadline = time.monotonic() + _SECONDS_TO_SAVE
@@ -332,7 +335,7 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
         return WorkerError(record["message"], record["exit_code"], record["kind"])
     if interrupted:
         return InterruptedRunError(
-            "stopped by a signal; the last checkpoint stands", remedy="the same command goes on"
+            "stopped by a signal; the last checkpoint is kept", remedy="the same command goes on"
         )
     if shutil.disk_usage(meeting).free < _LITTLE_BYTES:
         return MachineError(
@@ -344,7 +347,7 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
     return TrainingError(
         "a worker process ended unexpectedly",
         place=log_path,
-        remedy="its end tells why; exit code -9 means killed, often for lack of memory",
+        remedy="the end of this log tells why; exit code -9 means killed, often for lack of memory",
     )
 
 

@@ -1,9 +1,9 @@
-"""What the sums that training makes get out of the network, measured with such sums.
+"""The rate of training's sums over the network, measured with such sums.
 
-As a program, `python -m dragoman.distributed.link_rate`, it measures between the ranks of one host,
-each a process that torchrun has started. Rank 0 prints {"inside_bytes_per_s"}: bytes that a rank
-sends, and receives, in a second of an all-reduce. On GPUs they are NCCL's, over whatever is between
-them, else Gloo's.
+The program `python -m dragoman.distributed.link_rate` measures between the ranks of one host, each
+a process that torchrun has started. Rank 0 prints {"inside_bytes_per_s"}: bytes that a rank sends,
+and receives, in a second of an all-reduce. GPUs use NCCL over the link between them, processors use
+Gloo.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dragoman.distributed.world import World, join_world
 _LEAST_FLOATS: Final = 1 << 16
 _MOST_FLOATS: Final = 1 << 26
 _LONG_ENOUGH_S: Final = 0.5
-"""A transfer that takes so long is not an effect of buffers."""
+"""A transfer that takes this long is not an effect of buffers."""
 _TRIES: Final = 3
 _LATENCY_ROUNDS: Final = 10
 
 
 class LinkRate(NamedTuple):
-    """bytes_per_s: through the interface of each host, each way, both at once; where there is one
-    host, between its ranks. latency_s: of one message of a ring."""
+    """bytes_per_s: through the interface of each host, each way, both at once; with one host,
+    between its ranks. latency_s: of one message of a ring."""
 
     bytes_per_s: float
     latency_s: float
@@ -62,7 +62,7 @@ def measure_directions(
 def _sent_in_s(
     world: World, topology: Topology, ends: tuple[int, int], payload: Tensor, token: Tensor
 ) -> float:
-    """What it takes from the receiver's word until it has all, as every rank then knows."""
+    """Seconds from the receiver's request until it has all bytes, known to every rank."""
     sender, receiver = ends
     taken_s = 0.0
     if world.rank == receiver:
@@ -90,7 +90,7 @@ def measure_link(world: World, topology: Topology) -> LinkRate:
         host_sum.start(zeros)()
         if world.device.type == "cuda":
             torch.cuda.synchronize(world.device)
-        # Ranks must decide alike, and the slowest tells how long a sum takes.
+        # Ranks must decide alike, and the slowest rank's time is the time of a sum.
         return float(max(world.gather_json(time.perf_counter() - started)))
 
     latency_s = statistics.median(seconds(1) for _ in range(_LATENCY_ROUNDS))
@@ -109,7 +109,7 @@ def measure_link(world: World, topology: Topology) -> LinkRate:
 def main() -> int:
     """Measure as one rank."""
     end_with_parent()
-    keep_freed_memory()  # as a training does
+    keep_freed_memory()  # as in training
     with join_world() as world:
         rate = measure_link(world, find_topology(world))
         if world.is_main:

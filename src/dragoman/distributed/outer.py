@@ -1,7 +1,7 @@
-"""What `diloco` makes of what its replicas send: the outer optimizer.
+"""The outer optimizers of `diloco`: they move the global weights by what replicas send.
 
-`OuterSgd` is that of DiLoCo (Douillard et al. 2023). `OuterAdam` is Adam of the whole batch, from
-what replicas send once in n steps.
+`OuterSgd` is that of DiLoCo (Douillard et al. 2023). `OuterAdam` is Adam over the whole batch, from
+sums that replicas send once in n steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.distributed.gradient_sync import Tensors
 
 
 class WeightRow:
-    """A model's weights in order, and flat tensors that are as long as all of them."""
+    """A model's weights in order, and flat tensors of the same total length."""
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters = list(model.parameters())
@@ -33,12 +33,12 @@ class WeightRow:
         return torch.cat([weight.flatten() for weight in self.weights()])
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
-        """Parts of a flat tensor in the shapes of the weights; the tensors themselves."""
+        """Views of a flat tensor, in the shapes of the weights."""
         parts = torch.split(flat, [weight.numel() for weight in self.parameters])
         return [part.view_as(weight) for part, weight in zip(parts, self.parameters, strict=True)]
 
     def named(self, flat: Tensor, kind: str = "") -> dict[str, Tensor]:
-        """`shaped`, by the weight's name and, where there is one, by kind."""
+        """`shaped`, by the weight's name and, if given, by kind."""
         suffix = f"/{kind}" if kind else ""
         names = (f"{name}{suffix}" for name in self.names)
         return dict(zip(names, self.shaped(flat), strict=True))
@@ -48,7 +48,8 @@ class WeightRow:
 class Fragment:
     """Numbers start to end of all weights laid end to end.
 
-    pieces: what of which weight that is: its index, and where the piece starts and ends in it.
+    pieces: the weights that these numbers belong to: the index of each, and the start and end of
+    the piece in it.
     """
 
     start: int
@@ -56,11 +57,11 @@ class Fragment:
     pieces: tuple[tuple[int, int, int], ...]
 
     def of(self, flat: Tensor) -> Tensor:
-        """Its part of all numbers laid end to end; the numbers themselves."""
+        """A view of its part of all numbers laid end to end."""
         return flat[self.start : self.end]
 
     def part(self, start: int, end: int) -> Fragment:
-        """Numbers start to end of all weights laid end to end, which lie in it."""
+        """The fragment from start to end, which must lie in this one."""
         pieces, offset = [], self.start
         for index, first, last in self.pieces:
             low, high = max(start - offset, 0), min(end - offset, last - first)
@@ -70,30 +71,30 @@ class Fragment:
         return Fragment(start, end, tuple(pieces))
 
     def parts(self, size: int) -> list[Fragment]:
-        """All of it in order, at most so many numbers at a time."""
+        """All of it in order, at most `size` numbers at a time."""
         starts = range(self.start, self.end, size)
         return [self.part(start, min(start + size, self.end)) for start in starts]
 
     def within(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Its pieces of the weights; the numbers themselves."""
+        """Views of its pieces of the weights."""
         return [weights[index].view(-1)[start:end] for index, start, end in self.pieces]
 
     def gather(self, weights: Sequence[Tensor]) -> Tensor:
-        """Its numbers in a tensor of their own."""
+        """A copy of its numbers in one tensor."""
         return torch.cat(self.within(weights))
 
     def copy(self, numbers: Tensor, weights: Sequence[Tensor]) -> None:
-        """Numbers of its own size become the weights'."""
+        """Write numbers of its own size into the weights."""
         for piece, copied in zip(self.within(weights), self._split(numbers), strict=True):
             piece.copy_(copied)
 
     def add(self, numbers: Tensor, weights: Sequence[Tensor], *, times: float = 1.0) -> None:
-        """Numbers of its own size are added to the weights, so many times."""
+        """Add numbers of its own size, multiplied by `times`, to the weights."""
         for piece, difference in zip(self.within(weights), self._split(numbers), strict=True):
             piece.add_(difference, alpha=times)
 
     def scale(self, numbers: Tensor, factors: Sequence[float]) -> None:
-        """Numbers of its own size are multiplied by the factors of the weights they belong to."""
+        """Multiply numbers of its own size by the factors of the weights they belong to."""
         for (index, _, _), part in zip(self.pieces, self._split(numbers), strict=True):
             part.mul_(factors[index])
 
@@ -112,9 +113,10 @@ def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The steps whose learning a fragment carries: so many, the last of which is `end`.
+    """The steps that contribute to a fragment: their number, and the last one, `end`.
 
-    now: the step after which it has arrived. learning_rate: of these steps, on average.
+    now: the step after which it has arrived.
+    learning_rate: the mean over these steps.
     """
 
     steps: int
@@ -124,53 +126,54 @@ class Interval:
 
 
 class Outer(ABC):
-    """Keeps the global weights' side of the training; each call is made on all ranks alike.
+    """Moves the global weights; each call is made on all ranks alike.
 
-    loss_factor, rate_factor: as in `GradientSync`. One fragment at a time is on its way; each part
-    of it is shared, and later moved and kept, by itself.
+    loss_factor, rate_factor: as in `GradientSync`. One fragment at a time is in transit; each part
+    of it is shared, and later moved and kept, separately.
     """
 
     loss_factor = 1.0
     rate_factor = 1.0
 
     def attach(self, optimizer: torch.optim.Adam) -> None:  # noqa: B027
-        """Told once, before the first step, which optimizer makes this replica's steps."""
+        """Called once before the first step, with the optimizer of this replica."""
 
     def step_made(self) -> None:  # noqa: B027
         """Called after every step of this replica."""
 
     @abstractmethod
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
-        """What this rank adds to the sum over all ranks, fp32 and flat, into `out`.
+        """Write what this rank adds to the sum over all ranks, fp32 and flat, into `out`.
 
-        ahead, sent: the global weights and this replica's.
+        ahead, sent: the weights of the global model and of this replica.
         """
 
     @abstractmethod
     def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
-        """Move the global weights `ahead` by what the sum says, which may be overwritten."""
+        """Move the global weights `ahead` by the sum, which may be overwritten."""
 
     def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
-        """The same at the end of training."""
+        """Move the global weights for the last time, at the end of training."""
         self.lower(part, ahead, total, interval)
 
     def keep(self, part: Fragment, lost: Tensor) -> None:  # noqa: B027
-        """What this rank has rounded away of its share, and of the sum, may travel next time."""
+        """Keep what this rank has rounded away of its share and of the sum, for the next
+        exchange."""
 
     def decays(self, interval: Interval) -> list[float] | None:
-        """What the global weights are multiplied by for it, weight by weight; None: nothing."""
+        """Factors of weight decay for the global weights, weight by weight; None: no decay."""
         return None
 
     def shared_state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of it, the same on every rank."""
+        """State for a checkpoint, the same on every rank."""
         return {}
 
     def own_state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of this very replica."""
+        """State for a checkpoint that only this replica has."""
         return {}
 
     def load_state(self, shared: Tensors, own: Tensors | None) -> None:  # noqa: B027
-        """As in `GradientSync`; the optimizer has been restored by now."""
+        """As in `GradientSync`; the optimizer has been restored already."""
 
 
 class OuterSgd(Outer):
@@ -179,8 +182,9 @@ class OuterSgd(Outer):
     v = momentum * v + d
     global = global - rate * (d + momentum * v)
 
-    ranks: of all replicas. factor: these over the ranks of this replica, whose mean loss is that of
-    its own share of the batch.
+    ranks: of all replicas.
+    factor: this number divided by the ranks of this replica, whose mean loss is over its own share
+        of the batch.
     """
 
     def __init__(
@@ -194,7 +198,8 @@ class OuterSgd(Outer):
         self._velocity = torch.zeros_like(row.copied()) if momentum else None
 
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
-        """Summed over ranks, which are alike in a replica, this is the mean by share."""
+        """Summed over ranks, which are equal within a replica, this is the mean weighted by
+        share."""
         torch.sub(ahead, sent, out=out).div_(self._num_ranks)
 
     def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
@@ -207,15 +212,15 @@ class OuterSgd(Outer):
         ahead.sub_(total.add_(velocity, alpha=self._momentum), alpha=self._rate)
 
     def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
-        """To the plain mean of the replicas."""
+        """Move to the plain mean of the replicas."""
         ahead.sub_(total)
 
     def shared_state(self) -> dict[str, Tensor]:
-        """The momentum, where there is any."""
+        """The momentum, if there is any."""
         return {} if self._velocity is None else self._row.named(self._velocity)
 
     def load_state(self, shared: Tensors, own: Tensors | None) -> None:
-        """Without it the momentum begins anew."""
+        """Without a saved momentum, it starts at zero."""
         for name, velocity in self.shared_state().items():
             if name in shared:
                 velocity.copy_(shared[name])
@@ -230,29 +235,28 @@ class OuterAdam(Outer):
     alone. So the mean of R replicas' own steps of Adam is that much too short, even where they
     meet after every step, and no longer training makes up for it.
 
-    Here replicas send the sum of their gradients in place of by how much their weights have
-    moved, which is as many numbers, and all have the same Adam over the gradient of the whole
-    batch. g is that gradient summed over the n steps since the fragment was last sent:
+    Here replicas send the sum of their gradients instead of how far their weights have moved. Both
+    have the same size. All replicas run the same Adam over the gradient of the whole batch. g is
+    that gradient summed over the n steps since the fragment was last sent:
 
         v = beta2^n v + (1 - beta2^n) s,  s = g^2 / n - (n - 1) m g / n,  at least (g / n)^2
         global = global - rate * (c1 m + c2 g / n) / (sqrt(v) + epsilon)
         m = beta1^n m + (1 - beta1^n) g / n
 
-    s is what the square of one step's gradient has been on average, as far as it can be known
-    from the sum: n steps of noise alone add up to g^2 / n of it, a gradient that stays the same
-    to n times that. m, whose noise is of steps before, tells how much of it has stayed the
-    same. m and v are corrected for their start as Adam's are. c1 and c2 are what n steps of
-    Adam make of the momentum before them, and of a gradient spread evenly over them:
+    s estimates the mean square of one step's gradient from the sum: n steps of pure noise add up to
+    g^2 / n of it, a constant gradient to n times that. m, whose noise comes from earlier steps,
+    shows how much of the gradient was constant. m and v are corrected for their start as in Adam.
+    c1 and c2 are the sums over n steps of Adam of the momentum before them, and of a gradient
+    spread evenly over them:
 
         c1 = sum of beta1^k for k = 1 ... n                     c2 = n - c1
 
-    With n = 1 that is Adam on the whole batch. Between sendings each replica goes on from m and
-    v with an Adam of its own, which decides at which weights the next gradients are taken. What
-    it sees is its own part of the batch's gradient, a part 1 / R of what the others would add,
-    so it steps at R times the rate with 1 / R of m; its v is the shared one, to which it adds
-    what its own part does.
+    With n = 1 that is Adam on the whole batch. Between sendings each replica continues from m and v
+    with an Adam of its own, which decides at which weights the next gradients are taken. It sees
+    only its own part of the batch's gradient, a part 1 / R, so it steps at R times the rate with 1
+    / R of m; its v is the shared one plus the effect of its own part.
 
-    factor: the ranks of all replicas over those of this one (R, where replicas are alike).
+    factor: the ranks of all replicas divided by those of this one (R, if replicas are alike).
     ranks: of this replica, each of which sends the same.
     """
 
@@ -261,7 +265,7 @@ class OuterAdam(Outer):
         self._row = row
         self._num_ranks = ranks
         # m and v of the whole batch; this rank's part of the sum of gradients since each weight was
-        # sent, less what `_carried` will add.
+        # sent, minus what `_carried` will add.
         self._first, self._second, self._unsent = (torch.zeros_like(row.copied()) for _ in range(3))
         self._unsent_parts = row.shaped(self._unsent)
         # This replica's m and v, by weight.
@@ -269,25 +273,25 @@ class OuterAdam(Outer):
         self._own_second: list[Tensor] = []
         self._optimizer: torch.optim.Adam | None = None
         self._decay_of: dict[Tensor, float] = {}
-        # Own moments as they were sent, by where the part starts.
+        # This replica's own moments at the sending, by the start of the part.
         self._sent: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attach(self, optimizer: torch.optim.Adam) -> None:
-        """Its moments are led back to the shared ones."""
+        """Keep this optimizer, whose moments are drawn back to the shared ones."""
         self._optimizer = optimizer
         for group in optimizer.param_groups:
             self._decay_of |= dict.fromkeys(group["params"], group["weight_decay"])
-            # Adam's decay is a part of the gradient, of which every replica adds its share; AdamW's
-            # goes by the learning rate, which is higher here.
+            # Adam's decay is a part of the gradient, to which every replica adds its share; AdamW's
+            # depends on the learning rate, which is higher here.
             group["weight_decay"] /= self.rate_factor
 
     def step_made(self) -> None:
-        """(1 - beta1) g is what m has now and beta1 m had not: `share` takes the latter off."""
+        """Add m: it is (1 - beta1) g plus beta1 times the m before, which `share` subtracts."""
         self._find_moments()
         torch._foreach_add_(self._unsent_parts, self._own_first, alpha=1 / self._num_ranks)
 
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
-        """This replica's sum of gradients; the next sum begins."""
+        """Send this replica's sum of gradients, and begin the next sum."""
         first, second = part.gather(self._own_first), part.gather(self._own_second)
         unsent = part.of(self._unsent)
         torch.add(unsent, first, alpha=self._carried, out=out)
@@ -295,7 +299,8 @@ class OuterAdam(Outer):
         self._sent[part.start] = first, second
 
     def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
-        """As above; what set this replica's moments apart when it sent is taken from them."""
+        """As in `Outer`; also remove the difference that this replica's moments had at the
+        sending."""
         first, second = part.of(self._first), part.of(self._second)
         beta1, beta2 = self._betas
         epsilon = self._adam.param_groups[0]["eps"]
@@ -308,16 +313,16 @@ class OuterAdam(Outer):
         part.of(self._unsent).sub_(change, alpha=left * self._carried)
         change = torch.sub(second, own_second, out=own_second)
         part.add(change, self._own_second, times=beta2**since)
-        # Where nothing has come since, its own part leaves no more than a rounding, of either sign.
+        # If nothing has come since, its own part leaves only a rounding error, of either sign.
         for own in part.within(self._own_second):
             own.clamp_(min=0.0)
 
     def keep(self, part: Fragment, lost: Tensor) -> None:
-        """It stays in the sum."""
+        """The rounding error stays in the sum."""
         part.of(self._unsent).add_(lost)
 
     def decays(self, interval: Interval) -> list[float] | None:
-        """AdamW's, of as many steps."""
+        """The decay of AdamW over that many steps."""
         if not isinstance(self._adam, torch.optim.AdamW):
             return None
         return [
@@ -366,14 +371,15 @@ class OuterAdam(Outer):
 
     @property
     def _carried(self) -> float:
-        """How many of its m this rank adds to the sum when it sends, and takes off the next."""
+        """The multiple of m that this rank adds to the sum at a sending, and subtracts from the
+        next."""
         beta1 = self._betas[0]
         return beta1 / ((1 - beta1) * self._num_ranks)
 
     def _find_moments(self) -> None:
-        """Those of this replica's Adam, which are there after its first step.
+        """Find the moments of this replica's Adam, which exist after its first step.
 
-        Weights that are not trained have none there, and zeros here: they never move.
+        Weights that are not trained have none, and get zeros here: they never move.
         """
         states = [
             self._adam.state[weight]
@@ -395,9 +401,11 @@ def _take_steps(
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
-    """Move m and v on, and lower the global weights; `gradient_sum` is spent.
+    """Advance m and v, and move the global weights; overwrites `gradient_sum`.
 
-    ahead: these weights, flat. first, second: m and v before these steps. gradient_sum: g.
+    ahead: these weights, flat.
+    first, second: m and v before these steps.
+    gradient_sum: g.
     """
     beta1, beta2 = betas
     steps, before = interval.steps, interval.end - interval.steps
@@ -412,6 +420,6 @@ def _take_steps(
     c1 = beta1 * (1 - decay1) / (1 - beta1)
     numerator = torch.mul(gradient_sum, 1 - c1 / steps).add_(first, alpha=c1)
     first.mul_(decay1).add_(gradient_sum, alpha=(1 - decay1) / steps)
-    # In the middle of these steps, which is the last of them where there is one.
+    # The middle of these steps; if there is one step, the step itself.
     corrected = 1 - beta1 ** (interval.end - (steps - 1) / 2)
     ahead.addcdiv_(numerator, root, value=-interval.learning_rate / corrected)

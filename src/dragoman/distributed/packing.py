@@ -1,12 +1,12 @@
-"""Numbers in few bits: codes, with one fp32 scale a block, which is its largest magnitude.
+"""Numbers in few bits: codes, and for each block one fp32 scale, which is its largest magnitude.
 
-Blockwise quantisation is that of Dettmers et al. 2022, four bits with three of exponent and none of
-mantissa (E3M0) those in which Streaming DiLoCo sends (Douillard et al. 2025).
+Blockwise quantisation follows Dettmers et al. 2022. Four bits with three of exponent and none of
+mantissa (E3M0) are the format of Streaming DiLoCo (Douillard et al. 2025).
 
-The all-reduce sends such numbers. Each rank adds up one part of the tensor and tells the others the
-sum, as in a ring all-reduce (Patarasuk and Yuan 2009); what travels is packed, both times. What
-rounding has taken away can be had back, to be added to what is sent next time: error feedback, for
-the parts and for their sums as in 1-bit Adam (Tang et al. 2021).
+The all-reduce sends such numbers. Each rank sums one part of the tensor and sends the sum to the
+others, as in a ring all-reduce (Patarasuk and Yuan 2009); both transfers are packed. The caller can
+get the rounding errors and add them to the next numbers: error feedback, for the parts and for
+their sums as in 1-bit Adam (Tang et al. 2021).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK: Final = 256
 """Numbers that share a scale; short enough that one large number spoils few others."""
 _SCALE_BYTES: Final = 4
 _LEAST_SCALE: Final = torch.finfo(torch.float32).tiny
-"""A block of zeros has a scale of zero, by which nothing can be divided."""
+"""Replaces the scale of a block of zeros, which would be a division by zero."""
 
 
 class Packing(ABC):
@@ -52,11 +52,11 @@ class Packing(ABC):
 
     @abstractmethod
     def _codes(self, blocks: Tensor) -> Tensor:
-        """Numbers from -1 to 1 (..., BLOCK) to bytes (..., codes_bytes); the input is spent."""
+        """Numbers from -1 to 1 (..., BLOCK) to bytes (..., codes_bytes); overwrites the input."""
 
     @abstractmethod
     def _numbers(self, codes: Tensor) -> Tensor:
-        """The other way round, fp32."""
+        """The inverse of `_codes`, in fp32."""
 
 
 class Int8(Packing):
@@ -75,14 +75,14 @@ class Int8(Packing):
 class Fp4(Packing):
     """Zero, and seven powers of two to each side: 1, 1/2 ... 1/64.
 
-    A number becomes the nearest of them. Neighbours share a byte, the first in its lower half; a
-    code is a sign, 8, and the power, from 1 for 1/64 to 7 for 1.
+    A number becomes the nearest of them. Two neighbours share a byte, the first in its lower half;
+    a code is a sign, 8, plus the power, from 1 for 1/64 to 7 for 1.
     """
 
     codes_bytes = BLOCK // 2
     _MANTISSA_BITS: Final = 23
     _BEFORE_FIRST: Final = 120
-    """What fp32 stores as the exponent of half the smallest power: it counts from 127."""
+    """The exponent field of half the smallest power in fp32, which counts from 127."""
 
     def __init__(self) -> None:
         powers = torch.tensor([0.0, *(2.0**-k for k in range(6, -1, -1))])
@@ -91,8 +91,8 @@ class Fp4(Packing):
         self._pairs = torch.stack([numbers[codes % 16], numbers[codes // 16]], 1)
 
     def _codes(self, blocks: Tensor) -> Tensor:
-        # Half a mantissa more rounds up from where the next power is nearer; the sign stays in
-        # front of the exponent.
+        # Adding half a mantissa rounds up if the next power is nearer; the sign stays before the
+        # exponent.
         bits = blocks.view(torch.int32).add_(1 << self._MANTISSA_BITS - 1)
         exponents = bits.bitwise_right_shift_(self._MANTISSA_BITS).to(torch.int16)
         signs = exponents.bitwise_right_shift(5).bitwise_and_(8)
@@ -101,7 +101,7 @@ class Fp4(Packing):
         return pairs.bitwise_or(pairs.bitwise_right_shift(4)).to(torch.uint8)
 
     def _numbers(self, codes: Tensor) -> Tensor:
-        # Two numbers are looked up at once, as if they were one of fp64.
+        # A table of fp64 holds two numbers, so one lookup gives both.
         pairs = self._pairs.to(codes.device).view(torch.float64).view(-1)
         found = pairs.index_select(0, codes.flatten().to(torch.int32))
         return found.view(torch.float32).view(*codes.shape[:-1], BLOCK)
@@ -112,7 +112,7 @@ FP4: Final = Fp4()
 
 
 PIECE: Final = 2**19
-"""About so many numbers travel together: processor and network work at the same time."""
+"""About this many numbers are sent together: processor and network work at the same time."""
 
 
 def packed_all_reduce(
@@ -121,8 +121,8 @@ def packed_all_reduce(
     """Sum a flat fp32 tensor over a group in place; every rank gets the same bits.
 
     Each number is rounded once on every rank, and the sum once more.
-    lost: as long as the tensor; set to what this rank's rounding has taken from its own numbers and
-    from those sums that it has made. Over all ranks it adds up to what the sum is short of.
+    lost: as long as the tensor; receives the rounding errors of this rank, in its own numbers and
+    in the sums that it has made. Over all ranks it adds up to the error of the sum.
     """
     size = _piece_size(dist.get_world_size(group))
     pieces = torch.split(tensor, size)
@@ -143,9 +143,10 @@ def packed_bytes(num_elements: int, num_ranks: int, packing: Packing) -> int:
 
 
 class _Arriving(NamedTuple):
-    """Bytes (ranks, codes + scales) that are on their way.
+    """Bytes (ranks, codes + scales) in transit.
 
-    numbers: what was packed. sent: that, packed.
+    numbers: before packing.
+    sent: packed.
     """
 
     packed: Tensor
@@ -161,7 +162,7 @@ class _Arriving(NamedTuple):
 
 
 def _exchange(piece: Tensor, group: dist.ProcessGroup, packing: Packing) -> _Arriving:
-    """Send every rank the part that it adds up; it will have that part of all ranks."""
+    """Send every rank the part that it sums; receives this rank's part from all ranks."""
     num_ranks = dist.get_world_size(group)
     missing = num_ranks * _part_size(len(piece), num_ranks) - len(piece)
     whole = torch.cat([piece, piece.new_zeros(missing)]) if missing else piece
@@ -173,7 +174,7 @@ def _exchange(piece: Tensor, group: dist.ProcessGroup, packing: Packing) -> _Arr
 
 
 def _gather_sums(parts: _Arriving, group: dist.ProcessGroup, packing: Packing) -> _Arriving:
-    """Add up this rank's part and send it to the others; it will have all sums."""
+    """Sum this rank's part and send it to the others; receives all sums."""
     numbers = packing.unpacked(parts.arrived()).sum(0, keepdim=True)
     own = packing.packed(numbers)
     sums = torch.empty_like(parts.packed)

@@ -1,14 +1,14 @@
 """`powersgd`: gradients travel as products of thin matrices (Vogels et al. 2019), for experts.
 
-For each matrix of gradients M (m x n), with the error that this rank still owes added to it:
+For each matrix of gradients M (m x n), plus the error that this rank has kept from the last update:
 
     P = sum over ranks of M Q        m x r, then made orthonormal
     Q = sum over ranks of M^T P      n x r, where the next update starts
     gradient = P Q^T,  error = M - gradient / ranks
 
-Vectors, and matrices that this would not halve, travel as they are. PyTorch's own hook is bound to
-DistributedDataParallel, whose buckets change their order after the first update: what it remembers
-does not fit the buckets of a resumed run. Here each weight has its own memory, by name.
+Vectors, and matrices that would not shrink by half, are sent as they are. PyTorch's own hook is
+bound to DistributedDataParallel, which reorders its buckets after the first update: its state does
+not fit the buckets of a resumed run. Here each weight has its own state, by name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World
 
 LEAST_GAIN: Final = 2
-"""A matrix is compressed where that shrinks it by more than this, as PyTorch's hook decides."""
+"""A matrix is compressed if that shrinks it by more than this, as in PyTorch's hook."""
 _SEED: Final = 0
 
 
 class PowersgdSync(GradientSync):
-    """Sums low-rank approximations of gradients over all ranks; what they lose is sent later.
+    """Sums low-rank approximations of gradients over all ranks; their errors are sent later.
 
     rank: columns of the thin matrices.
     """
@@ -59,21 +59,21 @@ class PowersgdSync(GradientSync):
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
-        """All but the last micro-step add to the gradients at home."""
+        """All but the last micro-step add to the local gradients."""
         yield
         if last:
             self._reduce()
 
     def shared_state(self) -> dict[str, Tensor]:
-        """Where the next update starts."""
+        """The matrices from which the next update starts."""
         return {factors.name: factors.q for factors in self._factors}
 
     def own_state(self) -> dict[str, Tensor]:
-        """What this rank still owes."""
+        """The errors that this rank has kept."""
         return {factors.name: factors.error for factors in self._factors}
 
     def load_state(self, shared: Tensors, own: Tensors | None, *, step: int) -> None:
-        """Without its own debt, a rank starts without one."""
+        """Without saved errors, a rank starts without any."""
         for factors in self._factors:
             if factors.name in shared:
                 factors.q.copy_(shared[factors.name])
@@ -124,14 +124,14 @@ class _Factors:
     def start(
         cls, name: str, weight: nn.Parameter, rank: int, generator: torch.Generator
     ) -> _Factors:
-        """Anywhere, but in the same place on every rank."""
+        """A random start, the same on every rank."""
         error = torch.zeros_like(weight.detach().flatten(1))
         drawn = torch.randn(error.shape[1], rank, generator=generator)
         q = torch.linalg.qr(drawn).Q.contiguous()
         return cls(name, weight, q.to(weight.device), error)
 
     def owed(self) -> Tensor:
-        """The gradient and the error before it."""
+        """The gradient plus the error before it."""
         return _gradient(self.weight).flatten(1) + self.error
 
 

@@ -1,4 +1,4 @@
-"""The rate that collectives reach on the network; `dragoman.training.measuring` runs it.
+"""The rate of collectives on the network; `dragoman.training.measuring` runs it.
 
 Every rank prints {} once it has joined, and rank 0 the result as a line of JSON. Disjoint pairs are
 measured at the same time, so that N hosts take N - 1 rounds of a few seconds.
@@ -23,9 +23,9 @@ from dragoman.distributed.world import World, join_world
 _LEAST_BYTES: Final = 1 << 18
 _MOST_BYTES: Final = 1 << 28
 _LONG_ENOUGH_S: Final = 0.4
-"""A transfer that takes so long is not an effect of buffers."""
+"""A transfer that takes this long is not an effect of buffers."""
 _TRIES: Final = 3
-"""A busy moment makes one transfer slower, a full token bucket on the way makes one faster."""
+"""A busy moment slows one transfer; a full token bucket on the way speeds one up."""
 _ALIKE: Final = 1.05
 _LATENCY_ROUNDS: Final = 20
 _FULL_DUPLEX: Final = 0.9
@@ -34,9 +34,9 @@ _FULL_DUPLEX: Final = 0.9
 
 def measure(world: World) -> dict[str, Any]:
     """Bytes a second of every pair, one way each and both at once, and of an all-reduce over all;
-    what `diloco` takes for a weight.
+    and the time of `diloco` for a weight.
 
-    The pairs are those that this rank is the first of: {"ranks", "forth", "back", "both",
+    The pairs are those whose first rank is this one: {"ranks", "forth", "back", "both",
     "latency_s"}.
     """
     pairs = []
@@ -58,8 +58,8 @@ def measure(world: World) -> dict[str, Any]:
 
 
 def tournament(num_players: int) -> list[list[tuple[int, int]]]:
-    """Rounds in which everyone meets everyone once and nobody two at a time (the circle method)."""
-    ring = list(range(num_players + num_players % 2))  # the last of an odd number rests
+    """Rounds in which each rank meets every other once, one at a time (the circle method)."""
+    ring = list(range(num_players + num_players % 2))  # with an odd number, one rests each round
     rounds = []
     for _ in range(len(ring) - 1):
         facing = zip(ring[: len(ring) // 2], reversed(ring[len(ring) // 2 :]), strict=True)
@@ -83,8 +83,8 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
             dist.send(note, other)
 
     def both_ways(payload: torch.Tensor) -> None:
-        # Each of the two ranks sends as many bytes as there are. Two plain sends would take turns:
-        # Gloo announces what it wants to receive behind what it is sending.
+        # Each of the two ranks sends as many bytes as it receives. Two plain sends would take
+        # turns: Gloo queues its request to receive behind the data that it sends.
         dist.all_reduce(payload, group=group)
 
     def pings() -> None:
@@ -97,7 +97,7 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
     back, num_bytes = _rate(world, pair, partial(one_way, False), num_bytes)
     both = 0.0
     for _ in range(_TRIES):
-        # Half duplex stays what it is; a processor that was busy with other things does not.
+        # Half duplex stays; a processor that was busy with other things does not.
         both = max(both, _rate(world, pair, both_ways, num_bytes)[0])
         if both >= _FULL_DUPLEX * min(forth, back):
             break
@@ -137,7 +137,7 @@ def _rate(
 
 
 def agree(rates: Sequence[float]) -> bool:
-    """Whether two or more rates are alike: neither a burst nor a busy moment is among them."""
+    """Whether two or more rates are alike, so that no burst or busy moment is among them."""
     return len(rates) > 1 and max(rates) <= _ALIKE * min(rates)
 
 
@@ -154,7 +154,7 @@ def _all_reduce(world: World, expected: float) -> float | None:
 
 
 def _timed(world: World, act: Callable[[], Any]) -> float:
-    """Seconds until it is done, also on the device."""
+    """Seconds until `act` is done, on the device as well."""
     started = time.perf_counter()
     act()
     if world.device.type == "cuda":
@@ -163,9 +163,9 @@ def _timed(world: World, act: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    """Measure as one rank. The caller keeps freed memory: what diloco takes is memory's time."""
+    """Measure as one rank. The caller keeps freed memory, as diloco's time depends on memory."""
     with join_world() as world:
-        print("{}", flush=True)  # a word that the ports are open now
+        print("{}", flush=True)  # signals that the ports are open now
         found = measure(world)
         if world.is_main:
             print(json.dumps(found), flush=True)

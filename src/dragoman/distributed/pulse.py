@@ -1,7 +1,7 @@
 """Signs of life of the workers of one machine: files that they touch. Free of torch.
 
-A worker that is stopped, or whose machine thrashes, is still there for torchrun, and the others
-wait for it in their next collective for half an hour. It touches nothing any more, though.
+torchrun sees that a stopped worker still exists, and so does one whose machine thrashes; the others
+wait for it in their next collective for half an hour. But it no longer touches its file.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _NAME: Final = "pulse-"
 
 
 def beat(directory: Path, *, rank: int) -> None:
-    """From now on this process touches its file there every second, in a thread of its own."""
+    """Touch this process's file there every second from now on, in a thread of its own."""
     pulse = directory / f"{_NAME}{rank}"
-    pulse.touch()  # now: who is stopped before the thread begins would never be missed
+    pulse.touch()  # now: a process that is stopped before the thread begins must be noticed, too
     threading.Thread(target=_beat, args=[pulse], daemon=True).start()
 
 
@@ -41,7 +41,7 @@ class Pulses:
     def look(self) -> dict[int, float]:
         """Seconds of silence, by rank.
 
-        Looks are counted and not the clock: a machine that slept slept with its workers.
+        Looks are counted, not the clock: a machine that slept put its workers to sleep, too.
         """
         for path in self._directory.glob(f"{_NAME}*"):
             rank, beat_ns = int(path.name.removeprefix(_NAME)), path.stat().st_mtime_ns

@@ -1,4 +1,5 @@
-"""Where the processes of a run meet. Free of torch: who starts them need not import it."""
+"""How the processes of a run find each other. Free of torch, so that launchers need not import
+it."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Final, Self
 RENDEZVOUS_VARIABLE: Final = "DRAGOMAN_RENDEZVOUS"
 """Names the file through which the processes of one machine meet; `launch` sets it."""
 STORE_VARIABLE: Final = "DRAGOMAN_STORE"
-"""`address:port/token` of the store through which those of several machines do."""
+"""`address:port/token` of the store through which processes of several machines meet."""
 _RESTART_VARIABLE: Final = "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where the store of a run listens, and the token that keeps runs apart in it."""
+    """The address of a run's store, and the token that keeps runs apart in it."""
 
     address: str
     port: int
@@ -23,7 +24,7 @@ class StoreAddress:
 
     @property
     def endpoint(self) -> str:
-        """As torchrun takes it."""
+        """The endpoint in torchrun's form."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{address}:{self.port}"
 
@@ -39,11 +40,12 @@ class StoreAddress:
 
     @classmethod
     def of_this_process(cls) -> Self | None:
-        """None if all processes of the run are on this machine."""
+        """The address from the environment; None if all processes of the run are on this
+        machine."""
         text = os.environ.get(STORE_VARIABLE)
         return None if text is None else cls.parse(text)
 
 
 def attempt() -> str:
-    """How often torchrun has restarted the workers: each time they meet in a place of its own."""
+    """The number of restarts by torchrun: after each one, workers meet in a new place."""
     return os.environ.get(_RESTART_VARIABLE, "0")

@@ -1,7 +1,7 @@
-"""Where each rank stands, told once a second beside the training, so that others can look.
+"""The standing of each rank, written once a second beside the training, for other ranks to read.
 
-A rank that waits in a sum learns from the process group only that it waits. Here it reads who has
-not come, what that rank did last, and whether it still lives.
+From the process group, a rank that waits in a sum learns only that it waits. Here it reads which
+ranks are missing, what they did last, and whether they still live.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dragoman.distributed.store import connect
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What one rank says of itself.
+    """The report of one rank about itself.
 
-    beat: grows each time. step: updates it has completed. doing: the phase of a step, "sync" while
-    it waits for others, or what
-    it does between steps.
+    beat: grows each time.
+    step: completed updates.
+    doing: the phase of a step, "sync" while it waits for others, or its activity between steps.
     """
 
     host: str
@@ -40,7 +40,7 @@ class Standing:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None if it is no standing of this version."""
+        """None if the text is not a standing of this version."""
         try:
             values = json.loads(text)
             return cls(
@@ -51,17 +51,17 @@ class Standing:
 
 
 class Board(Protocol):
-    """Where ranks write and read. OSError or RuntimeError if it is out of reach."""
+    """The place at which ranks write and read. OSError or RuntimeError if it cannot be reached."""
 
     def write(self, rank: int, standing: Standing) -> None:
         """Replace what this rank wrote before."""
 
     def read(self) -> Mapping[int, Standing]:
-        """What every rank wrote last; those that wrote nothing yet are not in it."""
+        """The last standing of every rank that has written one."""
 
 
 class FolderBoard:
-    """For the processes of one machine: a file each in the folder in which they meet."""
+    """For the processes of one machine: a file for each rank in the folder in which they meet."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder = folder
@@ -86,7 +86,7 @@ class FolderBoard:
 
 
 class StoreBoard:
-    """For several machines: a key each in the store of the run, over a connection of its own."""
+    """For several machines: a key for each rank in the run's store, over its own connection."""
 
     def __init__(self, store: Store, world_size: int) -> None:
         self._store = store

@@ -1,8 +1,8 @@
 """The store of several hosts: `python -m dragoman.distributed.store [ADDRESS [PORT]]`.
 
-It prints the port it listens on and ends when its standard input does, from whose first line it
-takes an address that is not among its arguments. PyTorch's own servers listen
-on every interface of the machine; this one listens on the address it is given, and nowhere else.
+It prints the port it listens on and ends when its standard input ends. Without an address among its
+arguments, it reads one from the first line of its input. PyTorch's own servers listen on every
+interface of the machine; this one listens only on the address it is given.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _TIMEOUT: Final = timedelta(minutes=5)
 
 
 def serve(address: str, *, port: int = 0) -> TCPStore:
-    """A store that listens on this address alone, as long as it is referred to.
+    """A store that listens on this address alone, as long as it is referenced.
 
-    port: a free one where it is 0. Raises OSError if it cannot listen there.
+    port: 0 chooses a free one. Raises OSError if it cannot listen there.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, port), family=family)
@@ -38,7 +38,7 @@ def serve(address: str, *, port: int = 0) -> TCPStore:
 
 
 def connect(where: StoreAddress, *, prefix: str) -> Store:
-    """The part of the run's store that has this name."""
+    """The part of the run's store with this name."""
     store = TCPStore(
         where.address, where.port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT
     )
@@ -46,7 +46,7 @@ def connect(where: StoreAddress, *, prefix: str) -> Store:
 
 
 def main() -> None:
-    """Serve until nobody holds the other end of standard input."""
+    """Serve until standard input is closed."""
     address, *port = sys.argv[1:] or [sys.stdin.readline().strip()]
     store = serve(address, port=int(port[0]) if port else 0)
     print(store.port, flush=True)

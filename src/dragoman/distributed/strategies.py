@@ -1,4 +1,4 @@
-"""From the distributed section of a recipe to the strategy that trains by it.
+"""From the distributed section of a recipe to its strategy.
 
 A new strategy is one class beside this file and its entry in STRATEGIES; tests/distributed runs one
 suite over all of them.
@@ -36,9 +36,9 @@ _WIRES: Final[dict[str, torch.dtype | Packing]] = {
 def gradient_sync(
     config: DistributedConfig, model: nn.Module, world: World
 ) -> Iterator[GradientSync]:
-    """The strategy over a model whose weights are then those of rank 0 everywhere.
+    """The strategy over a model, whose weights become those of rank 0 everywhere.
 
-    config: with a strategy that is not "auto": who measures link and compute resolves that first.
+    config: its strategy must not be "auto", which is resolved before, from measurements.
     """
     if world.world_size > 1:
         for tensor in (*model.parameters(), *model.buffers()):
@@ -57,11 +57,11 @@ def _all_reduce(config: DistributedConfig, model: nn.Module, world: World) -> Gr
 
 
 def _diloco(config: DistributedConfig, model: nn.Module, world: World) -> GradientSync:
-    """A replica a host; where there is one host, a replica a rank."""
+    """Each host is a replica; with one host, each rank is one."""
     topology = find_topology(world)
     if topology.num_hosts == 1:
         topology = find_topology(world, every_rank_apart=True)
-    # Groups of its own: what is on its way between hosts must not mix with what goes on inside.
+    # Groups of their own: sums between hosts must not mix with those inside.
     inside = HostSum(find_topology(world).this_host(), torch.float32)
     alone = len(topology.neighbours) == 1
     return DilocoSync(

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch.distributed as dist
 
 from dragoman.distributed.world import World
-from dragoman.telemetry.host import interface_number
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The ranks as they lie on hosts, seen by one of them.
+    """The ranks by host, seen by one of them.
 
-    hosts: ranks of each host in order; own: the number of this rank's host.
-    inside: the group of this host's ranks. between: that of the first rank of each host; None for
-        the others and where there is one host.
+    hosts: ranks of each host in order.
+    own: the index of this rank's host.
+    inside: the group of this host's ranks.
+    between: the group of the first rank of each host; None for other ranks, and if there is one
+        host.
     """
 
     rank: int
@@ -28,7 +29,7 @@ class Topology:
 
     @property
     def neighbours(self) -> tuple[int, ...]:
-        """The ranks of this host, this one among them."""
+        """The ranks of this host, including this one."""
         return self.hosts[self.own]
 
     @property
@@ -38,18 +39,18 @@ class Topology:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank that speaks to other hosts for its own."""
+        """Whether this rank communicates with other hosts for its own."""
         return self.rank == self.neighbours[0]
 
     def this_host(self) -> Self:
-        """As if there were no other host."""
+        """The topology as if there were no other host."""
         return type(self)(self.rank, (self.neighbours,), 0, self.inside, None)
 
 
 def find_topology(world: World, *, every_rank_apart: bool = False) -> Topology:
-    """Ask all ranks where they are; every rank calls it.
+    """Find the host of every rank; all ranks must call it.
 
-    every_rank_apart: as if each rank had a host to itself.
+    every_rank_apart: treat each rank as if it had a host of its own.
     """
     local_ranks = (
         [0] * world.world_size if every_rank_apart else world.gather_json(world.local_rank)
@@ -58,7 +59,7 @@ def find_topology(world: World, *, every_rank_apart: bool = False) -> Topology:
     ends = [*firsts[1:], world.world_size]
     hosts = tuple(tuple(range(first, end)) for first, end in zip(firsts, ends, strict=True))
     own = next(number for number, ranks in enumerate(hosts) if world.rank in ranks)
-    # Every rank must take part in the making of every group.
+    # Every rank must take part in making every group.
     inside = [_group(ranks, world) for ranks in hosts][own]
     between = _group(tuple(firsts), world)
     return Topology(world.rank, hosts, own, inside, between if world.rank in firsts else None)
@@ -67,33 +68,15 @@ def find_topology(world: World, *, every_rank_apart: bool = False) -> Topology:
 def _group(ranks: tuple[int, ...], world: World) -> dist.ProcessGroup | None:
     if len(ranks) == 1:
         return None
-    # A group does not take over the timeout of the world: NCCL's own is ten minutes.
+    # A group does not inherit the timeout of the world: NCCL's own is ten minutes.
     group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=world.timeout)
     return group
 
 
-class InterfaceBytes(NamedTuple):
-    """What an interface has received and sent since it came up."""
-
-    received: int
-    sent: int
-
-
 def ring_all_reduce_bytes(payload_bytes: int, world_size: int) -> int:
-    """What each of `world_size` ranks sends to sum a payload: 2 (N - 1) / N of it.
+    """Bytes that each of `world_size` ranks sends to sum a payload: 2 (N - 1) / N of it.
 
     Patarasuk and Yuan 2009: N - 1 parts of one N-th are passed round twice, first to add, then to
-    tell the result. Headers are not counted.
+    distribute the result. Headers are not counted.
     """
     return round(payload_bytes * 2 * (world_size - 1) / world_size)
-
-
-def interface_bytes(interface: str) -> InterfaceBytes:
-    """The kernel's counters of one interface, headers included.
-
-    Raises FileNotFoundError if there is no such interface.
-    """
-    return InterfaceBytes(
-        received=interface_number(interface, "statistics/rx_bytes"),
-        sent=interface_number(interface, "statistics/tx_bytes"),
-    )

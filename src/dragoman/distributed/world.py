@@ -1,8 +1,8 @@
-"""Who am I among how many, on which device.
+"""The rank of this process, the number of ranks, and its device.
 
-A worker learns it from the environment that torchrun sets. The processes of one machine find each
-other through a file and talk over the loopback interface: no port is open to the network. Those of
-several machines meet in the run's own store and talk over the interface they are told.
+A worker reads them from the environment that torchrun sets. The processes of one machine find each
+other through a file and talk over the loopback interface: no port is open to the network. Processes
+of several machines meet in the run's own store and talk over the given interface.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dragoman.distributed.store import connect
 
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
 _COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
-"""A bound and no detector: a rank that has died or stands still is noticed within a minute by
-torchrun and by its pulse, a host that is cut off by ssh, where that started it. Others may wait
-long with good reason: while rank 0 writes a checkpoint to a slow disk, while one translates the
-longest share of a validation or compiles, for sums over a link a hundred times slower than before.
+"""A limit, not a detector. A rank that has died or stands still is noticed within a minute, by
+torchrun and by its pulse; a host that is cut off is noticed by ssh, if ssh started it. Others may
+wait long for a good reason: rank 0 writes a checkpoint to a slow disk, a rank translates the
+longest share of a validation or compiles, or sums use a link that became a hundred times slower.
 """
 
 
@@ -44,7 +44,7 @@ class World:
     local_rank: int
     device: torch.device
     timeout: timedelta = _COLLECTIVE_TIMEOUT
-    """How long a rank waits for the others in a collective, in whatever group, before it fails."""
+    """How long a rank waits for the others in a collective, in any group, before it fails."""
 
     @property
     def is_main(self) -> bool:
@@ -58,12 +58,12 @@ class World:
         return tensor
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Return when every rank has called it."""
         if self.world_size > 1:
             self.sum(torch.zeros(1, device=self.device))
 
     def gather_json(self, value: Any) -> list[Any]:
-        """Every rank's value, by rank, on every rank; values travel as JSON, never as pickle."""
+        """Every rank's value, by rank, on every rank; values are sent as JSON, never as pickle."""
         if self.world_size == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -83,10 +83,10 @@ class World:
 
 @contextmanager
 def join_world() -> Iterator[World]:
-    """This process's place among the others; alone where torchrun did not start it.
+    """Join the other processes; a process that torchrun did not start is alone.
 
-    The device is the GPU of the local rank where the machine has GPUs, else the CPU. No rank leaves
-    before all have come to the end of the block: torchrun kills those that are left behind.
+    The device is the GPU of the local rank if the machine has GPUs, otherwise the CPU. No rank
+    leaves the block before all have reached its end: torchrun kills those that are left behind.
 
     Raises MachineError if there are more ranks than GPUs.
     """
@@ -119,8 +119,8 @@ def _device(local_rank: int) -> torch.device:
 
 
 def _connect(world: World) -> None:
-    """Join the process group. A restart by torchrun meets in a place of its own."""
-    # Without a name Gloo listens on the address that the host's name resolves to.
+    """Join the process group. After a restart by torchrun the ranks meet in a new place."""
+    # Without a name Gloo listens on the address to which the host's name resolves.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
     where = StoreAddress.of_this_process()

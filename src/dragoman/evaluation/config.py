@@ -8,10 +8,11 @@ from dragoman.base.settings import Section
 
 
 class EvaluateConfig(Section):
-    """What is measured at each validation and at the end."""
+    """The measurements at each validation and at the end."""
 
     bleu_pairs: int = Field(default=1000, ge=0)
-    """Dev pairs decoded at each validation; 0 decodes none, the loss is still measured."""
+    """Dev pairs decoded at each validation, as many of each direction; 0 decodes none, the loss is
+    still measured."""
     train_slice_pairs: int = Field(default=1000, ge=0)
     """Fixed training pairs whose loss (dropout off) stands beside the dev loss."""
     batch_tokens: int = Field(default=4096, ge=1)

@@ -1,4 +1,4 @@
-"""How near translations come to a reference: sacreBLEU's numbers, each with method and doubt.
+"""The similarity of translations and references: sacreBLEU's scores, with method and interval.
 
 A new metric is one function here and one entry in METRICS.
 """
@@ -13,11 +13,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
 from dragoman.base.errors import CorpusError
+from dragoman.evaluation.config import EvaluateConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A number, the method that makes it comparable, and how far chance could move it.
+    """A number, the method that makes it comparable, and its confidence interval.
 
     value: 0 to 100, more is better.
     low, high: 95% confidence interval of sacreBLEU's bootstrap (Koehn 2004): the mean over the
@@ -62,7 +63,24 @@ def chrf(
 
 
 METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
-"""What a validation computes, by name; each is called as `bleu` is."""
+"""The metrics of a validation by name; each is called like `bleu`."""
+
+
+def score_all(
+    hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
+) -> dict[str, Score]:
+    """Every one of METRICS by name, or none where nothing was decoded."""
+    if not hypotheses:
+        return {}
+    return {
+        name: metric(
+            hypotheses,
+            references,
+            lowercase=config.lowercase,
+            bootstrap_samples=config.bootstrap_samples,
+        )
+        for name, metric in METRICS.items()
+    }
 
 
 class Chrf(CHRF):

@@ -1,7 +1,7 @@
-"""Two systems translate one test set: can the difference be chance, and in which sentences is it?
+"""Two systems on one test set: whether the difference can be chance, and in which sentences it is.
 
-The tests are sacreBLEU's own. They ask whether other test sentences could have turned the result
-round. They know nothing of the chance of training: the same recipe with another seed differs, too.
+The tests are sacreBLEU's own. They test whether other sentences could have reversed the result.
+They do not include the chance in training: the same recipe with another seed differs, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dragoman.evaluation.metrics import Chrf
 
 SIGNIFICANT: Final = 0.05
 FEWEST: Final = 20
-"""Sentences below which no system is called better: resamples of so few repeat each other."""
+"""With fewer sentences no system is called better: resamples of so few repeat each other."""
 LENGTHS: Final = (0, 10, 20, 30, 50)
 """Words of a reference at which a group of sentences begins."""
 FREQUENCIES: Final = (0, 1, 10, 100, 1000)
@@ -35,9 +35,9 @@ Winner = Literal["first", "second"]
 
 @dataclass(frozen=True, slots=True)
 class PairedScore:
-    """One metric of both systems, 0 to 100, and how likely chance makes such a difference.
+    """One metric of both systems, 0 to 100, and the probability of such a difference by chance.
 
-    Both p-values are 1 for equal scores, for which sacreBLEU gives the smallest it has.
+    Both p-values are 1 for equal scores, for which sacreBLEU gives the smallest possible one.
 
     p_bootstrap: paired bootstrap resampling (Koehn 2004) with 1,000 resamples.
     p_randomisation: approximate randomisation (Riezler and Maxwell 2005) with 10,000 trials.
@@ -67,7 +67,8 @@ class PairedScore:
 class Group:
     """Scores of both systems on a part of the test set.
 
-    name: such as "10 to 19". size: sentences or words of the references.
+    name: such as "10 to 19".
+    size: sentences or words of the references.
     first, second: BLEU of the sentences, or F1 of the words, 0 to 100.
     """
 

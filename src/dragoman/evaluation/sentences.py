@@ -1,4 +1,4 @@
-"""Where the sentences of a text end, and long texts cut there. Nothing of a text is lost."""
+"""Splits text into sentences, and long texts into parts. Nothing of a text is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from dragoman.corpus.vocabulary import Vocabulary
 
-# Each run of marks or spaces is looked at once, from its start: hostile text stays linear.
+# Each run of marks or spaces is read once, from its start, so hostile text takes linear time.
 _END = re.compile(
     r"""(?<![.!?…])[.!?…]++["'»”’)\]]*+\s++   # marks, what closes with them, and space
       | [。！？]++[」』”’）]*+\s*+               # marks that no space follows

@@ -1,7 +1,7 @@
 """A validation: the loss on dev text and on training text, and scored translations of dev text.
 
 The ranks share the work in whole batches, which do not depend on the number of ranks, and sums are
-exact: one rank and many measure the same numbers and write the same text.
+exact: any number of ranks measures the same numbers and writes the same text.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -19,18 +19,27 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
+from dragoman.corpus.directions import Direction
 from dragoman.corpus.shards import TokenShards
+from dragoman.corpus.split import read_directions
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.data.batch import make_batch
 from dragoman.distributed.world import World
 from dragoman.evaluation.config import EvaluateConfig
-from dragoman.evaluation.metrics import METRICS, Score
+from dragoman.evaluation.directions import (
+    DirectionScore,
+    bleu_and_chrf,
+    mean_scores,
+    rows_by_direction,
+    score_directions,
+)
+from dragoman.evaluation.metrics import Score, score_all
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.model.config import SearchConfig
 from dragoman.model.incremental import inference
 from dragoman.model.search import plan_batches, translate_batch
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.events import MetricScored, SampleTranslation, Validated
+from dragoman.telemetry.events import MetricScored, Payload, SampleTranslation, Validated
 from dragoman.training.stopping import GivenUpError, is_asked_to_stop
 
 T = TypeVar("T")
@@ -38,10 +47,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ValidationData:
-    """What a validation needs of a prepared corpus.
+    """The parts of a prepared corpus that a validation needs.
 
     subwords: of the source and of the target. sources, references: the normalised dev text.
     max_source_pieces: the longest source, without end of sentence, that is translated in one go.
+    directions: of each dev pair; empty if there is but one. trained: those with training text.
     """
 
     dev: TokenShards
@@ -50,9 +60,13 @@ class ValidationData:
     sources: list[str]
     references: list[str]
     max_source_pieces: int
+    directions: Sequence[Direction] = ()
+    trained: Collection[Direction] = ()
 
     @classmethod
-    def open(cls, directory: Path, *, max_source_pieces: int) -> Self:
+    def open(
+        cls, directory: Path, *, max_source_pieces: int, trained: Collection[Direction] = ()
+    ) -> Self:
         """From the directory that `prepare` has written."""
         return cls(
             dev=TokenShards(directory / "valid"),
@@ -64,6 +78,8 @@ class ValidationData:
             sources=read_lines(directory / "valid" / "source.txt"),
             references=read_lines(directory / "valid" / "target.txt"),
             max_source_pieces=max_source_pieces,
+            directions=read_directions(directory / "valid"),
+            trained=trained,
         )
 
 
@@ -73,6 +89,7 @@ class Validation:
 
     Losses are nats per target token without smoothing, dropout off; None if not measured.
     scores: by the names of METRICS; empty if nothing was decoded.
+    directions: each by itself; dev_loss and scores are means over those with training text then.
     """
 
     dev_loss: float
@@ -83,6 +100,7 @@ class Validation:
     decoded_pairs: int
     loss_s: float
     decode_s: float
+    directions: list[DirectionScore] = field(default_factory=list)
 
     @property
     def dev_perplexity(self) -> float:
@@ -90,9 +108,10 @@ class Validation:
         return math.exp(self.dev_loss) if self.dev_loss < 700 else math.inf
 
     @property
-    def further_scores(self) -> list[MetricScored]:
-        """Events of the metrics for which `event` has no place."""
-        return further_scores("valid", self.scores)
+    def further_scores(self) -> list[Payload]:
+        """Events of the directions, and of the metrics for which `event` has no place."""
+        directions = [one.event("valid") for one in self.directions]
+        return [*directions, *further_scores("valid", self.scores)]
 
     def event(self) -> Validated:
         """As an event; the samples and further scores are events already."""
@@ -121,8 +140,14 @@ def validate(
     Raises GivenUpError on every rank, after the batch under way, where one is asked to stop.
     """
     started = time.perf_counter()
-    everything = np.arange(data.dev.num_pairs)
-    dev_loss = mean_loss(model, data.dev, everything, world, batch_tokens=config.batch_tokens)
+    by_direction = rows_by_direction(data.directions)
+    rows_by_text = [*by_direction.values()] or [np.arange(data.dev.num_pairs)]
+    dev_losses = [
+        mean_loss(model, data.dev, rows, world, batch_tokens=config.batch_tokens)
+        for rows in rows_by_text
+    ]
+    losses = dict(zip(by_direction, dev_losses, strict=False))
+    in_mean = [losses[one] for one in losses if one in data.trained] or dev_losses
     train_slice_loss = None
     if config.train_slice_pairs:
         pairs = _evenly(data.train.num_pairs, config.train_slice_pairs)
@@ -130,22 +155,40 @@ def validate(
             model, data.train, pairs, world, batch_tokens=config.batch_tokens
         )
     decode_started = time.perf_counter()
-    sources = data.sources[: config.bleu_pairs]
-    references = data.references[: config.bleu_pairs]
+    share = math.ceil(config.bleu_pairs / len(rows_by_text))
+    decoded = [row for rows in rows_by_text for row in rows[:share].tolist()]
+    sources = [data.sources[row] for row in decoded]
+    references = [data.references[row] for row in decoded]
     hypotheses = translate_corpus(
         [model], data.subwords, sources, search, world, max_source_pieces=data.max_source_pieces
     )
     decode_s = time.perf_counter() - decode_started
-    own = score_all(hypotheses, references, config) if world.is_main else {}
-    scores, loss_s, decode_s = world.gather_json(
+    own: dict[str, Score] = {}
+    own_directions: list[DirectionScore] = []
+    if world.is_main and by_direction:
+        ends = np.cumsum([len(rows[:share]) for rows in rows_by_text])
+        places = np.split(np.arange(len(decoded)), ends[:-1])
+        own_directions = score_directions(
+            hypotheses,
+            references,
+            dict(zip(by_direction, places, strict=True)),
+            config,
+            trained=data.trained,
+            losses=losses,
+        )
+        own = mean_scores(own_directions)
+    elif world.is_main:
+        own = score_all(hypotheses, references, config)
+    scores, directions, loss_s, decode_s = world.gather_json(
         [
             {name: asdict(score) for name, score in own.items()},
+            [one.as_json() for one in own_directions],
             decode_started - started,
             decode_s,
         ]
     )[0]  # those of rank 0
     return Validation(
-        dev_loss=dev_loss,
+        dev_loss=math.fsum(in_mean) / len(in_mean),
         train_slice_loss=train_slice_loss,
         scores={name: Score(**fields) for name, fields in scores.items()},
         samples=[
@@ -158,6 +201,7 @@ def validate(
         decoded_pairs=len(sources),
         loss_s=loss_s,
         decode_s=decode_s,
+        directions=[DirectionScore.from_json(values) for values in directions],
     )
 
 
@@ -201,7 +245,8 @@ def translate_corpus(
 ) -> list[str]:
     """The translation of each line in its place, detokenised, on every rank.
 
-    subwords: of the source and of the target. sources: text normalised as the training text was.
+    subwords: of the source and of the target.
+    sources: text normalised like the training text.
     A line of more than max_source_pieces is translated in parts; an empty one stays empty.
     Raises GivenUpError if a signal asks to stop training.
     """
@@ -229,7 +274,7 @@ def _until_asked_to_stop(batches: Iterable[T]) -> Iterator[T]:
 
 
 def _gather_whole(world: World, own: Any) -> list[Any]:
-    """What every rank has measured; raises GivenUpError on each where one is asked to stop."""
+    """The measurements of every rank; raises GivenUpError on each if one was asked to stop."""
     gathered = world.gather_json([own, is_asked_to_stop()])
     if any(stopped for _, stopped in gathered):
         raise GivenUpError
@@ -273,34 +318,6 @@ def _batches_of_like_length(
     return batches
 
 
-def score_all(
-    hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
-) -> dict[str, Score]:
-    """Every one of METRICS by name, or none where nothing was decoded."""
-    if not hypotheses:
-        return {}
-    return {
-        name: metric(
-            hypotheses,
-            references,
-            lowercase=config.lowercase,
-            bootstrap_samples=config.bootstrap_samples,
-        )
-        for name, metric in METRICS.items()
-    }
-
-
-def bleu_and_chrf(scores: Mapping[str, Score]) -> dict[str, Any]:
-    """Their fields in an event, such as bleu, bleu_low, bleu_high; None if not measured."""
-    fields: dict[str, Any] = {}
-    for name in ("bleu", "chrf"):
-        score = scores.get(name)
-        fields[name] = score.value if score else None
-        for part in ("low", "high", "signature"):
-            fields[f"{name}_{part}"] = getattr(score, part) if score else None
-    return fields
-
-
 def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]:
     """Events of all scores but BLEU and chrF. text: what was translated, "valid" or a test set."""
     return [
@@ -311,5 +328,5 @@ def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]
 
 
 def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:
-    """Positions spread over the whole, always the same ones; all of them where there are fewer."""
+    """Positions spread over the whole, always the same ones; all of them if there are fewer."""
     return np.arange(num_items)[:: max(1, num_items // max(1, num_chosen))][:num_chosen]

@@ -1,4 +1,4 @@
-"""Checkpoint -> what others run.
+"""Exports: a checkpoint in the formats of other programs.
 
 bundle              a directory with everything a translation needs; read without torch
 card                its page for people: data, licence, scores, digests
@@ -10,6 +10,9 @@ marian              an imported MarianMT model, back in its own form for transfo
 m2m100              the same of M2M100 and NLLB
 hub                 that form on the Hugging Face Hub, and the head of its card
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
+int8_onnx           the same graphs with matrices in int8
+web                 a folder of static files that translates in a browser with them
+onnxruntime_web     what runs them there: its files, from npm
 argos               a package for Argos Translate and LibreTranslate
 normalizing_pieces  a SentencePiece model with our normal form of text in it, for such packages
 sentence_ends       where sentences end as an ONNX graph, for such packages

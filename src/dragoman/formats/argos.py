@@ -6,10 +6,10 @@ translate-EN_DE/sentencepiece.model   cuts a text into pieces, and joins those o
 translate-EN_DE/minisbd/              where sentences end, as a graph for MiniSBD
 translate-EN_DE/README.md             the model card
 
-What Argos Translate does with a text is fixed (`translate.apply_packaged_translation` of version
+Argos Translate's handling of a text is fixed (`translate.apply_packaged_translation` of version
 1.11): it splits a paragraph into sentences, cuts them with SentencePiece, searches with a beam of
 at least 4 and the length penalty length^0.2, and joins the pieces of all sentences. A package can
-say how sentences are split and text is normalised; the search it cannot.
+change how sentences are split and text is normalised, but not the search.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.base.errors import ConfigError, MachineError
+from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
 from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.formats.sentence_ends import write_sentence_ends
-from dragoman.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
@@ -39,7 +39,7 @@ _LENGTH_PENALTY: Final = 0.2
 _OLDEST_ARGOS: Final = "1.10"
 """The first Argos Translate that knows MiniSBD."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
-"""The same archive each time; zip has no time before."""
+"""A fixed time makes equal archives; it is the earliest time of zip."""
 
 
 def check_for_argos(subwords: tuple[Vocabulary, Vocabulary]) -> None:
@@ -50,7 +50,7 @@ def check_for_argos(subwords: tuple[Vocabulary, Vocabulary]) -> None:
         problem = "its translations begin with a token for the language, which stays in the text"
         remedy = "export --to ctranslate2 or --to bundle, and serve it with dragoman serve"
     elif isinstance(source, ImportedVocabulary) and source.file.codes and not source.file.prefix:
-        problem = "a text begins with the code of its target language, which nobody adds"
+        problem = "a text begins with the code of its target language, which is never added"
         remedy = "import the model again for one language: --target-language"
     if problem:
         raise ConfigError(f"{problem} in Argos Translate", place="--to argos", remedy=remedy)
@@ -60,14 +60,18 @@ def write_argos(
     model: Transformer,
     subwords: tuple[Vocabulary, Vocabulary],
     source_vocabulary: bytes,
-    recipe: Recipe,
     folder: Path,
     *,
+    direction: Direction,
+    token: str,
+    lowercase: bool,
     quantization: Quantization,
 ) -> None:
     """Write the files of a package but its README into a new folder.
 
     source_vocabulary: the content of the run's source.model.
+    direction: of the package. token: stands before every text of it; "" if the model has one
+    target language. lowercase: whether it reads small letters alone.
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
     source, _ = subwords
@@ -75,15 +79,16 @@ def write_argos(
     write_ctranslate2(model, subwords, folder / MODEL_FOLDER, quantization=quantization)
     if isinstance(source, ImportedVocabulary):
         pieces = base64.b64decode(source.file.encoding)
-        _add_prefix(folder / MODEL_FOLDER / "config.json", source)
+        (token,) = source.pieces([*source.file.prefix]) or [""]
     else:
-        pieces = with_normalization(source_vocabulary, lowercase=recipe.corpus.lowercase)
+        pieces = with_normalization(source_vocabulary, lowercase=lowercase)
+    if token:
+        _add_prefix(folder / MODEL_FOLDER / "config.json", token)
     (folder / _PIECES_FILE).write_bytes(pieces)
     (folder / "minisbd").mkdir()
     write_sentence_ends(folder / "minisbd" / "sentence_ends.onnx")
-    languages = (recipe.corpus.source_language, recipe.corpus.target_language)
     metadata = {"type": "translate", "package_version": "1.0", "argos_version": _OLDEST_ARGOS}
-    for side, code in zip(("from", "to"), languages, strict=True):
+    for side, code in zip(("from", "to"), direction, strict=True):
         metadata |= {f"{side}_code": code, f"{side}_name": _name(code)}
     _write_json(folder / "metadata.json", metadata)
 
@@ -102,7 +107,7 @@ def pack(folder: Path, package: Path) -> None:
 
 
 def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:
-    """Translations by what lies in a package's folder, as Argos Translate makes them."""
+    """Translations with the files in a package's folder, as Argos Translate makes them."""
     import ctranslate2
     import sentencepiece
 
@@ -120,11 +125,8 @@ def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:
     return [text.replace("▁", " ").replace("_", " ").removeprefix(" ") for text in texts]
 
 
-def _add_prefix(config: Path, source: ImportedVocabulary) -> None:
-    """Have CTranslate2 begin every text with the code of the language chosen at import."""
-    if not source.file.prefix:
-        return
-    (code,) = source.pieces([*source.file.prefix])
+def _add_prefix(config: Path, code: str) -> None:
+    """Have CTranslate2 begin every text with the piece that says into which language."""
     values: dict[str, Any] = json.loads(config.read_bytes())
     _write_json(config, values | {"bos_token": code, "add_source_bos": True})
 

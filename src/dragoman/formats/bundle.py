@@ -7,6 +7,7 @@ recipe.toml manifest.json   how it was trained, and on what
 model.safetensors config.json tokenizer*.json   for transformers              (huggingface)
 encoder.onnx decoder.onnx   for ONNX runtimes                                        (onnx)
 EN_DE.argosmodel            for Argos Translate and LibreTranslate                  (argos)
+index.html encoder.onnx decoder.onnx onnxruntime-web.wasm ...   for browsers         (web)
 bundle.json README.md       what it is, for programs and for people
 digests.json                size and SHA-256 of all the others
 """
@@ -27,6 +28,7 @@ from dragoman.base.errors import CheckpointError, DragomanError
 from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
+from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
@@ -36,13 +38,14 @@ from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
 
 INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
-Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos"]
+Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"]
 _WEIGHTS: Final[dict[Kind, str]] = {
     "bundle": "model.safetensors",
     "ctranslate2": "model.bin",
     "huggingface": "model.safetensors",
     "onnx": "encoder.onnx",
     "argos": "{source}_{target}.argosmodel",
+    "web": "encoder.onnx",
 }
 """The file with the weights; source, target: codes of the languages."""
 _OWN: Final[dict[Kind, tuple[str, ...]]] = {
@@ -51,11 +54,12 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "huggingface": ("config.json", "tokenizer.json", "tokenizer_config.json"),
     "onnx": ("decoder.onnx",),
     "argos": (),
+    "web": ("decoder.onnx", "index.html", "web.json", "onnxruntime-web.wasm"),
 }
 _MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
-"""The same of an imported MarianMT model in Hugging Face form."""
+"""The files of an imported MarianMT model in Hugging Face form."""
 _M2M100: Final = ("config.json", "tokenizer_config.json", "sentencepiece.bpe.model")
-"""The same of M2M100 or NLLB."""
+"""The files of M2M100 or NLLB."""
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""
@@ -74,9 +78,9 @@ class BundleScore(Section):
 
 
 class Verified(Section):
-    """What the check of an export found: translations of it beside those of our own search.
+    """The result of the check of an export: its translations compared with our own search's.
 
-    chrf: of its translations against ours; 100 where all are equal.
+    chrf: of its translations against ours; 100 if all are equal.
     """
 
     sentences: int
@@ -84,8 +88,25 @@ class Verified(Section):
     chrf: float
 
 
+class BundleDirection(Section):
+    """One direction of a model of several.
+
+    token: what stands before a source to say so; "" if the model has one target language.
+    zero_shot: whether it had no training text.
+    """
+
+    source: str = Field(pattern=LANGUAGE, max_length=35)
+    target: str = Field(pattern=LANGUAGE, max_length=35)
+    token: str = Field(default="", max_length=40)
+    zero_shot: bool = False
+
+
 class BundleInfo(Section):
-    """What a bundle says of itself; vocabularies: SHA-256 by file name."""
+    """What a bundle says of itself; vocabularies: SHA-256 by file name.
+
+    directions: of a model of several languages, of which the first is source_language and
+    target_language; else empty.
+    """
 
     format_version: Literal[1] = 1
     kind: Kind
@@ -94,6 +115,7 @@ class BundleInfo(Section):
     created: str
     source_language: str = Field(pattern=LANGUAGE, max_length=35)
     target_language: str = Field(pattern=LANGUAGE, max_length=35)
+    directions: tuple[BundleDirection, ...] = ()
     licence: str
     run: str
     checkpoint: str
@@ -107,6 +129,20 @@ class BundleInfo(Section):
     verified: Verified
 
     @property
+    def languages(self) -> tuple[str, ...]:
+        """Every language that it reads or writes."""
+        named = [code for one in self.directions for code in (one.source, one.target)]
+        return tuple(dict.fromkeys((self.source_language, self.target_language, *named)))
+
+    @property
+    def title(self) -> str:
+        """From which languages into which, in words."""
+        pairs = [(one.source, one.target) for one in self.directions]
+        return listed(
+            Direction(*pair) for pair in pairs or [(self.source_language, self.target_language)]
+        )
+
+    @property
     def weights_name(self) -> str:
         """The name of the file with the weights."""
         return _WEIGHTS[self.kind].format(source=self.source_language, target=self.target_language)
@@ -114,7 +150,7 @@ class BundleInfo(Section):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose every file is what was exported."""
+    """A bundle whose files have not changed since the export."""
 
     path: Path
     info: BundleInfo

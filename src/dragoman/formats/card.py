@@ -10,13 +10,21 @@ from pathlib import Path
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
+from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
 from dragoman.formats.hub import card_header
+from dragoman.formats.onnxruntime_web import PACKAGE
 from dragoman.model.config import power_search
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import Event, TestScored, Validated, read_events
+from dragoman.telemetry.events import (
+    DirectionScored,
+    Event,
+    TestScored,
+    Validated,
+    read_events,
+)
 from dragoman.training.checkpoint import read_state
 from dragoman.training.durable import DIGESTS_FILE
 
@@ -26,6 +34,8 @@ _USES = {
     "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
     "argos": "from argostranslate import package\n"
     "package.install_from_path('THIS_PACKAGE.argosmodel')  # LibreTranslate has it then, too",
+    "web": "python -m http.server --bind 127.0.0.1 --directory THIS_FOLDER\n"
+    "# then open http://127.0.0.1:8000; any server of static files will do",
     "onnx": "encoder.onnx: source_ids -> memory_keys, memory_values\n"
     "decoder.onnx: ids, source_ids, memory_keys, memory_values, past_keys, past_values\n"
     "              -> logits, present_keys, present_values",
@@ -39,15 +49,16 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         header = card_header(info, base_form=_architecture(recipe))
     else:
         # Without quotes, the language no would be false.
-        languages = json.dumps([info.source_language, info.target_language])
+        languages = json.dumps([*info.languages])
         header = f"---\nlanguage: {languages}\npipeline_tag: translation\n---"
     parts = [
         header,
-        f"# {info.name}: {info.source_language} to {info.target_language}",
+        f"# {info.name}: {info.title}",
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
         f"{_maker(info)} with dragoman {info.dragoman_version}; weights in {info.quantization}.",
         f"```\n{_USES[info.kind]}\n```",
+        _directions(info),
         _notes(recipe, manifest, info.kind),
         "## Data",
         _data(manifest),
@@ -59,8 +70,8 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         "It was imported as it is: no translations were compared."
         if info.imported
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
-        "those of dragoman's own search with the full weights; chrF between the two: "
-        f"{info.verified.chrf:.1f}.",
+        f"those of dragoman's own {_search(info.kind)} with the full weights; chrF between the "
+        f"two: {info.verified.chrf:.1f}.",
         "## Origin",
         f"The folder {_code(info.imported)}. `digests.json` has size and SHA-256 of every file."
         if info.imported
@@ -69,6 +80,30 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         + ("" if info.kind == "argos" else " `digests.json` has size and SHA-256 of every file."),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _directions(info: BundleInfo) -> str:
+    """How a model of several languages is told which one, and what it was not trained for."""
+    said = []
+    tokens = {one.target: one.token for one in info.directions if one.token}
+    if tokens:
+        listing = ", ".join(f"{target} {_code(token)}" for target, token in tokens.items())
+        target, token = next(iter(tokens.items()))
+        how = {
+            "huggingface": f'it stands before the text: `tokenizer("{token} A text.")`.',
+            "onnx": "the number of that piece is the first of a source.",
+            "ctranslate2": f"`--target {target}` puts it there; without dragoman it is the first "
+            f'piece: `["{token}", *processor.encode(text, out_type=str)]`.',
+        }.get(info.kind, f"`--target {target}` puts it there.")
+        said.append(f"A token says into which language ({listing}): {how}")
+    zero_shot = [Direction(one.source, one.target) for one in info.directions if one.zero_shot]
+    if zero_shot:
+        said.append(f"There was no training text (zero-shot) for {listed(zero_shot)}.")
+    return " ".join(said)
+
+
+def _search(kind: Kind) -> str:
+    return "greedy search" if kind in ("onnx", "web") else "search"
 
 
 def _architecture(recipe: Recipe) -> str:
@@ -97,6 +132,13 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
             "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
             "translation begins with ids of <s> and a past of no tokens; each step is given the "
             "token that was chosen, and the present as its past. The check below was greedy."
+        )
+    if kind == "web":
+        notes.append(
+            "The search in the browser is greedy. Scores were measured with a beam of "
+            f"{recipe.search.beam_size}. Nothing is sent to any server: the page loads this "
+            "folder's files and works without a network from then on. It is run by "
+            f"{PACKAGE} of Microsoft, under the MIT licence."
         )
     if kind == "argos":
         notes.append(
@@ -187,15 +229,26 @@ def scores_of(
         step = None
     weights = file_sha256(checkpoint / DIGESTS_FILE)
     found: dict[str, list[BundleScore]] = {}
+    measured: set[str] = set()
     for path in sorted(run.events.glob("rank-0000*.jsonl")):
         for event in read_events(path):
             said = event.payload
             is_step = step is not None and event.step == step
             if event.kind == Validated.kind and is_step and not overrides:
                 found["dev"] = list(_scores_in(event, f"dev, {said['decoded_pairs']} lines"))
-            elif event.kind == TestScored.kind and _is_of(event, weights, overrides):
+            elif event.kind == TestScored.kind:
                 name = said["name"]
-                found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
+                if _is_of(event, weights, overrides):
+                    measured.add(name)
+                    found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
+                else:
+                    measured.discard(name)
+            elif event.kind == DirectionScored.kind:  # it follows the score of its text
+                name = said["text"]
+                if name in measured or (name == "valid" and is_step and not overrides):
+                    text = "dev" if name == "valid" else name
+                    text += f" {said['source']}-{said['target']}"
+                    found[text] = list(_scores_in(event, f"{text}, {said['pairs']} lines"))
     return tuple(score for scores in found.values() for score in scores), step
 
 

@@ -1,12 +1,12 @@
-"""Our model in CTranslate2's format: written, and looked at before CTranslate2 reads it.
+"""Our model in CTranslate2's format: written, and checked before CTranslate2 reads it.
 
 Every architecture that a recipe can describe has its counterpart there. A length penalty of the
 kind "gnmt" does not; `ctranslate2_engine` applies it to what CTranslate2 finds. Free of torch.
 
-A file may come from somebody else, and CTranslate2 trusts it: it allocates what a size says and
-multiplies what it finds. So sizes are compared with the file's own, shapes with the recipe's, and
-weights must be numbers. The format is that of `ctranslate2.specs.model_spec.ModelSpec._serialize`,
-binary version 6.
+A file may come from a stranger, and CTranslate2 trusts it: it allocates whatever a size says and
+multiplies whatever it finds. So sizes are compared with the file's size, shapes with the recipe's,
+and weights must be finite. The format is that of
+`ctranslate2.specs.model_spec.ModelSpec._serialize`, binary version 6.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 Quantization = Literal["float32", "float16", "int8"]
 _INT8_LEVELS: Final = 80
-"""The largest weight of a row in int8. With 127, as CTranslate2's converter takes, sums of two
-products overflow the 16 bits in which processors without VNNI make them, and are cut off there."""
+"""The largest weight of a row in int8. With 127, as in CTranslate2's converter, sums of two
+products overflow the 16 bits in which processors without VNNI compute them, and are cut off."""
 _NUM_POSITIONS: Final = 2048
-"""Rows of a table of positions; CTranslate2 computes as many where it knows the formula."""
+"""Rows of a table of positions; CTranslate2 computes as many if it knows the formula."""
 _NEVER: Final = -30_000.0
-"""A bias with which padding is never said. In MarianMT it starts a translation and is no part of
-one; its probability, which transformers counts and does not use, is then 0."""
+"""A bias that excludes padding. In MarianMT padding starts a translation and is no part of one; its
+probability, which transformers counts and does not use, is then 0."""
 _VERSION: Final = 6
 _TYPES: Final = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 _MOST_DIMENSIONS: Final = 8

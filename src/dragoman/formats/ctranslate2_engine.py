@@ -1,8 +1,8 @@
 """Search with CTranslate2, with the results of our own search. Free of torch.
 
 CTranslate2 ends the search for a sentence when as many hypotheses are finished as the beam is wide,
-as ours does. Two things it cannot be told are done here: another length limit for each sentence of
-a batch, and the length penalty of Wu et al. 2016 (`_question` says how).
+as ours does. It lacks two things, which are done here: another length limit for each sentence of a
+batch, and the length penalty of Wu et al. 2016 (see `_question`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _BATCH_BYTES: Final = 50_400_000
 """Bytes of the decoder's keys and values for the cells of one batch: 2,048 of Transformer-base."""
 _KEY_AND_VALUE_BYTES: Final = 2 * 4
 BATCH_SCORES: Final = 1_250_000
-"""Rows x beam x vocabulary of one batch, at most: each step makes so many floats, several times
+"""Rows x beam x vocabulary of one batch, at most: each step makes that many floats several times
 over. More than a few megabytes of them are no faster, and take memory on every core."""
 _BATCHES_A_WORKER: Final = 4
-"""So that no core waits long for the last batch of another."""
+"""Batches for each core, so that no core waits long for the last batch of another."""
 _ENOUGH_ROWS: Final = 64
-"""A batch is not made smaller than this for that: fewer rows take more time each."""
+"""A batch is not made smaller than this for that reason: fewer rows take more time each."""
 _LEAST_ROWS: Final = 32
-"""Nor smaller than this to give every core one."""
+"""Nor is it made smaller than this to give every core one."""
 _NOT_ZERO: Final = 1e-6
-"""With an exponent of 0 CTranslate2 ends the search elsewhere."""
+"""With an exponent of 0 CTranslate2 ends the search at another point."""
 _FIRST_FINISHED: Final = -8.0
-"""With such an exponent CTranslate2 keeps those that were finished first."""
+"""With such an exponent CTranslate2 keeps the hypotheses that finished first."""
 _SCORED_TOGETHER: Final = 16
 
 
@@ -57,7 +57,7 @@ Results = Callable[[], list[list[Candidate]]]
 
 
 def _question(search: SearchConfig, num_hypotheses: int) -> tuple[int, float]:
-    """How to ask CTranslate2 so that it drops none of the best `num_hypotheses`.
+    """The request to CTranslate2 with which it drops none of the best `num_hypotheses`.
 
     Returns the number of finished hypotheses with which it ends the search and that it returns, and
     the exponent: it drops the others, the least first by log-probability over length^exponent.
@@ -153,7 +153,7 @@ class CTranslate2Engine:
             raise MachineError(
                 "CTranslate2 is not installed", remedy="install it: pip install 'dragoman[serve]'"
             ) from error
-        ctranslate2.set_log_level(logging.ERROR)  # that a CPU widens fp16 is no news
+        ctranslate2.set_log_level(logging.ERROR)  # a CPU widens fp16, which needs no warning
         self.batch_cells = batch_cells
         self._sampling = sampling
         self.num_workers = threads or len(os.sched_getaffinity(0))
@@ -191,8 +191,8 @@ class CTranslate2Engine:
         """Begin to translate rows of pieces (without end of sentence); the results are in order.
 
         All are queued, the longest first, in batches of like length, some for every core.
-        scored: False if nobody looks at the scores, which are then 0 if the search can do without:
-        a greedy one needs no probabilities, only the largest.
+        scored: False if the scores are not used; they are 0 if the search can do without: a greedy
+        search needs no probabilities, only the largest.
         Raises ConfigError if more hypotheses are asked for than the beam holds.
         """
         order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
@@ -233,7 +233,7 @@ class CTranslate2Engine:
         return [list(result.log_probs)[len(self._prefix) :] for result in results]
 
     def align(self, source: list[int], target: list[int]) -> Alignment:
-        """Where the model looks when it is made to write this translation."""
+        """The pieces that the model attends to when it is made to write this translation."""
         pieces = [self._source_pieces[piece] for piece in source]
         prefix = [self._target_pieces[piece] for piece in target]
         (result,) = self._translator.translate_batch(
@@ -350,7 +350,7 @@ class CTranslate2Engine:
 
 
 def share_of_rows(num_rows: int, num_workers: int) -> int:
-    """Rows of a batch at most, where so many are to be translated on so many cores."""
+    """Most rows of a batch, if so many rows are to be translated on so many cores."""
     if num_workers == 1:
         return num_rows
     for_each_core = min(_ENOUGH_ROWS, math.ceil(num_rows / num_workers))

@@ -1,6 +1,6 @@
-"""A checkpoint of a run, written for others.
+"""Writes a checkpoint of a run in the formats of other programs.
 
-An export is done when it translates as our own search does.
+An export is done only when it translates like our own search.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import cycle, islice, zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,13 @@ from safetensors.torch import save_file
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.version import VERSION
+from dragoman.corpus.directions import (
+    Direction,
+    language_token,
+    token_for,
+    with_token,
+    without_first_word,
+)
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
@@ -33,6 +40,7 @@ from dragoman.formats.argos import (
 from dragoman.formats.bundle import (
     CARD_FILE,
     INFO_FILE,
+    BundleDirection,
     BundleInfo,
     Kind,
     Verified,
@@ -47,11 +55,14 @@ from dragoman.formats.huggingface import (
     translate_with_huggingface,
     write_huggingface,
 )
+from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.load import fill_from
 from dragoman.formats.m2m100 import write_m2m100
 from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
+from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.public import public_manifest, public_recipe
+from dragoman.formats.web import check_for_web, write_web
 from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
@@ -72,12 +83,14 @@ _MOST_NATS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be exported.
+    """The options of an export.
 
-    quantization: of the weights; None: int8 for Argos Translate, else float32.
+    quantization: of the weights; None: int8 for Argos Translate and browsers, else float32.
     licence: of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set where it is None.
+    target: the language of a package for Argos Translate, of a model of several.
     overrides: of the recipe's section search, such as "search.beam_size=2".
+    onnxruntime_web: the package of that name for browsers; None: npm fetches it.
     """
 
     to: Kind
@@ -86,17 +99,19 @@ class Request:
     quantization: Quantization | None = None
     licence: str = "Not stated."
     sentences: Path | None = None
+    target: str = ""
     overrides: Sequence[str] = ()
+    onnxruntime_web: Path | None = None
 
     @property
     def bits(self) -> Quantization:
         """The quantization that was asked for, or what the format has without."""
-        return self.quantization or ("int8" if self.to == "argos" else "float32")
+        return self.quantization or ("int8" if self.to in ("argos", "web") else "float32")
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Where the export lies, and what its check found.
+    """The place of the export, and the result of its check.
 
     fewer_bits: whether the weights have fewer bits than those of the checkpoint.
     """
@@ -109,7 +124,11 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An export under way; recipe, manifest: as far as they are written into it."""
+    """An export under way.
+
+    recipe, manifest: as far as they are written into it. runtime: the files of onnxruntime-web.
+    tokens: of the target languages that it is for.
+    """
 
     run: RunDirectory
     checkpoint: Path
@@ -117,6 +136,15 @@ class _Job:
     manifest: Manifest
     model: TranslationModel
     request: Request
+    runtime: dict[str, bytes]
+    tokens: tuple[str, ...]
+
+    @property
+    def direction(self) -> Direction:
+        """The first of those that it is for."""
+        directions = self.recipe.corpus.directions
+        fitting = (one for one in directions if self.request.target in ("", one.target))
+        return next(fitting)
 
     def ids(self, texts: list[str]) -> list[list[int]]:
         """Their pieces."""
@@ -131,7 +159,7 @@ class _Job:
         return self.decoded([found.ids for found in self.hypotheses(texts, search)])
 
     def power_search(self) -> SearchConfig:
-        """The recipe's search as transformers can do it."""
+        """The recipe's search in the form that transformers has."""
         length = self.manifest.train.mean_target_tokens
         return power_search(self.recipe.search.without_guard(), length)
 
@@ -140,7 +168,7 @@ class _Job:
         return self.model.subwords[1].decode(ids)
 
     def normalized(self, text: str) -> str:
-        """As training text was."""
+        """The text in the form of training text."""
         return normalize(text, lowercase=self.model.lowercase)
 
 
@@ -160,21 +188,37 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     recipe = public_recipe(load_recipe(run.recipe_file, request.overrides))
     if request.to == "huggingface":
         check_expressible(recipe)
-    if request.bits != "float32" and request.to not in ("ctranslate2", "argos"):
-        raise ConfigError(
-            f"only CTranslate2 and Argos exports are written in {request.bits}",
-            place="--quantization",
-            remedy="export --to ctranslate2, or leave it out",
-        )
+    _check_bits(request)
     name = default_name(request.to, request.bits)
     output = request.output or run.path / "export" / name
     check_place(output)
     checkpoint = checkpoint_path(run, request.checkpoint, recipe)
     model = TranslationModel.load(run, [str(checkpoint)], world)
+    tokens = recipe.corpus.language_tokens
+    runtime: dict[str, bytes] = {}
     if request.to == "argos":
         check_for_argos(model.subwords)
+        directions = recipe.corpus.directions
+        token = token_for(request.target, directions, tokens, place="--to argos without --target")
+        tokens = (token,) if token else ()
+    elif request.target:
+        raise ConfigError(
+            "such an export has all languages of the model",
+            place=f"--target {request.target}",
+            remedy="leave it out; a package for Argos Translate has one",
+        )
+    if request.to == "web":
+        if tokens:
+            raise ConfigError(
+                "the page for browsers does not ask into which language",
+                place="--to web",
+                remedy="export a model of one target language, or serve this one",
+            )
+        for file in (run.path / name for name in VOCABULARIES):
+            check_for_web(read_vocabulary(file), place=file)
+        runtime = runtime_files(request.onnxruntime_web)
     manifest = public_manifest(Manifest.load(run.path))
-    job = _Job(run, checkpoint, recipe, manifest, model, request)
+    job = _Job(run, checkpoint, recipe, manifest, model, request, runtime, tokens)
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
@@ -189,10 +233,10 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     (draft / "manifest.json").write_text(job.manifest.model_dump_json(indent=1), encoding="utf-8")
     theirs = _write_weights(job, texts, draft)
     search = job.recipe.search
-    if job.request.to == "onnx":  # the user of the graphs has a search of his own
-        search = search.without_guard().model_copy(update={"beam_size": 1})
+    if job.request.to in ("onnx", "web"):  # the graphs alone are checked
+        search = _greedy(search)
     verified = compare(job.ours(texts, search), theirs)
-    # Of what others search by their own rules, the weights alone are compared.
+    # If other programs search by their own rules, only the weights are compared.
     if job.request.bits == "float32" and job.request.to != "argos":
         fair = verified
         if job.request.to == "huggingface" and job.power_search() != search:
@@ -200,13 +244,23 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         check_equal(fair, place=job.checkpoint)
     recipe, request = job.recipe, job.request
     scores, step = scores_of(job.run, job.checkpoint, job.request.overrides)
+    directions = recipe.corpus.directions if request.to != "argos" else ()
     info = BundleInfo(
         kind=request.to,
         name=recipe.name,
         dragoman_version=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        source_language=recipe.corpus.source_language,
-        target_language=recipe.corpus.target_language,
+        source_language=job.direction.source,
+        target_language=job.direction.target,
+        directions=tuple(
+            BundleDirection(
+                source=one.source,
+                target=one.target,
+                token=language_token(one.target) if job.tokens else "",
+                zero_shot=one not in recipe.corpus.train_directions,
+            )
+            for one in directions[: len(directions) if len(directions) > 1 else 0]
+        ),
         licence=request.licence,
         run=job.run.path.resolve().name,
         checkpoint=job.checkpoint.name,
@@ -253,21 +307,35 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
             return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
         assert isinstance(subword, Subword)
         pieces = subword.scored_pieces()
-        write_huggingface(model, job.recipe, job.power_search(), pieces, draft)
+        write_huggingface(
+            model, job.recipe, job.power_search(), pieces, draft, tokens=[*subword.tokens]
+        )
         return translate_with_huggingface(draft, texts, search)
     ids = job.ids(texts)
     if job.request.to == "onnx":
         write_onnx(model, draft, metadata=digests)
         return job.decoded(translate_with_onnx(draft, ids, search))
+    if job.request.to == "web":
+        return _write_web(job, texts, draft)
     subwords, bits = job.model.subwords, job.request.bits
     for_argos = job.request.to == "argos"
-    folder = draft
+    folder, plain = draft, texts
     if for_argos:
         vocabulary = read_vocabulary(job.run.path / VOCABULARIES[0])
         folder = draft / _UNPACKED / MODEL_FOLDER
-        write_argos(model, subwords, vocabulary, job.recipe, draft / _UNPACKED, quantization=bits)
+        write_argos(
+            model,
+            subwords,
+            vocabulary,
+            draft / _UNPACKED,
+            direction=job.direction,
+            token=next(iter(job.tokens), ""),
+            lowercase=job.recipe.corpus.lowercase,
+            quantization=bits,
+        )
         # CTranslate2 adds the prefix of a text itself there.
-        ids = subwords[0].encode_plain([job.normalized(text) for text in texts])
+        plain = [without_first_word(text, job.tokens) for text in texts]
+        ids = subwords[0].encode_plain([job.normalized(text) for text in plain])
     else:
         write_ctranslate2(model, subwords, folder, quantization=bits)
     engine = CTranslate2Engine(folder, subwords, batch_cells=fitting_cells(job.recipe.model))
@@ -276,12 +344,45 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
         scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])
         check_near(hypotheses, scored, place=job.checkpoint)
     if for_argos:
-        return translate_as_argos(draft / _UNPACKED, texts)
+        return translate_as_argos(draft / _UNPACKED, plain)
     return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
 
 
+def _write_web(job: _Job, texts: list[str], draft: Path) -> list[str]:
+    """Write the files for browsers; returns translations by their graphs.
+
+    Raises CheckpointError if they are not those of our own search with the same rounded weights.
+    """
+    model, search = job.model.models[0], job.recipe.search
+    digests = vocabulary_digests(job.run.path)
+    write_web(model, job.recipe, job.runtime, draft, metadata=digests)
+    found = job.decoded(translate_with_onnx(draft, job.ids(texts), search))
+    same = replace(job, model=replace(job.model, models=(rounded(model),)))
+    check_equal(compare(same.ours(texts, _greedy(search)), found), place=job.checkpoint)
+    return found
+
+
+def _greedy(search: SearchConfig) -> SearchConfig:
+    """The search of `translate_with_onnx`, which has no rule beside the length limit."""
+    rules = {"never_padding": False, "end_at_limit": False}
+    return search.without_guard().model_copy(update={"beam_size": 1, **rules})
+
+
+def _check_bits(request: Request) -> None:
+    """Raises ConfigError for a format that has not such weights."""
+    problem = ""
+    if request.bits != "float32" and request.to not in ("ctranslate2", "argos", "web"):
+        problem = f"only CTranslate2, Argos and web exports are written in {request.bits}"
+    elif request.to == "web" and request.bits != "int8":
+        problem = f"web exports are written in int8, not in {request.bits}"
+    if problem:
+        raise ConfigError(
+            problem, place="--quantization", remedy="export --to ctranslate2, or leave it out"
+        )
+
+
 def _sentences(job: _Job) -> list[str]:
-    """Up to NUM_SENTENCES that the model takes in one go; CorpusError if there are none."""
+    """Up to NUM_SENTENCES that fit the model; CorpusError if there are none."""
     file = job.request.sentences
     if file is None:
         try:
@@ -292,7 +393,7 @@ def _sentences(job: _Job) -> list[str]:
                 place=error.place,
                 remedy="name some source text: --sentences FILE",
             ) from error
-    lines = read_lines(file)
+    lines = _for_every_language(read_lines(file), job.tokens)
     subword, longest = job.model.subwords[0], job.model.max_source_pieces
     fitting = (
         line for line in lines if 0 < len(subword.encode([job.normalized(line)])[0]) <= longest
@@ -305,6 +406,16 @@ def _sentences(job: _Job) -> list[str]:
             remedy="name other source text: --sentences FILE",
         )
     return chosen
+
+
+def _for_every_language(lines: list[str], tokens: Sequence[str]) -> list[str]:
+    """Lines that begin with these tokens, each in turn; they are put before lines of other text."""
+    if not tokens:
+        return lines
+    own = [[line for line in lines if line.partition(" ")[0] == token] for token in tokens]
+    if any(own):
+        return [line for group in zip_longest(*own) for line in group if line is not None]
+    return [with_token(token, line) for token, line in zip(cycle(tokens), lines, strict=False)]
 
 
 def compare(ours: Sequence[str], theirs: Sequence[str]) -> Verified:
@@ -331,7 +442,7 @@ def check_equal(verified: Verified, *, place: Path) -> None:
 
 
 def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
-    """A line for the user if more differs than rounding explains, else "".
+    """A warning for the user if more differs than rounding explains, else "".
 
     fewer_bits: whether the weights have fewer bits, which alone changes some translations.
     """
@@ -356,7 +467,7 @@ def check_near(
     """
     distances = []
     for hypothesis, theirs in zip(hypotheses, log_probabilities, strict=True):
-        # A translation that was cut off has no end: then one of the two sums is what was meant.
+        # A translation that was cut off has no end, so one of two sums is the right one.
         whole, cut = sum(theirs), sum(theirs[:-1])
         distance = min(abs(total - hypothesis.log_probability) for total in (whole, cut))
         distances.append(distance / len(theirs))

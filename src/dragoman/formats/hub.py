@@ -1,11 +1,11 @@
 """A run's model on the Hugging Face Hub: the export in Hugging Face form, in one commit.
 
-huggingface_hub does the talking. The token is the one it finds itself, in HF_TOKEN or where
-`hf auth login` has put it. Nothing here shows or stores it, it is taken out of all that a server
-says, and no address but the Hub's own gets it.
+huggingface_hub sends the requests. It finds the token itself, in HF_TOKEN or where `hf auth login`
+has put it. This module neither shows nor stores the token, removes it from all messages of a
+server, and sends it to no address but the Hub's own.
 
-Large files go first, and the commit that names them last. What was broken off has left the Hub as
-it was, and what had arrived already is not sent again.
+Large files are sent first, and the commit that names them last. An upload that broke off leaves the
+Hub unchanged, and files that had arrived are not sent again.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _LICENCES: Final = frozenset({
 _LONGEST_LICENCE_NAME: Final = 60
 _UNKNOWN_LANGUAGE: Final = "und"
 _LONGEST_WORDS: Final = 300
-"""Characters of what a server says that are shown."""
+"""Characters of a server's message that are shown."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Where a model lies on the Hub; commit: the address of this state of it."""
+    """The place of a model on the Hub; commit: the address of this state of it."""
 
     url: str
     commit: str
@@ -66,7 +66,7 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
         results.append(
             EvalResult(
                 task_type="translation",
-                task_name=f"Translation {info.source_language}-{info.target_language}",
+                task_name=f"Translation {_languages_of(info, text)}",
                 dataset_type=_slug(f"{info.name} {text.partition(',')[0]}"),
                 dataset_name=text,
                 metric_type="bleu" if metric == "BLEU" else "chrf",
@@ -76,7 +76,7 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
             )
         )
     licence, licence_name = _licence(info.licence)
-    languages = dict.fromkeys(map(_language, (info.source_language, info.target_language)))
+    languages = dict.fromkeys(map(_language, info.languages))
     data = ModelCardData(
         language=[one for one in languages if one] or None,
         license=licence,
@@ -88,6 +88,13 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
         eval_results=results or None,
     )
     return f"---\n{data.to_yaml()}\n---"
+
+
+def _languages_of(info: BundleInfo, text: str) -> str:
+    """The direction that a score is of: its text begins "test en-de," if there are several."""
+    directions = [f"{one.source}-{one.target}" for one in info.directions]
+    own = [one for one in directions if text.partition(",")[0].endswith(f" {one}")]
+    return own[0] if own else "-".join(info.languages)
 
 
 def check_can_push(hub_id: str) -> HfApi:
@@ -152,9 +159,10 @@ def push(api: HfApi, folder: Path, hub_id: str, *, private: bool) -> Pushed:
 
 @contextmanager
 def _token_stays_with(endpoint: str) -> Iterator[None]:
-    """Meanwhile requests to other addresses have no token, and no line of the log shows it.
+    """Inside the block requests to other addresses have no token, and the log never shows it.
 
-    An answer may name any address for what comes next: huggingface_hub would send the token there.
+    An answer may name any address for the next request: huggingface_hub would send the token there.
+    The library has no public way to read the present factory, which must be restored afterwards.
     """
     from huggingface_hub.utils import _http, set_client_factory  # type: ignore[attr-defined]
 
@@ -194,7 +202,7 @@ def _origin(address: str) -> tuple[str, str | None, int | None]:
 
 
 def _said(words: str) -> str:
-    """What a server says, as one line of bounded length without the token."""
+    """A server's message, as one line of bounded length without the token."""
     from huggingface_hub import get_token
 
     if token := get_token():
@@ -254,7 +262,7 @@ def _language(code: str) -> str:
 
 
 def _licence(words: str) -> tuple[str | None, str | None]:
-    """The Hub's name of a licence, and another if the Hub has none; nothing if none is told."""
+    """The Hub's name of a licence, and another name if the Hub has none; None if none is given."""
     if words == "Not stated.":
         return None, None
     name = _slug(words)

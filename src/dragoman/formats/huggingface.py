@@ -1,13 +1,14 @@
 """Our model and its SentencePiece vocabulary as transformers loads them without any code of ours.
 
 Pre-norm with one shared matrix is M2M100 up to names, post-norm is FSMT: both place the first
-token at position 1 of the same sinusoids if PAD is 0. What neither can express is refused.
+token at position 1 of the same sinusoids if PAD is 0. Models that neither can express are refused.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -29,7 +30,7 @@ from dragoman.training.checkpoint import read_weights, weight_shapes
 
 _AGAIN: Final = "export it again from its run"
 _POSITIONS: Final = "embed_positions.weight"
-"""FSMT writes its sinusoids as well; they are computed, here and there."""
+"""FSMT also stores its sinusoids; they are computed on both sides."""
 SPECIAL_PIECES: Final = {
     "pad_token": "<pad>",
     "unk_token": "<unk>",
@@ -47,11 +48,15 @@ def write_huggingface(
     search: SearchConfig,
     subword_scores: list[tuple[str, float]],
     directory: Path,
+    *,
+    tokens: Sequence[str] = (),
 ) -> None:
     """Write configuration, weights and tokenizer into an existing directory.
 
     search: with the power penalty, the only one that transformers knows; see power_search.
     subword_scores: the joint vocabulary's pieces and scores in the order of their ids.
+    tokens: of the target languages, the first of them after the special ones; a text begins with
+        one.
     Raises ConfigError if transformers has no such architecture, MachineError if it is missing.
     """
     check_expressible(recipe)
@@ -73,7 +78,10 @@ def write_huggingface(
     theirs.save_pretrained(directory)
     assert recipe.corpus.subword.kind != "imported"
     tokenizer = make_tokenizer(
-        subword_scores, kind=recipe.corpus.subword.kind, lowercase=recipe.corpus.lowercase
+        subword_scores,
+        kind=recipe.corpus.subword.kind,
+        lowercase=recipe.corpus.lowercase,
+        tokens=tokens,
     )
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -194,7 +202,7 @@ def check_expressible(recipe: Recipe) -> None:
 def translate_with_huggingface(
     directory: Path, texts: list[str], search: SearchConfig
 ) -> list[str]:
-    """What somebody gets who loads the export with transformers' Auto classes.
+    """Translations by the export when transformers' Auto classes load it.
 
     Sentences of one length are a batch, with the length limit of our own search.
     """
@@ -247,13 +255,18 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def make_tokenizer(
-    pieces: list[tuple[str, float]], *, kind: Literal["bpe", "unigram"], lowercase: bool
+    pieces: list[tuple[str, float]],
+    *,
+    kind: Literal["bpe", "unigram"],
+    lowercase: bool,
+    tokens: Sequence[str] = (),
 ) -> Any:
     """The tokenizer that gives our ids for our normal form of a text, and its end of sentence.
 
-    pieces: with their scores, in the order of their ids.
+    pieces: with their scores, in the order of their ids. tokens: those of languages among them.
     """
     from tokenizers import (
+        AddedToken,
         Regex,
         Tokenizer,
         decoders,
@@ -264,7 +277,8 @@ def make_tokenizer(
     )
 
     known = {piece: number for number, (piece, _) in enumerate(pieces)}
-    special, others = pieces[: EOS + 1], pieces[EOS + 1 :]
+    num_special = EOS + 1 + len(tokens)
+    special, others = pieces[:num_special], pieces[num_special:]
     unknown: set[str] = set()
     if kind == "unigram":
         # The names of special pieces in a text are no such pieces but characters: even the most
@@ -301,4 +315,5 @@ def make_tokenizer(
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {pieces[EOS][0]}", special_tokens=[(pieces[EOS][0], EOS)]
     )
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens])
     return tokenizer

@@ -1,4 +1,4 @@
-"""A model of others, in Hugging Face form, written as a bundle."""
+"""Writes a model of others, in Hugging Face form, as a bundle."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
 
 
 def _manifest(imported: ImportedModel, files: dict[str, bytes]) -> Manifest:
-    """That of a corpus nobody knows, with the vocabularies."""
+    """The manifest of an unknown corpus, with the vocabularies."""
     listed = {
         name: OutputFile(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
         for name, content in files.items()

@@ -41,7 +41,7 @@ from dragoman.training.checkpoint import (
 )
 
 ORIGIN_FILE: Final = "origin.json"
-"""In a run's directory: what its weights were before its first step."""
+"""In a run's directory: the origin of its weights before the first step."""
 _SHAPE: Final = (
     "d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm", "activation",
     "tied_embeddings", "attention_bias", "positions", "first_position", "scaled_embeddings",
@@ -160,9 +160,11 @@ class Origin:
         """A recipe with this model's shape and vocabulary; all else is as it says."""
         model = {name: getattr(self.recipe.model, name) for name in _SHAPE}
         subword = {name: getattr(self.recipe.corpus.subword, name) for name in _SUBWORD}
+        self._check_targets(recipe)
         corpus = {
             "lowercase": self.recipe.corpus.lowercase,
             "subword": recipe.corpus.subword.model_copy(update=subword),
+            "language_token": bool(self.recipe.corpus.language_tokens),
         }
         search = {"never_padding": self.recipe.search.never_padding}
         return recipe.model_copy(
@@ -172,6 +174,23 @@ class Origin:
                 "corpus": recipe.corpus.model_copy(update=corpus),
             }
         )
+
+    def _check_targets(self, recipe: Recipe) -> None:
+        """Raises ConfigError if the vocabulary has no token for a target of the recipe."""
+        known = self.recipe.corpus.language_tokens
+        wanted = recipe.corpus.language_tokens
+        if known:
+            wanted = recipe.corpus.model_copy(update={"language_token": True}).language_tokens
+        missing = [token for token in wanted if token not in known]
+        if missing:
+            raise ConfigError(
+                f"its vocabulary has no token {' or '.join(missing)} for a language to translate "
+                "into",
+                place=self.path,
+                remedy=f"train into languages that it has tokens for ({' '.join(known)})"
+                if known
+                else "train into one language from it, or several without --from",
+            )
 
     def check_prepared(self, prepared: Path) -> None:
         """Raises ConfigError if shards were made with another vocabulary."""
@@ -183,7 +202,7 @@ class Origin:
             )
 
     def plant(self, run: RunDirectory) -> None:
-        """Make these weights the run's checkpoint of step 0, which a training begins with."""
+        """Save these weights as the run's checkpoint of step 0, from which training begins."""
         recipe, manifest = run.recipe(), Manifest.load(run.path)
         state = TrainState(
             seed=recipe.train.seed,

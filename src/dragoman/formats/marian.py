@@ -1,6 +1,6 @@
-"""An imported MarianMT model, trained on or not, back in the Hugging Face form that it came in.
+"""An imported MarianMT model, trained further or not, in its original Hugging Face form.
 
-Written without transformers: the same pieces and SentencePiece models, the ids that they had there.
+Written without transformers, with the original pieces, SentencePiece models and ids.
 """
 
 from __future__ import annotations
@@ -23,16 +23,11 @@ from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
 
-FILES: Final = (
-    "config.json", "generation_config.json", "tokenizer_config.json", "vocab.json", "source.spm",
-    "target.spm",
-)  # fmt: skip
-"""Beside model.safetensors; a separate vocabulary of the target is one more."""
 _LEAST_POSITIONS: Final = 512
 
 
 def check_is_marian(recipe: Recipe) -> None:
-    """Raises ConfigError that names the setting which MarianMT has not."""
+    """Raises ConfigError that names the setting which MarianMT does not have."""
     model = recipe.model
     refuse(
         "MarianMT",
@@ -47,7 +42,7 @@ def check_is_marian(recipe: Recipe) -> None:
 
 
 def refuse(architecture: str, reasons: dict[str, bool]) -> None:
-    """Raises ConfigError that names the first setting which an architecture has not."""
+    """Raises ConfigError that names the first setting which an architecture does not have."""
     for place, inexpressible in reasons.items():
         if inexpressible:
             raise ConfigError(
@@ -102,7 +97,7 @@ def write_marian(
 
 
 def listed_pieces(file: VocabularyFile) -> dict[str, int]:
-    """Their id of each piece that has a name there, in the order of the ids."""
+    """The original id of each piece that has a name there, in the order of the ids."""
     listed = {
         piece: number
         for piece, number in zip(file.pieces, file.their_ids, strict=True)

@@ -1,12 +1,13 @@
 """A SentencePiece model that brings text into our normal form itself.
 
-Ours is trained on text that `corpus.normalize` has been over, and leaves text as it is. Programs
-that give it a text as a user typed it need a model with the rules of `corpus.normalize` in it.
+Our SentencePiece model is trained on text that `corpus.normalize` has normalised, and does not
+normalise itself. Programs that pass it the text of a user need a model with the rules of
+`corpus.normalize` in it.
 
 SentencePiece replaces the longest sequence of characters that it has a rule for, from left to
-right. So all of NFC is in the rules but for one thing: several combining marks after one letter
-that are not in the order of Unicode, and that no single character has. Spaces in a row and at both
-ends it takes away on its own.
+right. So the rules cover all of NFC with one exception: several combining marks after one letter
+that are not in the order of Unicode and have no composed character. Spaces in a row and at both
+ends SentencePiece removes itself.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _compiled(*, lowercase: bool) -> bytes:
 
 
 def _rules(*, lowercase: bool) -> dict[str, str]:
-    """What becomes of each character that changes, and of its decomposed forms."""
+    """The replacement of each character that changes, and of its decomposed forms."""
     codes = (code for code in range(_NUM_CODES) if code not in _SURROGATES)
     characters = [character for character in map(chr, codes) if character != _LINE_END]
     # With signs around it: at an end of a line a space would go.

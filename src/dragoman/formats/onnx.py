@@ -11,9 +11,9 @@ decoder layers, H heads, K width of a head, V target vocabulary. A decoding begi
 past of no tokens; rows of a beam are rows of B.
 """
 
-# torch.onnx.export would do, and does it worse (PyTorch 2.11 and 2.13): with dynamo=True it takes a
-# minute for a model that takes a second here, needs onnxscript, and writes no opset below 18; with
-# dynamo=False it is the old tracer, and greedy translation with its graphs is a tenth slower.
+# torch.onnx.export is worse (PyTorch 2.11 and 2.13): with dynamo=True it takes a minute for a model
+# that takes a second here, needs onnxscript, and writes no opset below 18; with dynamo=False it is
+# the old tracer, and greedy translation with its graphs is a tenth slower.
 
 from __future__ import annotations
 
@@ -43,13 +43,21 @@ _IR_VERSION: Final = 8
 """Version of the file format that belongs to it: the newest that older runtimes read."""
 
 
-def write_onnx(model: Transformer, directory: Path, *, metadata: dict[str, str]) -> None:
+def write_onnx(
+    model: Transformer,
+    directory: Path,
+    *,
+    metadata: dict[str, str],
+    kind: type[ModelGraph] | None = None,
+) -> None:
     """Write both graphs into an existing directory.
 
-    metadata: written into both files. Raises MachineError if onnx is not installed.
+    metadata: written into both files. kind: of the graphs; None: with all bits of the weights.
+    Raises MachineError if onnx is not installed.
     """
-    save_graph(_ModelGraph(model).encoder(), directory / ENCODER_FILE, metadata=metadata)
-    save_graph(_ModelGraph(model).decoder(), directory / DECODER_FILE, metadata=metadata)
+    made = kind or ModelGraph
+    save_graph(made(model).encoder(), directory / ENCODER_FILE, metadata=metadata)
+    save_graph(made(model).decoder(), directory / DECODER_FILE, metadata=metadata)
 
 
 def save_graph(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
@@ -186,7 +194,7 @@ class Graph:
         return names
 
 
-class _ModelGraph(Graph):
+class ModelGraph(Graph):
     """The parts of one model as operators."""
 
     def __init__(self, model: Transformer) -> None:
@@ -195,7 +203,7 @@ class _ModelGraph(Graph):
         self.heads = model.config.num_heads
         self.width = model.config.d_model // self.heads
 
-    def encoder(self) -> _ModelGraph:
+    def encoder(self) -> ModelGraph:
         """Source ids -> keys and values of the source for every decoder layer."""
         model = self.model
         ids = self.input("source_ids", np.int64, ["rows", "source"])
@@ -223,7 +231,7 @@ class _ModelGraph(Graph):
         self.output(self.stack(values), "memory_values", shape)
         return self
 
-    def decoder(self) -> _ModelGraph:
+    def decoder(self) -> ModelGraph:
         """One token after another, with what was computed before."""
         model = self.model
         sizes: list[str | int] = [len(model.decoder.layers), "rows", self.heads]
@@ -255,7 +263,7 @@ class _ModelGraph(Graph):
             x = self._leave(residual, x, self._attend(cross, query, key, value, mask))
             x = self._feed_forward(layer, x)
         last = self.add("Squeeze", self._final(model.decoder.norm, x), self.vector([1]))
-        output = self._weight(model.embeddings.output_matrix)
+        output = self._matrix(model.embeddings.output_matrix)
         bias = model.embeddings.output_bias
         biases = [] if bias is None else [self._weight(bias)]
         logits = self.add("Gemm", last, output, *biases, transB=1)
@@ -275,7 +283,7 @@ class _ModelGraph(Graph):
         """ids (B, L) at positions from 0 on (L,) -> (B, L, D); see `transformer.sinusoids`."""
         config = self.model.config
         scale = self.scalar(float(self.model.embeddings.scale))
-        embedded = self.add("Mul", self.add("Gather", self._weight(matrix), ids), scale)
+        embedded = self.add("Mul", self._rows(matrix, ids), scale)
         half = config.d_model // 2
         steps = half if config.positions == "marian" else max(half - 1, 1)
         step = math.log(10_000) / steps
@@ -347,9 +355,17 @@ class _ModelGraph(Graph):
         return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.eps)
 
     def _linear(self, linear: nn.Linear, x: str) -> str:
-        product = self.add("MatMul", x, self._weight(linear.weight.t()))
+        product = self.add("MatMul", x, self._matrix(linear.weight, transposed=True))
         bias: Tensor | None = linear.bias
         return product if bias is None else self.add("Add", product, self._weight(bias))
+
+    def _matrix(self, matrix: Tensor, *, transposed: bool = False) -> str:
+        """A matrix of weights, to multiply with."""
+        return self._weight(matrix.t() if transposed else matrix)
+
+    def _rows(self, matrix: Tensor, ids: str) -> str:
+        """Rows of a matrix of weights."""
+        return self.add("Gather", self._weight(matrix), ids)
 
     def _weight(self, tensor: Tensor) -> str:
         return self.constant(tensor.detach().float().cpu().contiguous().numpy())

@@ -1,8 +1,8 @@
-"""What of a run's records leaves with an export: what is listed here, and nothing else.
+"""The parts of a run's records that leave with an export: only those listed here.
 
-A recipe also says where measurements are sent, with passwords in addresses, and where files lie.
-An export has the keys that are needed to understand the model, to translate with it and to train
-on from it. A key that nobody has listed stays at home.
+A recipe also contains the addresses of tracking servers, with passwords in them, and the places of
+files. An export has the keys that are needed to understand the model, to translate with it and to
+train it further. A key that is not listed stays out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 
 CORPUS: Final = {
-    "source_language", "target_language", "train", "valid", "test", "valid_pairs", "test_pairs",
-    "lowercase", "filters.max_words", "filters.max_length_ratio",
+    "source_language", "target_language", "temperature", "language_token",
+    "train", "valid", "test", "valid_pairs", "test_pairs", "lowercase",
+    "filters.max_words", "filters.max_length_ratio",
     "filters.max_control_characters", "filters.drop_identical", "filters.drop_duplicates",
     "filters.drop_overlap", "filters.max_number_differences",
     "filters.drop_other_ending", "filters.max_language_log_odds", "filters.min_lexical_gain",
@@ -56,7 +57,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 
 def public_corpus(corpus: CorpusConfig) -> CorpusConfig:
-    """The same of a corpus section."""
+    """The corpus section with the listed keys alone."""
     values = _only(corpus.model_dump(), CORPUS)
     for split in ("train", "valid", "test"):
         values[split] = tuple(_named(entry) for entry in getattr(corpus, split))
@@ -64,7 +65,7 @@ def public_corpus(corpus: CorpusConfig) -> CorpusConfig:
 
 
 def public_manifest(manifest: Manifest) -> Manifest:
-    """What a corpus is made of, without folders and without times of this machine's files."""
+    """The manifest of a corpus, without folders and without times of this machine's files."""
     config = public_corpus(manifest.config)
     data_sets = {entry.mtdata for entry in (*config.train, *config.valid, *config.test)}
     sources = []
@@ -77,7 +78,7 @@ def public_manifest(manifest: Manifest) -> Manifest:
 
 
 def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dict[str, Any]:
-    """Those keys that are allowed, by their dotted names; of sections their allowed keys."""
+    """The allowed keys, by their dotted names, at any depth of sections."""
     kept: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -98,6 +99,8 @@ def _named(entry: TextFiles) -> TextFiles:
         mtdata=_file_name(entry.mtdata),
         tmx=_file_name(entry.tmx),
         moses=_file_name(entry.moses),
+        source_language=entry.source_language,
+        target_language=entry.target_language,
     )
 
 

@@ -1,8 +1,8 @@
-"""Where sentences end, as an ONNX graph that MiniSBD runs. Argos Translate splits text with it.
+"""An ONNX graph for MiniSBD that finds the ends of sentences; Argos Translate splits text with it.
 
-MiniSBD (Argos Translate's splitter since 1.10) gives a graph the numbers of a paragraph's
-characters and some features of each, and takes for each the likeliest of: nothing ends, a word
-ends, a sentence ends. Its own graphs were learnt, one for a language. This one has the rules of
+MiniSBD (Argos Translate's splitter since 1.10) gives a graph the code points of a paragraph's
+characters and some features of each, and takes the likeliest class for each: nothing ends, a word
+ends, a sentence ends. Its own graphs are trained, one for each language. This one has the rules of
 `evaluation.sentences`: they are patterns of at most a dozen characters, and a convolution with a
 filter for each pattern finds them.
 """
@@ -21,7 +21,7 @@ from dragoman.evaluation.sentences import ABBREVIATIONS
 from dragoman.formats.onnx import Graph, save_graph
 
 FEATURES: Final = ("capitalized", "numeric")
-"""What MiniSBD says of each character beside its number."""
+"""MiniSBD's features of each character beside its code point."""
 _PAD: Final = "<PAD>"
 _UNKNOWN: Final = "<UNK>"
 _CLASSES: Final = {
@@ -37,7 +37,7 @@ _CLASSES: Final = {
 _LETTERS: Final = ("small", "capitalized")
 
 Pattern = tuple[tuple[str, ...], int]
-"""A class or a character for each place, and the place of which it tells something."""
+"""A class or a character for each place, and the index of the place that it decides."""
 
 
 def write_sentence_ends(path: Path) -> None:
@@ -116,7 +116,7 @@ def _filters(
 
 
 def _metadata(characters: list[str]) -> dict[str, str]:
-    """What MiniSBD reads beside the graph."""
+    """The settings that MiniSBD reads beside the graph."""
     config = {
         "feat_funcs": FEATURES, "batch_size": 32, "max_seqlen": 1000, "skip_newline": False,
         "no_ssplit": False, "use_dictionary": False, "num_dict_feat": 0,

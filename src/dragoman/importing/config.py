@@ -1,7 +1,7 @@
-"""config.json of transformers -> the sections of a recipe; what has no counterpart is refused.
+"""config.json of transformers -> the sections of a recipe; keys without a counterpart are refused.
 
 A key that is missing has the default of transformers' class, since older versions wrote only what
-differs from it. Keys that change nothing of what a model computes are passed over.
+differs from it. Keys that do not change the output of a model are ignored.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _FIXED: Final[dict[str, dict[str, Any]]] = {
         "share_encoder_decoder_embeddings": True,
     },
 }  # fmt: skip
-"""Keys that, if they are there, can have one value alone; None: any, it is not looked at."""
+"""Keys that may only have one value, if they are there; None: any value, it is not used."""
 _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "do_sample": (False,), "num_beam_groups": (1,), "diversity_penalty": (0.0,),
     "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,),
@@ -71,7 +71,7 @@ _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "exponential_decay_length_penalty": (), "remove_invalid_values": (False,),
     "renormalize_logits": (False,), "guidance_scale": (1.0,),
 }  # fmt: skip
-"""Keys of generation that our search has not, with the values that mean nothing; so does None."""
+"""Keys of generation that our search lacks, with the values that switch them off; so does None."""
 _READ_SEARCH: Final = frozenset({
     "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens",
@@ -274,9 +274,9 @@ def _model(family: str, keys: _Keys, special: SpecialIds) -> ModelConfig:
 
 
 def _generation(folder: Path, config: Mapping[str, Any]) -> _Keys:
-    """generation_config.json, which counts alone; older folders have its keys in config.json.
+    """generation_config.json, which alone counts; older folders have its keys in config.json.
 
-    Raises ConfigError if it has a key that nobody here knows: it may change translations.
+    Raises ConfigError if it has an unknown key, which might change translations.
     """
     path = folder / GENERATION_FILE
     if path.exists():
@@ -336,7 +336,7 @@ def _search(generation: _Keys, special: SpecialIds, max_positions: int) -> Searc
     longest = max_positions
     if values.get("max_new_tokens") is not None:  # it counts before max_length, and without start
         longest = generation.number("max_new_tokens", least=1, most=1_000_000) + 1
-    # 20 is what transformers writes if nobody has set it: no model was made for so few.
+    # transformers writes 20 if no limit was set: no model was made for so few.
     elif values.get("max_length") not in (None, 20):
         longest = generation.number("max_length", least=2, most=1_000_000)
     beam_size = values.get("num_beams")

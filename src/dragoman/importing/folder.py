@@ -22,7 +22,7 @@ _UNKNOWN_LANGUAGE: Final = "und"
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """The model of a folder as one of ours.
+    """The model of a folder in our form.
 
     recipe: without text; others trained the model.
     """
@@ -33,15 +33,15 @@ class ImportedModel:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether this looks like a model of somebody else, good or not."""
+    """Whether this looks like a model of another tool, valid or not."""
     return any((path / name).exists() for name in (CONFIG_FILE, WEIGHTS_FILE, *PICKLES))
 
 
 def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     """Read a folder with a MarianMT, M2M100 or NLLB model.
 
-    Nothing is executed that a folder brings along, and no pickle is read. Raises ConfigError
-    or CheckpointError that names the file and what is wrong if the model cannot be imported.
+    No code of the folder is executed, and no pickle is read. Raises ConfigError or CheckpointError
+    that names the file and its fault if the model cannot be imported.
     """
     if not folder.is_dir():
         raise CheckpointError(

@@ -16,7 +16,7 @@ from dragoman.corpus.subword import read_vocabulary
 from dragoman.importing.config import ImportedConfig, read_json
 
 NOT_LISTED: Final = "<not listed "
-"""Begins the names of pieces for rows of the matrices that no piece is listed for."""
+"""The beginning of the names of pieces for rows of the matrices that have no listed piece."""
 TOKENIZER_FILE: Final = "tokenizer_config.json"
 _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.corpus.directions import with_token
 from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import make_batch
 from dragoman.inference.translation import TranslationModel
@@ -25,11 +26,11 @@ _BATCH_CELLS: Final = 8_192
 
 
 def cross_entropies(
-    model: TranslationModel, sources: Sequence[str], targets: Sequence[str]
+    model: TranslationModel, sources: Sequence[str], targets: Sequence[str], *, token: str = ""
 ) -> NDArray[np.float64]:
     """Nats per target token of each pair, its end of sentence included, dropout off.
 
-    The texts are normalised as the model's training text was.
+    The texts are normalised as the model's training text was, and the token put before the sources.
     NaN for a pair with an empty side or one of more pieces than the model's max_pieces.
     """
     (network,) = model.models
@@ -37,6 +38,7 @@ def cross_entropies(
         [normalize(text, lowercase=model.lowercase) for text in texts]
         for texts in (sources, targets)
     ]
+    normalised[0] = [with_token(token, text) for text in normalised[0]]
     rows = [
         vocabulary.encode(texts)
         for vocabulary, texts in zip(model.subwords, normalised, strict=True)
@@ -81,6 +83,7 @@ class PairScorer:
 
     forward: translates source to target. reverse: translates target to source; None: one column.
     place: what the lines are called in errors. counts: of "pairs", and of "unscored" ones.
+    tokens: before what each of the two translates; "" for a model of one target language.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class PairScorer:
         *,
         place: str,
         counts: Counter[str],
+        tokens: Sequence[str] = ("", ""),
     ) -> None:
         for model in (forward, reverse):
             if model is not None and len(model.models) != 1:
@@ -97,6 +101,7 @@ class PairScorer:
         self._models = (forward, reverse)
         self._place = place
         self._counts = counts
+        self._tokens = tokens
 
     def lines(self, lines: Iterable[str], first: int) -> Iterator[list[str]]:
         """Each line with its scores, group by group; first: the number of the first line.
@@ -108,9 +113,10 @@ class PairScorer:
             pairs = [self._pair(number, line) for number, line in group]
             sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
             forward, reverse = self._models
-            columns = [cross_entropies(forward, sources, targets)]
+            columns = [cross_entropies(forward, sources, targets, token=self._tokens[0])]
             if reverse is not None:
-                columns.append(cross_entropies(reverse, targets, sources))
+                token = self._tokens[1]
+                columns.append(cross_entropies(reverse, targets, sources, token=token))
                 columns.append(dual_cross_entropy(*columns))
             self._counts["unscored"] += int(np.isnan(columns[-1]).sum())
             self._counts["pairs"] += len(group)

@@ -10,18 +10,21 @@ from typing import Self
 
 from dragoman.base.errors import CheckpointError, CorpusError
 from dragoman.base.files import file_sha256, write_whole
+from dragoman.corpus.directions import Direction, token_for, with_token
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
+from dragoman.corpus.split import read_directions
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.distributed.world import World
-from dragoman.evaluation.validate import (
+from dragoman.evaluation.directions import (
     bleu_and_chrf,
-    further_scores,
-    read_lines,
-    score_all,
-    translate_corpus,
+    mean_scores,
+    rows_by_direction,
+    score_directions,
 )
+from dragoman.evaluation.metrics import score_all
+from dragoman.evaluation.validate import further_scores, read_lines, translate_corpus
 from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -126,7 +129,7 @@ def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, s
 def model_for(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
     """The model of a recipe for a file of weights, untrained.
 
-    Both may come from somebody else: the shapes in the file's header are compared before a model
+    Both may come from a stranger: the shapes in the file's header are compared before a model
     is built. Raises CheckpointError if the file does not hold the recipe's model.
     """
     shapes = weight_shapes(file)
@@ -163,21 +166,29 @@ def score_text(
     checkpoint: str,
     source: Path | None,
     reference: Path | None,
+    target: str = "",
     overrides: Sequence[str],
     world: World,
     events: EventWriter,
 ) -> None:
     """Translate a text and score it against its reference; without one, the run's test set.
 
-    The translations are kept in `samples/`, the scores as events. Every rank of the world calls it.
+    target: the language of the reference, if the model translates into several.
+    The translations are kept in `samples/`, the scores as events; of a test set of several
+    directions, each by itself and their mean. Every rank of the world calls it.
     Raises CorpusError if the texts cannot be read or differ in length, CheckpointError if the
-    checkpoint is missing, damaged or of another model.
+    checkpoint is missing, damaged or of another model, ConfigError if it has no such target.
     """
     recipe = load_recipe(run.recipe_file, overrides)
+    corpus = recipe.corpus
+    directions: list[Direction] = []
+    token = ""
     if source is None or reference is None:
         test = run.prepared() / "test"
         source, reference, name = test / "source.txt", test / "target.txt", "test"
+        directions = read_directions(test)
     else:
+        token = token_for(target, corpus.directions, corpus.language_tokens, place="--target")
         # "test" is the run's own test set, whose translations are kept.
         name = source.name if source.stem == "test" else source.stem
     sources, references = read_lines(source), read_lines(reference)
@@ -191,14 +202,23 @@ def score_text(
     model = TranslationModel.load(run, [str(path)], world)
     weights = file_sha256(path / DIGESTS_FILE)
     started = time.perf_counter()
-    hypotheses = model.translate(sources, recipe.search)
+    hypotheses = model.translate([with_token(token, line) for line in sources], recipe.search)
     decode_s = time.perf_counter() - started
     if not world.is_main:
         return
     run.samples.mkdir(exist_ok=True)
-    text = "".join(f"{line}\n" for line in hypotheses)
-    write_whole(run.samples / f"{name}.{recipe.corpus.target_language}", text)
-    scores = score_all(hypotheses, references, recipe.evaluate)
+    by_direction = rows_by_direction(directions)
+    for direction, rows in by_direction.items():
+        text = "".join(f"{hypotheses[row]}\n" for row in rows)
+        write_whole(run.samples / f"{name}.{direction}", text)
+    if not directions:
+        language = target or corpus.directions[0].target
+        text = "".join(f"{line}\n" for line in hypotheses)
+        write_whole(run.samples / f"{name}.{language}", text)
+    scored = score_directions(
+        hypotheses, references, by_direction, recipe.evaluate, trained=corpus.train_directions
+    )
+    scores = mean_scores(scored) or score_all(hypotheses, references, recipe.evaluate)
     events.write(
         TestScored(
             name=name,
@@ -209,5 +229,5 @@ def score_text(
             decode_s=decode_s,
         )
     )
-    for further in further_scores(name, scores):
+    for further in (*(one.event(name) for one in scored), *further_scores(name, scores)):
         events.write(further)

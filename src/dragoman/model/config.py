@@ -85,7 +85,7 @@ class ModelConfig(Section):
     ) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter of `transformer.Transformer` by its name, by arithmetic.
 
-        So a file of weights that somebody else made is compared before a model is built.
+        So a file of weights from a stranger is compared before a model is built.
         Raises ValueError as `num_parameters` does.
         """
         self.num_parameters(
@@ -166,7 +166,7 @@ class SearchConfig(Section):
         return values
 
     def without_guard(self) -> SearchConfig:
-        """The same search of those who have no guard against repetition."""
+        """This search without the guard against repetition, for programs that lack one."""
         return self.model_copy(update={"no_repeat_ngram_size": 0})
 
 
@@ -186,7 +186,7 @@ def length_limit(num_pieces: int, config: SearchConfig) -> int:
 
 
 def length_penalty(length: int, config: SearchConfig) -> float:
-    """What a log-probability is divided by; length counts the end of sentence."""
+    """The divisor of a log-probability; length counts the end of sentence."""
     base = (5 + length) / 6 if config.length_penalty == "gnmt" else float(length)
     return math.pow(base, config.length_penalty_alpha)
 

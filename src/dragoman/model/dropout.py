@@ -49,7 +49,7 @@ def keep_mask(shape: torch.Size, p: float) -> Tensor:
 
 
 def keep_scale(p: float) -> float:
-    """What a kept element is multiplied with."""
+    """The factor of a kept element."""
     return _STEPS / (_STEPS - round(p * _STEPS))
 
 

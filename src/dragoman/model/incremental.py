@@ -64,7 +64,7 @@ class LayerCache:
 
 @dataclass(slots=True)
 class DecoderState:
-    """What a decoder remembers of B sentences.
+    """The cache of a decoder for B sentences.
 
     logits_NV: memory for the logits, used again in each step.
     num_tokens: tokens seen in each hypothesis.

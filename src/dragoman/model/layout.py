@@ -19,7 +19,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of a flat list lie in padded rows.
+    """The places of the tokens of a flat list in padded rows.
 
     num_tokens: real ones, in all rows.
     positions_N: the cell of each token inside its row, from 0.
@@ -79,7 +79,7 @@ class Layout:
         return torch.full(shape, -torch.inf, device=self.positions_N.device).triu(1)
 
     def head_rows(self, parts: int, num_heads: int) -> tuple[Tensor, Tensor]:
-        """Where one head of one projection of one token lies, in the list and in padded rows.
+        """The places of one head of one projection of each token, in the list and in padded rows.
 
         The list (N, P, H) and the rows (P, B, H, L) are each seen as a column of heads.
         Returns, for each place in the rows, its place in the list (that of some other token where

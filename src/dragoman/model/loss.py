@@ -204,6 +204,6 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _matmul_dtype(x: Tensor) -> torch.dtype:
-    """What autocast would multiply in; a custom function has to ask for itself."""
+    """The type of autocast's products; a custom function has to look it up itself."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

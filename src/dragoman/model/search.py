@@ -295,7 +295,7 @@ def _log_sum_exp(logits_BWV: Tensor, largest_BW: Tensor) -> Tensor:
 def _ensemble_logits(
     models: Sequence[Transformer], ids_BW: Tensor, states: Sequence[DecoderState]
 ) -> Tensor:
-    """What follows each hypothesis: a model's logits, or the log of the mean probability."""
+    """The logits after each hypothesis, or the log of the mean probability of several models."""
     logits = [
         decode_step(model, ids_BW, state) for model, state in zip(models, states, strict=True)
     ]

@@ -2,7 +2,7 @@
 
 FlashAttention takes 128 queries at a time and walks over the keys; a sentence of thirty pieces
 leaves three quarters of that idle. Here a program holds one head of one row whole: it reads
-queries, keys and values once, and the backward pass, which has the weights made anew, needs nothing
+queries, keys and values once. The backward pass computes the weights again, so it needs nothing
 kept from the forward pass, no second pass and no atomic sum, so that it repeats itself to the bit.
 
 Shapes: N tokens in a flat list (M of them on the key side), H heads, K width of a head, R rows + 1;
@@ -35,7 +35,7 @@ def _tokens(ends, HEADS: tl.constexpr, COUNT: tl.constexpr):
 
 @triton.jit
 def _places(tokens, stride, HEADS: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the numbers of this program's head lie in a list of tokens."""
+    """The places of this program's head in a list of tokens."""
     head = tl.program_id(0) % HEADS
     return tokens[:, None] * stride + head * WIDTH + tl.arange(0, WIDTH)[None, :]
 

@@ -91,7 +91,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """What stands around each sub-layer f: x + f(norm(x)) pre-norm, norm(x + f(x)) post-norm."""
+    """The residual around each sub-layer f: x + f(norm(x)) pre-norm, norm(x + f(x)) post-norm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
 
     def enter(self, x_ND: Tensor) -> Tensor:
-        """What the sub-layer is given."""
+        """The input of the sub-layer."""
         return self.norm(x_ND) if self.pre_norm else x_ND
 
     def leave(self, x_ND: Tensor, added_ND: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class Embeddings(nn.Module):
         self.reset_positions()
 
     def reset_positions(self) -> None:
-        """Compute the table of positions anew, on the CPU: it is in no file of weights."""
+        """Compute the table of positions again, on the CPU: it is in no file of weights."""
         self.register_buffer("positions_PD", self._sinusoids(512), persistent=False)
 
     @property
@@ -245,7 +245,7 @@ class Embeddings(nn.Module):
 
     @property
     def output_matrix(self) -> Tensor:
-        """What the decoder's output is multiplied with to give logits."""
+        """The matrix that turns the decoder's output into logits."""
         return self.get_parameter(self.roles[2])
 
     def positions(self, num_positions: int) -> Tensor:
@@ -381,7 +381,7 @@ def freeze(model: Transformer, parts: Iterable[str]) -> None:
 
 
 _COMPILERS: Final = ("torch._dynamo", "torch._inductor", "triton")
-"""Where the classes of their errors come from; Triton says a plain one of a missing compiler."""
+"""Modules of the compiler's errors; Triton raises a plain error for a missing compiler."""
 _NO_COMPILER: Final = "Failed to find C compiler"
 
 

@@ -1,4 +1,4 @@
-"""Memory, disk and arithmetic of a run, computed for a dry run before anything is read or made.
+"""Memory, disk and arithmetic of a run, computed for a dry run before anything is read or written.
 
 Tokens count the end of sentence. Numbers that depend on the text are upper bounds: every
 micro-batch is full, every sentence as long as the recipe lets it be.
@@ -19,11 +19,11 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.training.inventory import DiskForecast, forecast_disk
 
 TYPICAL_LENGTH: Final = 25
-"""Tokens in a sentence where useful FLOPs must assume one; attention's share is small."""
+"""Length of a sentence, if useful FLOPs must assume one; attention's share is small."""
 
 _FP32: Final = 4
 _LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * _FP32
-"""The logits that exist at a time, with what the softmax makes of them."""
+"""Copies of the logits that exist at a time, including those of the softmax."""
 _COMPRESSED: Final = 3.5
 """Text bytes in one byte of a .gz, .xz or .zst of parallel text, about."""
 _SHARD_SHARE: Final = 0.6
@@ -121,12 +121,12 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
 
 
 def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[float, int]:
-    """For each weight: what `diloco` keeps on a rank, and what all ranks save beside rank 0's rest.
+    """For each weight: the numbers that `diloco` keeps on a rank, and those that all ranks save.
 
-    `auto` may come to take it. Kept are global weights and, with an outer Adam, two moments and a
-    sum; the others have been counted as weights and optimizer. For the fragment that is on its
-    way, the weights, the moments, the sum and the rounding errors are kept. Saved are the moments
-    once, of every rank its weights and sum, of all but rank 0 the optimizer.
+    `auto` may choose it. It keeps global weights and, with an outer Adam, two moments and a sum,
+    beside the weights and optimizer that are counted elsewhere. For the fragment in transit it
+    keeps the weights, the moments, the sum and the rounding errors. It saves the moments once, the
+    weights and the sum of every rank, and the optimizer of all ranks but rank 0.
     """
     if world_size == 1 or config.strategy not in ("diloco", "auto"):
         return 0, 0

@@ -1,6 +1,6 @@
 """A recipe: every section in one file. Defaults < the file < `--set section.key=value`.
 
-A mistake is named in the words of the person who wrote it, with its line and a remedy. Free of
+A mistake is reported in the words of the recipe, with its line and a remedy. Free of
 torch, so that `--help`, `--dry-run` and a wrong key answer at once.
 """
 
@@ -64,7 +64,7 @@ _KEY: Final = re.compile(rf"\s*({_BARE}(?:\s*\.\s*{_BARE})*)\s*=")
 
 
 class Recipe(Section):
-    """All that decides what a run does; each part takes only its own section."""
+    """All settings that decide a run; each part takes only its own section."""
 
     name: str = Field(pattern=NAME, max_length=100)
     """Begins the name of the run's directory; the file's name if it is not set."""
@@ -97,6 +97,11 @@ class Recipe(Section):
             raise ValueError("corpus.train names no text to train on")
         if not corpus.valid and not corpus.valid_pairs and not imported:
             raise ValueError("neither corpus.valid nor corpus.valid_pairs is set")
+        if corpus.subword.kind == "imported" and corpus.language_tokens:
+            raise ValueError(
+                "an imported model has language tokens of its own: "
+                "corpus.train may have one target language"
+            )
         if self.model.tied_embeddings == "all" and not corpus.subword.joint:
             raise ValueError('model.tied_embeddings = "all" needs corpus.subword.joint = true')
         if (
@@ -444,7 +449,8 @@ def from_validation(
     """The first wrong value, with the line of the file or the override it stands in.
 
     root: the model that was validated, whose fields are searched for the nearest match.
-    text: what the file holds; overrides: what each `--set` said, by the path of its key.
+    text: the content of the file.
+    overrides: the word of each `--set`, by the path of its key.
     """
     # An unknown key often is the cause of what else is wrong.
     details = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")

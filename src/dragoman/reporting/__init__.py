@@ -1,7 +1,7 @@
 """Events -> answers (never imports torch).
 
 facts         what was measured of a run, typed
-payloads, sampling, rank_file, reading   the events of a run directory -> facts
+sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   the old tool's log -> events
 trend         slopes with confidence intervals, and a curve to look ahead with
 measures      numbers that several questions need

@@ -1,4 +1,4 @@
-"""What a run took, read and left behind: questions 1, 6, 7, 8, 9 and 12."""
+"""Duration, corpus, checkpoints and cost of a run: questions 1, 7, 8, 9 and 12."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def duration(facts: Facts) -> Verdict:
         says=says,
         evidence=tuple(_duration_evidence(facts)),
         method="The clock of rank 0 from each start of the run to its end, or its last event. "
-        "Idle is what none of the others explains: start-up, compilation, the end. What is left is "
-        "the steps to come at the speed of the last 20 intervals, with their share of all else.",
+        "Idle is the time that no other row explains: start-up, compilation, the end. The time "
+        "left is that of the remaining steps at the speed of the last 20 intervals, with their "
+        "share of the rest.",
     )
 
 
@@ -64,7 +65,7 @@ def _so_far(facts: Facts) -> str:
 
 def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("wall clock", units.DURATION, facts.wall_s)
-    yield evidence("prepare, not in it", units.DURATION, facts.prepare_s)
+    yield evidence("prepare, not included", units.DURATION, facts.prepare_s)
     yield evidence("train", units.DURATION, facts.train_s)
     yield evidence("evaluate", units.DURATION, measures.validate_s(facts))
     for score in facts.test_scores:
@@ -73,8 +74,10 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     if facts.pauses:
         yield evidence("stand still", units.DURATION, paused_s(facts))
     yield evidence("idle", units.DURATION, idle_s(facts))
-    if facts.untold_s:
-        yield evidence("since the last interval, not told yet", units.DURATION, facts.untold_s)
+    if facts.unrecorded_s:
+        yield evidence(
+            "since the last interval, not recorded yet", units.DURATION, facts.unrecorded_s
+        )
     yield evidence("steps", units.COUNT, facts.last_step)
     if facts.repeated_steps:
         text = f"{units.COUNT.text(facts.repeated_steps)} in {_long(facts.repeated_s)}"
@@ -93,7 +96,7 @@ def idle_s(facts: Facts) -> float | None:
         return None
     known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)
     known_s += paused_s(facts)
-    return max(facts.wall_s - facts.untold_s - known_s, 0.0)
+    return max(facts.wall_s - facts.unrecorded_s - known_s, 0.0)
 
 
 def corpus(facts: Facts) -> Verdict:
@@ -149,7 +152,7 @@ def _corpus_evidence(facts: Facts, train: SplitFacts) -> Iterator[Evidence]:
         text = f"{units.COUNT.text(pairs)} pairs, {units.SHARE.text(pairs / train.pairs_in)}"
         yield Evidence(f"dropped: {reason.replace('_', ' ')}", pairs, text)
     yield evidence("cut short", units.SHARE, train.truncated_share)
-    yield in_words("digest of what was trained on", facts.manifest.digest[:16])
+    yield in_words("digest of the prepared text", facts.manifest.digest[:16])
 
 
 def checkpoint_files(facts: Facts) -> Verdict:
@@ -173,8 +176,8 @@ def checkpoint_size(facts: Facts) -> Verdict:
     weights = [file.size_bytes for file in files if file.name == "model.safetensors"]
     says = _no_checkpoint(facts)
     if files:
-        says = f"{_both_sizes(whole)} with all that going on needs"
-        says += f"; {_both_sizes(weights[0])} to translate with." if weights else "."
+        says = f"{_both_sizes(whole)} to resume from it"
+        says += f"; {_both_sizes(weights[0])} to translate with it." if weights else "."
     elif facts.checkpoints and facts.checkpoints[-1].size_bytes:
         whole = facts.checkpoints[-1].size_bytes
         says = f"{_both_sizes(whole)} when it was written; it is no longer there."
@@ -222,7 +225,7 @@ def cost(facts: Facts) -> Verdict:
 
 
 def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
-    """What is known of the cost, and the remedy for what is not."""
+    """The cost as far as it is known, and the remedy if something is missing."""
     if not facts.segments:
         return "Nothing was timed.", ""
     paid = money_text(spent(facts))
@@ -235,16 +238,16 @@ def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
         return f"{says} so far; {spent_text(facts, more_s=left_s)} when it is done.", ""
     if hours is None:
         seen = units.COUNT.text(len(facts.hosts))
-        says = "How many machines took part is not known: the events of a rank, or of a start, are "
-        says += f"missing. The events that are there come from {seen}."
-        says += f" What has a price cost {paid}." if paid else ""
+        says = "The number of machines is not known: events of a rank, or of a start, are missing. "
+        says += f"The recorded events come from {seen} of them."
+        says += f" The machines with a known price cost {paid}." if paid else ""
         return says, "Bring the events of all ranks, or hosts.json of the run."
     if not paid:
         text = f"{_machine_time(hours * HOUR_S)} of machine time; no price given."
         how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
         return text, how
     with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
-    return f"{with_price} cost {paid}; no price is known of {without}.", (
+    return f"{with_price} cost {paid}; no price is known for {without}.", (
         "Give one price of a machine for an hour, for all of the run: --price '3.06 USD'."
     )
 
@@ -258,7 +261,7 @@ def _spans(facts: Facts, *, priced: bool) -> str:
 
 
 def _machine_time(seconds_s: float) -> str:
-    """Machine-hours; what is less than one, in minutes and seconds."""
+    """Machine-hours; less than one hour in minutes and seconds."""
     return (units.HOURS if seconds_s >= HOUR_S else units.DURATION).text(seconds_s)
 
 
@@ -269,6 +272,6 @@ def _both_sizes(num_bytes: int) -> str:
 
 
 def _long(seconds_s: float) -> str:
-    """A duration, from an hour on also in decimal hours."""
+    """A duration; from one hour on also in decimal hours."""
     text = units.DURATION.text(seconds_s)
     return f"{text} ({units.HOURS.text(seconds_s)})" if seconds_s >= HOUR_S else text

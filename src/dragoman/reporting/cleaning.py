@@ -1,4 +1,4 @@
-"""What filters dropped from a corpus, as a page: scores, thresholds and pairs near to them."""
+"""A page of what the filters dropped: scores, thresholds and the pairs near each threshold."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dragoman.reporting.svg import Axis, histogram
 PAGE: Final = "filters.html"
 _MOST_COLUMNS: Final = 40
 _LARGEST_SHOWN: Final = 1e307
-"""Twice as far apart, and with a column more, ends of an axis still differ by a number."""
+"""Larger scores are cut: an axis of twice this length, and a column more, must stay finite."""
 _SMALLEST_RANGE: Final = 1e-290
-"""The width of a page over it is a number."""
+"""The width of a page divided by this is still a finite number."""
 
 
 def write_cleaning_page(prepared: Path) -> Path | None:
@@ -43,17 +43,17 @@ def write_cleaning_page(prepared: Path) -> Path | None:
         ArithmeticError,
     ) as error:
         raise CorpusError(
-            "is damaged", place=folder / FILE_NAME, remedy="remove it, or prepare anew elsewhere"
+            "is damaged", place=folder / FILE_NAME, remedy="remove it, or prepare another directory"
         ) from error
     (path,) = write_files(folder, {PAGE: page})
     return path
 
 
 def cleaning_page(surveys: Sequence[FilterSurvey]) -> str:
-    """The page: filters that dropped most first."""
+    """The page, with the filters that dropped most first."""
     body = [
         "<header><h1>What the filters dropped</h1></header>",
-        "<p class='method'>Each filter is asked about the pairs that those before it left. "
+        "<p class='method'>Each filter sees the pairs that the filters before it kept. "
         "Heights are logarithms. A dashed line is the threshold; "
         "the pairs under a histogram are those nearest to it on both sides.</p>",
     ]
@@ -98,10 +98,10 @@ def _dropped(one: FilterSurvey) -> int:
 
 
 def _columns(one: FilterSurvey) -> list[tuple[float, tuple[float, float]]]:
-    """Where the columns of a histogram begin, and the pairs kept and dropped in each.
+    """The start of each column of a histogram, and the numbers of pairs kept and dropped in it.
 
-    The outermost hundredths of the scores are in the first and the last column, else a few far ones
-    would leave no room for the others.
+    The first and the last column hold the outermost hundredths of the scores; otherwise a few
+    outliers would leave no room for the rest.
     """
     scores = np.array(sorted(one.counts), dtype=np.float64)
     counts = np.array([one.counts[score] for score in scores], dtype=np.float64)

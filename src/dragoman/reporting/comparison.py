@@ -1,6 +1,6 @@
-"""Runs beside each other by what they used: samples, tokens, time and money, never steps alone.
+"""Compare runs by what they used: samples, tokens, time and money, never steps alone.
 
-A step of one run may hold four times the tokens of another's, so "after 10,000 steps" compares
+A step of one run may hold four times the tokens of another's step, so "after 10,000 steps" compares
 nothing.
 """
 
@@ -24,7 +24,7 @@ NAMES: Final = "ABCDEFGH"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Something that a run uses up, how an amount of it is written, and what to call it there."""
+    """A resource that a run uses up: its name, and how an amount of it is written."""
 
     key: str
     name: str
@@ -40,7 +40,7 @@ MACHINES: Final = Budget("machine_s", "machine time", units.DURATION.text, "of m
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A validation, and what the run had used by then."""
+    """A validation, and the amounts that the run had used by then."""
 
     used: dict[str, float]
     dev_loss: float | None
@@ -88,7 +88,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What each run used until it had a dev loss that all of them reached."""
+    """The amounts that each run used until it reached a dev loss that all of them reached."""
 
     loss: float
     used: dict[str, dict[str, float]]
@@ -96,7 +96,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Runs, what may be compared of them, and the comparison."""
+    """The runs, notes for the reader, and the runs at equal amounts."""
 
     courses: tuple[Course, ...]
     budgets: tuple[Budget, ...]
@@ -123,7 +123,7 @@ def compare(runs: Sequence[Facts]) -> Comparison:
 
 
 def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str]]:
-    """(what it is, value): what one run used and reached in all."""
+    """(name, value) of what one run used and reached in all."""
     facts = course.facts
     steps = units.COUNT.text(facts.last_step)
     tokens = measures.tokens(facts)
@@ -166,7 +166,8 @@ def _readings(facts: Facts) -> Iterator[Reading]:
 
 
 def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, float]:
-    """Life by life; the time between two lives is not counted."""
+    """Seconds, machine-hours and money, summed over lives; the time between two lives is not
+    counted."""
     used = {"wall_s": sum(lived_s(one, until) for one in facts.segments)}
     if (hours := machine_hours(facts, until=until)) is not None:
         used["machine_s"] = hours * HOUR_S
@@ -192,7 +193,7 @@ def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
     known = [manifest for manifest in manifests if manifest is not None]
     if len(known) < len(manifests):
         missing = ", ".join(c.letter for c in courses if c.facts.manifest is None)
-        notes.append(f"No manifest of {missing}: whether the dev sets are the same is not known.")
+        notes.append(f"No manifest of {missing}: the dev sets may differ.")
     texts = {
         tuple(m.files[f"valid/{side}.txt"].sha256 for side in ("source", "target"))
         for m in known
@@ -202,14 +203,12 @@ def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
     if len(texts) > 1:
         notes.append("The dev sets differ: neither loss nor BLEU can be compared.")
     if len(models) > 1:
-        notes.append(
-            "The subword models differ, so a token is not the same: losses do not compare."
-        )
+        notes.append("The subword models differ, so tokens differ: losses cannot be compared.")
     per_step = {
         round(measures.per_step(course.facts.intervals, "target_tokens") or 0) for course in courses
     }
     if len(per_step) > 1 and max(per_step) > 1.02 * min(per_step):
-        notes.append("A step is not the same in these runs; steps are not compared.")
+        notes.append("Steps are not the same in these runs, so steps are not compared.")
     signatures = {
         one.bleu_signature
         for course in courses
@@ -217,12 +216,12 @@ def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
         if one.bleu_signature
     }
     if len(signatures) > 1:
-        notes.append("BLEU was computed in different ways; its signatures differ.")
+        notes.append("BLEU was computed in different ways: its signatures differ.")
     return len(texts) <= 1 and len(models) <= 1, notes
 
 
 def _level(courses: Sequence[Course], budget: Budget, *, same_loss: bool) -> Level | None:
-    """All runs at the most that each of them has used."""
+    """All runs at the largest amount that each of them has used."""
     ends = [course.losses(budget)[-1][0] for course in courses if course.losses(budget)]
     if len(ends) < len(courses) or min(ends) <= 0:
         return None
@@ -238,18 +237,17 @@ def _level(courses: Sequence[Course], budget: Budget, *, same_loss: bool) -> Lev
         if (reached := [one for used, one in course.bleus(budget) if used <= amount])
     }
     around = {course.letter: _around(course.losses(budget), amount) for course in courses}
-    answer, says = _better(losses, around) if same_loss else _not_the_same()
+    answer: Answer = "cannot tell"
+    says = "The losses are over different texts or tokens."
+    if same_loss:
+        answer, says = _better(losses, around)
     if answer == "measured" and any(course.facts.manifest is None for course in courses):
         answer, says = "cannot tell", f"{says[:-1]}, if their dev sets are the same."
     return Level(budget, amount, losses, bleus, answer, says)
 
 
-def _not_the_same() -> tuple[Answer, str]:
-    return "cannot tell", "Their losses are not of the same text and tokens."
-
-
 def _better(losses: dict[str, float], around: dict[str, tuple[float, ...]]) -> tuple[Answer, str]:
-    """Which run has the lower loss. around: what was measured beside it, before and after."""
+    """Which run has the lower loss. around: the losses measured just before and just after."""
     if len(losses) < 2:
         return "cannot tell", "Too few validations."
     first, second = sorted(losses, key=lambda letter: losses[letter])[:2]
@@ -300,7 +298,7 @@ def _target(courses: Sequence[Course], budgets: Sequence[Budget]) -> Target | No
 
 
 def _first_at(points: Sequence[tuple[float, float]], loss: float) -> float | None:
-    """What was used when the loss was first reached, on a straight line between validations."""
+    """The amount used when the loss was first reached, on a line between validations."""
     before: tuple[float, float] | None = None
     for used, seen in points:
         if seen <= loss:

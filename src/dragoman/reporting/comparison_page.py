@@ -36,7 +36,8 @@ class ComparisonReport:
     comparison: Comparison
 
     def write(self, directory: Path) -> list[Path]:
-        """Write comparison.html, .md and .json; raises MachineError if that cannot be."""
+        """Write comparison.html, .md and .json. Raises MachineError if the directory cannot be
+        written."""
         texts = {
             "comparison.html": _html(self.comparison),
             "comparison.md": "\n".join(_markdown(self.comparison)) + "\n",
@@ -46,7 +47,7 @@ class ComparisonReport:
 
 
 def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
-    """(heading, what it says, rows with a heading row) of each table."""
+    """(heading, text, rows with a heading row) of each table."""
     letters = [course.letter for course in found.courses]
     columns = [dict(totals(course, found.budgets)) for course in found.courses]
     names = list(dict.fromkeys(name for column in columns for name in column))
@@ -123,7 +124,7 @@ def _table(rows: Table) -> Iterator[str]:
 
 
 def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
-    """What each plot lays losses over, and how much of the budget is one there."""
+    """(budget, x axis, the amount of the budget that is 1 on that axis) of each plot."""
     yield TOKENS, _TOKENS, 1.0
     for budget in (WALL, MACHINES):
         ends = [points[-1][0] for course in found.courses if (points := course.losses(budget))]

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from dragoman.base import units
 from dragoman.reporting.cost import cost_text
+from dragoman.reporting.directions import direction_evidence
 from dragoman.reporting.facts import Facts, Validation
 from dragoman.reporting.measures import step_s
 from dragoman.reporting.trend import Trend, fit_curve, trend
@@ -18,83 +19,86 @@ from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence, in_w
 from dragoman.training.schedule import SCHEDULES
 
 STRETCH = 0.1
-"""The stretch of training that is looked ahead: 10% more steps."""
+"""How far the trend looks ahead: 10% more steps."""
 LEAST_FALL = 0.003
-"""A stretch that lowers the dev loss by less than this share of it is not worth waiting for.
+"""It is not worth training on if that lowers the dev loss by less than this share of it.
 
 At a loss of 2 that is 0.006 nats, 0.6% of the perplexity, for 10% more time and money.
 """
 LEAST_BLEU = 0.1
-"""Points of BLEU that are worth a stretch: the last digit that papers print."""
+"""Points of BLEU that are worth 10% more steps: the last digit that papers print."""
 FEWEST = 4
-"""Validations after the start below which no trend is told.
+"""Fewer validations after the start than this give no trend.
 
 A line through three leaves one degree of freedom, whose interval is 12.7 standard errors wide.
 """
 OVERFIT_RISE = 0.01
 """A dev loss this share above its best, twice in a row and not by chance, has turned.
 
-A rise within 1% (2% of the perplexity at a loss of 2) is what validations of a healthy run differ
-by on 1,000 sentences; on few they differ by more, which `rises_by_chance` takes into account.
+On 1,000 sentences the validations of a healthy run differ by up to 1% (2% of the perplexity at a
+loss of 2). On fewer sentences they differ by more, which `rises_by_chance` takes into account.
 """
 _BY_CHANCE_AT_MOST = 0.05
 _MOST_EXACT = 10
 _OF_SECOND_DIFFERENCES = math.sqrt(6)
-"""A second difference's standard deviation, over that of the numbers it is made of."""
+"""The standard deviation of a second difference over that of the numbers themselves."""
 NOT_LEARNT = 0.9
-"""A lowest dev loss of at least this share of a uniform prediction's: next to nothing is learnt.
+"""A model whose lowest dev loss is at least this share of a uniform prediction's has learnt
+nothing.
 
 Untrained models of the recorded runs have 106% to 111% of it. The frequencies of the pieces alone
-bring it down to some 75%.
+lower it to about 75%.
 """
 BEYOND_FREQUENCIES = 0.6
-"""A lowest dev loss below this share of a uniform prediction's: more is learnt than how often each
-piece occurs. The frequencies alone have 78% of it on the demo's dev text (its pieces, counted).
+"""Below this share of a uniform prediction's loss a model knows more than the piece frequencies.
+
+The frequencies alone reach 78% on the demo's dev text (counted over its pieces).
 """
 NEEDS_SOURCE = 0.35
-"""A lowest dev loss below this share of a uniform prediction's needs the source text.
+"""Below this share of a uniform prediction's loss a model must use the source text.
 
-Without it, tables of two to five pieces in a row have 41% to 48% on the demo's dev text; the demo's
-model has 26%. Without BLEU nothing else tells a translation model from one that ignores its source.
+Without the source, n-gram tables of order two to five reach 41% to 48% on the demo's dev text; the
+demo's model reaches 26%. Without BLEU, nothing else separates a translation model from one that
+ignores its source.
 """
 BY_HEART = 0.5
-"""A loss on training text below this share of the dev loss: the model knows the text by heart.
+"""If the loss on training text is below this share of the dev loss, the model memorised the text.
 
-Recorded runs that do not overfit have 90% to 104%; 200 sentences learnt by heart have 3%.
+Recorded runs that do not overfit have 90% to 104%; a run that memorised 200 sentences has 3%.
 """
 CLOSE = 0.8
 """From this share of the dev loss on, the loss on training text is close to it.
 
-Between the two limits the difference may come from overfitting, or from a dev set that is harder
-text of another kind; nothing in a record can tell these apart.
+Between the two limits the difference may come from overfitting, or from a dev set of another,
+harder kind of text; a record cannot tell these apart.
 """
 TRANSLATES = 5.0
 """BLEU from which a model surely translates; the lower end of its confidence interval counts.
 
-Sentences of a test set that are scored against others of the same set have up to 2.0 (the demo's,
-Multi30k, news; 500 to 2,000 sentences), and up to 12 if there are 16 of them.
+Sentences of a test set scored against other sentences of the same set reach up to 2.0 (the demo's,
+Multi30k, news; 500 to 2,000 sentences), and up to 12 if there are only 16 of them.
 """
 MOST_BLEU_LOST = 0.2
-"""Part of the best BLEU: if the last BLEU is lower by more, it is worse, whatever the dev loss."""
+"""If the last BLEU is this share below the best, the model is worse, whatever the dev loss."""
 SMOOTHED = 9
-"""Training losses whose median is compared: one batch that was easy by chance is no lowest loss."""
+"""The median of this many training losses is compared, so that one easy batch is no lowest loss."""
 _SPIKE = 1.2
 _BY_CHANCE = 5
 _OF_NEIGHBOURS = 1.048
-"""A normal distribution's standard deviation over the median distance of two draws from it."""
+"""Standard deviation of a normal distribution over the median distance between two draws."""
 _MOST_DISTANCES = 2
 _LOOK_AHEAD = 0.25
 _DECAY_LEFT = 2
-"""Times that the learning rate will still fall by: the loss reacts to a halving of it already."""
+"""A learning rate that will still fall by this factor lowers the loss; halving is enough."""
 _RISE_LEFT = 1.1
-"""Times that the learning rate will still rise by, from which a flat dev loss proves nothing."""
+"""While the learning rate will still rise by this factor, a flat dev loss proves nothing."""
 _MOST_SKIPPED = 0.5
 _STRETCH_WORDS = "10% more steps "
 T = TypeVar("T")
 
 
 def losses(facts: Facts) -> list[tuple[Validation, float]]:
-    """Validations with their dev loss, the one before the first step left out."""
+    """Validations that have a dev loss, without the one before the first step."""
     return [
         (one, one.dev_loss)
         for one in facts.validations
@@ -103,12 +107,12 @@ def losses(facts: Facts) -> list[tuple[Validation, float]]:
 
 
 def has_diverged(facts: Facts) -> bool:
-    """Whether the run itself said so."""
+    """Whether the run recorded that it diverged."""
     return bool(facts.segments) and facts.segments[-1].reason == "diverged"
 
 
 def loss_trend(facts: Facts) -> Trend | None:
-    """What 10% more steps add to the dev loss (negative: it falls), as a share of it."""
+    """The change of the dev loss by 10% more steps, as a share of it (negative: it falls)."""
     points = [(one.step, loss) for one, loss in losses(facts)]
     found = _recent_trend(points)
     if found is None or not points[-1][1]:
@@ -118,14 +122,14 @@ def loss_trend(facts: Facts) -> Trend | None:
 
 
 def bleu_trend(facts: Facts) -> Trend | None:
-    """What 10% more steps add to BLEU, in points."""
+    """The change of BLEU by 10% more steps, in points."""
     return _recent_trend([(one.step, bleu) for one, bleu in scored(facts)])
 
 
 def decay_left(facts: Facts) -> float:
-    """The last learning rate over the one that the schedule ends with; 1 where it does not decay.
+    """The last learning rate over the final one of the schedule; 1 if the schedule does not decay.
 
-    Over 1 the dev loss will fall once more, however flat it is.
+    If it is above 1, the dev loss will fall again, however flat it is now.
     """
     if facts.recipe is None or facts.max_steps is None:
         return 1.0
@@ -153,9 +157,9 @@ def is_warming_up(facts: Facts) -> bool:
 
 
 def stage_ahead(facts: Facts) -> int | None:
-    """The updates before the next stage, which changes text or rate; None if none is to come.
+    """The updates before the next stage, which changes text or rate; None if there is none ahead.
 
-    It is to come until there is a validation after it.
+    A stage is ahead until a validation has followed its start.
     """
     if facts.recipe is None or facts.max_steps is None:
         return None
@@ -166,7 +170,7 @@ def stage_ahead(facts: Facts) -> int | None:
 
 
 def stage_since(facts: Facts, step: int) -> int | None:
-    """The updates before the first stage that began at this step or later, and was validated."""
+    """The updates before the first validated stage that began at this step or later."""
     if facts.recipe is None:
         return None
     seen = losses(facts)
@@ -185,7 +189,7 @@ def start_if_trained(facts: Facts) -> Validation | None:
 
 
 def worse_than_start(facts: Facts) -> str:
-    """How the last validation is worse than the trained model that the run began with; "" if not.
+    """How the last validation is worse than the trained model that the run started from; "" if not.
 
     The dev loss is over 1% higher, or the confidence interval of BLEU lies below that of the start.
     """
@@ -203,10 +207,10 @@ def worse_than_start(facts: Facts) -> str:
 
 
 def uniform_loss(facts: Facts) -> float | None:
-    """The loss of a model that gives every piece the same chance; None without a recipe.
+    """The loss of a model that gives every piece the same probability; None without a recipe.
 
-    It is the logarithm of the size of the vocabulary. An untrained model is a little worse. The
-    validation at step 0 does not tell: a run may start from a trained model.
+    It is the logarithm of the size of the vocabulary; an untrained model is a little worse. The
+    validation at step 0 cannot replace it, because a run may start from a trained model.
     """
     if facts.recipe is None:
         return None
@@ -214,7 +218,7 @@ def uniform_loss(facts: Facts) -> float | None:
 
 
 def is_beyond_uniform(facts: Facts, loss: float) -> bool:
-    """Whether a loss is above that of a uniform prediction: no text makes a sound model so bad."""
+    """Whether a loss is above that of a uniform prediction, which a sound model never is."""
     uniform = uniform_loss(facts)
     return uniform is not None and loss > uniform
 
@@ -226,11 +230,11 @@ def left_of_uniform(facts: Facts) -> float | None:
 
 
 def has_learnt(facts: Facts) -> bool | None:
-    """Whether the model knows more than nothing; None if unclear.
+    """Whether the model has learnt something; None if unclear.
 
-    The dev loss is clearly below a uniform prediction's. If the vocabulary is not known, the dev
-    loss must have fallen clearly below the run's first, and BLEU must show that it translates: the
-    first loss alone tells nothing, as it may be that of a trained model or of a broken one.
+    It has if the dev loss is clearly below a uniform prediction's. If the vocabulary is not known,
+    the dev loss must be clearly below the run's first one, and BLEU must show that the model
+    translates: the first loss may be that of a trained model or of a broken one.
     """
     left = left_of_uniform(facts)
     if left is not None:
@@ -241,7 +245,7 @@ def has_learnt(facts: Facts) -> bool | None:
 
 
 def translates(facts: Facts) -> bool | None:
-    """Whether the best BLEU is above what chance gives; None if none was measured."""
+    """Whether the best BLEU is above what chance gives; None without BLEU."""
     surely = [_bleu_bounds(one, bleu)[0] for one, bleu in scored(facts)]
     return max(surely) >= TRANSLATES if surely else None
 
@@ -253,19 +257,19 @@ def _bleu_bounds(one: Validation, bleu: float) -> tuple[float, float]:
 
 
 def scored(facts: Facts) -> list[tuple[Validation, float]]:
-    """Validations with their BLEU, the one before the first step left out."""
+    """Validations that have BLEU, without the one before the first step."""
     return [(one, one.bleu) for one in facts.validations if one.step > 0 and one.bleu is not None]
 
 
 def best_bleu(facts: Facts) -> tuple[Validation, float] | None:
-    """The validation with the best BLEU, the first of equal ones."""
+    """The validation with the best BLEU; the first of equal ones."""
     return max(scored(facts), key=lambda pair: pair[1], default=None)
 
 
 def bleu_lost(facts: Facts) -> float | None:
-    """The part of the best BLEU that the last has surely lost; None if BLEU is but chance.
+    """The share of the best BLEU that is surely lost by the last; None if BLEU may be chance.
 
-    It compares the ends of confidence intervals: of few sentences BLEU differs by much.
+    It compares the ends of confidence intervals, because BLEU over few sentences varies a lot.
     """
     if not translates(facts):
         return None
@@ -276,10 +280,10 @@ def bleu_lost(facts: Facts) -> float | None:
 
 
 def bleu_fell(facts: Facts) -> str:
-    """Since when BLEU falls, and from what to what; "" if it does not, or tells nothing.
+    """When BLEU began to fall, from which value to which; "" if it does not fall or is not known.
 
-    It falls if a fifth of the best is lost, or if the later half falls with 95% confidence. It does
-    since the last that lies in the confidence interval of the best.
+    It falls if a fifth of the best is lost, or if the later half falls with 95% confidence. The
+    fall begins after the last validation that lies in the confidence interval of the best.
     """
     best, lost, moves = best_bleu(facts), bleu_lost(facts), bleu_trend(facts)
     if best is None or lost is None:
@@ -297,9 +301,9 @@ def bleu_fell(facts: Facts) -> str:
 
 
 def steps_without_dev_loss(facts: Facts) -> int:
-    """Steps at the end of the run without a validation; 0 if they are as few as usual.
+    """Steps at the end of the run without a validation; 0 if their number is usual.
 
-    Validations are usual if the last of them is within two of their distances from the last step.
+    It is usual up to twice the median distance of two validations.
     """
     steps = [one.step for one, _ in losses(facts)]
     if len(steps) < 2:
@@ -312,9 +316,9 @@ def steps_without_dev_loss(facts: Facts) -> int:
 
 
 def training_loss_since(facts: Facts, step: int) -> tuple[float, float] | None:
-    """The training loss before and after a step, if it is far higher after it.
+    """The training loss before and after a step, if it is far higher after it (see `far_above`).
 
-    Both are medians, of at most nine intervals. Far is what `far_above` says.
+    Both are medians of at most nine intervals.
     """
     logged = [(one.step, one.train_loss) for one in facts.intervals if one.train_loss is not None]
     before = [loss for at, loss in logged if at <= step]
@@ -326,23 +330,24 @@ def training_loss_since(facts: Facts, step: int) -> tuple[float, float] | None:
 
 
 def by_chance(losses: Sequence[float]) -> float:
-    """What a training loss may be off by chance: five standard deviations.
+    """How far a training loss may be off by chance: five standard deviations.
 
-    They are estimated from the differences of neighbours: a loss may be that of a single batch.
+    Estimated from the differences of neighbours, because a loss may be that of a single batch.
     """
     return _BY_CHANCE * _OF_NEIGHBOURS * statistics.median(abs(b - a) for a, b in pairwise(losses))
 
 
 def far_above(lowest: float, chance: float) -> float:
-    """The training loss from which it is far above another: 1.2 times it, and beyond chance."""
+    """Above this a training loss is far above `lowest`: 1.2 times as high, and not by chance."""
     return max(_SPIKE * lowest, lowest + chance)
 
 
 def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | None:
-    """Where the loss on training text went after a validation at `step`; None if unclear.
+    """How the loss on training text moved after a validation at `step`; None if unclear.
 
-    The training slice tells, if it was measured then and at the last validation: by more than 1%,
-    as for the dev set. If not, the trend of the training loss does, with 95% confidence.
+    The training slice decides, if it was measured then and at the last validation: it must move by
+    more than 1%, as for the dev set. Otherwise the trend of the training loss decides, with 95%
+    confidence.
     """
     sliced = {
         one.step: one.train_slice_loss
@@ -367,11 +372,11 @@ def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | 
 
 
 def has_turned(facts: Facts) -> bool:
-    """Whether the dev loss rises: the last two clearly above the best, and not by chance.
+    """Whether the dev loss rises: its last two are clearly above the best, and not by chance.
 
-    Their order since the best tells, or their height: a steep rise may be of a few validations. Of
-    losses that only differ by chance both together are wrong in 0.5% (4 losses) to 4.0% (40) of
-    runs, as the order needs four losses after the best.
+    Either their order since the best shows that, or their height: a steep rise may take few
+    validations. On losses that differ only by chance, both tests together are wrong in 0.5% (4
+    losses) to 4.0% (40) of runs, because the order test needs four losses after the best.
     """
     values = [loss for _, loss in losses(facts)]
     if len(values) < FEWEST or not ends_above_best(facts):
@@ -382,12 +387,13 @@ def has_turned(facts: Facts) -> bool:
 
 
 def highest_by_chance(values: Sequence[float]) -> float:
-    """What the last two losses may both reach by chance, in 199 of 200 runs, if nothing changes.
+    """A height that the last two losses both exceed by chance in 1 of 200 runs, if nothing changes.
 
-    The noise is that of second differences, which a loss that falls or rises smoothly hardly has
-    (Gasser, Sroka and Jennen-Steinmetz 1986); what is no noise makes it larger, and the bound
-    safer. The factor is the quantile of the lower of the last two of n normal numbers above the
-    lowest, over that noise: simulated for n from 4 to 80, 200,000 times each; within 4%.
+    The noise is estimated from second differences, which a smoothly falling or rising loss hardly
+    has (Gasser, Sroka and Jennen-Steinmetz 1986). Any other movement makes the estimate larger and
+    the bound safer. The factor is the quantile of the lower of the last two of n normal numbers
+    above the lowest, divided by that noise: simulated for n from 4 to 80, 200,000 times each;
+    within 4%.
     """
     bends = [
         one - 2 * two + three
@@ -398,11 +404,11 @@ def highest_by_chance(values: Sequence[float]) -> float:
 
 
 def may_have_turned(facts: Facts) -> bool:
-    """Whether the dev loss may have risen: the last is higher than by chance, or the last two are
-    clearly above the best.
+    """Whether the dev loss may have risen: its last is higher than chance explains, or its last two
+    are clearly above the best.
 
-    Unless that is chance, as the trend excludes that 10% more steps raise it by 0.3%, and the later
-    half has come as low.
+    It has not if the trend excludes that 10% more steps raise it by 0.3%, and the later half has
+    come as low as the best.
     """
     found = loss_trend(facts)
     if found is None:
@@ -416,24 +422,25 @@ def may_have_turned(facts: Facts) -> bool:
 
 
 def stays_above_best(facts: Facts) -> bool:
-    """Whether all of the later half, which the trend is told from, is clearly above the best."""
+    """Whether the whole later half, which gives the trend, is clearly above the best."""
     values = [loss for _, loss in losses(facts)]
     return min(_later(values)) >= min(values) * (1 + OVERFIT_RISE)
 
 
 def ends_above_best(facts: Facts) -> bool:
-    """Whether the last two dev losses are clearly above the best, if only by chance."""
+    """Whether the last two dev losses are clearly above the best, even if only by chance."""
     values = [loss for _, loss in losses(facts)]
     return bool(values) and min(values[-2:]) >= min(values) * (1 + OVERFIT_RISE)
 
 
 def rises_by_chance(since_best: Sequence[float]) -> float:
-    """The chance that losses after the lowest rise like this, or more, if nothing changes any more.
+    """The chance that losses after the lowest rise like this or more, though nothing changes any
+    more.
 
-    Losses that only differ by chance come after their lowest in any order, each as likely as any
-    other, however much they differ. So it is the share of orders in which no more pairs of them
-    fall (Mann 1945): exact up to ten losses, then by the normal distribution. That the lowest was
-    chosen does no harm: it is not one of them. If the loss still falls, the chance is less.
+    Losses that differ only by chance follow the lowest in any order with the same probability,
+    however much they differ. So this is the share of orders in which no more pairs fall (Mann
+    1945): exact up to ten losses, then by the normal distribution. Choosing the lowest does no
+    harm, as it is not one of them. If the loss still falls, the chance is smaller.
     """
     seen: list[float] = []
     falls, count = 0, len(since_best)
@@ -443,7 +450,7 @@ def rises_by_chance(since_best: Sequence[float]) -> float:
     if count > _MOST_EXACT:
         mean, variance = count * (count - 1) / 4, count * (count - 1) * (2 * count + 5) / 72
         return statistics.NormalDist(mean, math.sqrt(variance)).cdf(falls + 0.5)
-    orders = [1]  # of so many losses, those with 0, 1, 2 ... pairs that fall
+    orders = [1]  # how many orders of so many losses have 0, 1, 2 ... falling pairs
     for size in range(2, count + 1):
         pairs = size * (size - 1) // 2
         orders = [sum(orders[max(n + 1 - size, 0) : n + 1]) for n in range(pairs + 1)]
@@ -472,14 +479,15 @@ def trained(facts: Facts) -> Verdict:
             f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of a "
             f"uniform prediction, or {units.SHARE.text(BEYOND_FREQUENCIES)} with a BLEU that may "
             "be chance; dev loss and loss on training text both rise; or the run diverged",
-            f"cannot tell: under {FEWEST} validations after the start, none of the last steps, the "
-            "interval holds both, BLEU moves, or nothing shows that the model translates: neither "
+            f"cannot tell: under {FEWEST} validations after the start, none in the last steps, the "
+            "interval includes both, BLEU moves, or nothing shows that the model translates: "
+            "neither "
             f"a BLEU whose confidence interval begins at {units.SCORE.text(TRANSLATES)} or more, "
             f"nor, without BLEU, a dev loss under {units.SHARE.text(NEEDS_SOURCE)} of that of a "
             "uniform prediction",
         ),
         method="A straight line through the dev loss over the logarithm of the step, at the later "
-        "half of the validations. The training loss is not looked at: flat, it proves nothing.",
+        "half of the validations. The training loss is not used: a flat one proves nothing.",
         remedy=remedy,
     )
 
@@ -522,7 +530,7 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
         at = f"step {units.COUNT.text(last)}"
         say = f"After the last validation, at {at}, the training loss has risen from {was} to {now}"
         if not is_beyond_uniform(facts, exploded[1]):
-            say += ": the model has become worse, or the text harder, which no dev loss tells."
+            say += ": the model has become worse, or the text harder; no dev loss shows which."
             return "cannot tell", say, _VALIDATE
         return "no", f"{say}.", f"Go on from the checkpoint of {at}, with a lower learning rate."
     if steps_without_dev_loss(facts):
@@ -590,7 +598,9 @@ def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
         say += "gradients were not finite."
         return "cannot tell", say, "Set train.precision to bf16 or fp32."
     if has_learnt(facts) is None:
-        say += ", but so it is if nothing is learnt: no recipe tells the size of the vocabulary."
+        say += (
+            ", but it is also flat if nothing is learnt, and no recipe gives the vocabulary size."
+        )
         return "cannot tell", say, "Bring recipe.toml with the events."
     if doubt := _may_not_translate(facts):
         return doubt[0], f"{say}, {doubt[1]}", doubt[2]
@@ -633,13 +643,13 @@ def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
     if best is None:
         if left is not None and left < NEEDS_SOURCE:
             return None
-        say = "but so it is if frequent words are learnt alone, whatever the source says: no BLEU "
-        return "cannot tell", f"{say}tells.", "Set evaluate.bleu_pairs."
+        say = "but it is also flat if only frequent words are learnt, whatever the source: no BLEU "
+        return "cannot tell", f"{say}was measured.", "Set evaluate.bleu_pairs."
     if can:
         return None
     say = f"but its best BLEU is {_bleu_text(*best)}, which may be chance"
     if left is None or left < BEYOND_FREQUENCIES:
-        remedy = "Read the samples: text, order of pairs, tokenizer of the score?"
+        remedy = "Read the samples; check text, order of pairs and the tokenizer of the score."
         return "cannot tell", f"{say}.", f"{remedy} Raise evaluate.bleu_pairs if they are few."
     say += (
         f", and its lowest dev loss is {units.SHARE.text(left)} of a uniform prediction's: it has "
@@ -691,7 +701,8 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
     may_have = may_have_turned(facts)
     turned = f"may have risen since {at}" if may_have else "has not turned"
-    if share < BY_HEART and facts.recipe and any(facts.recipe.weights()):
+    recipe = facts.recipe
+    if share < BY_HEART and recipe and (any(recipe.weights()) or recipe.corpus.temperature):
         say = f"The dev loss {turned}, but {of}. Entries of text are drawn by weights, so "
         say += "epochs do not tell how often the text was seen: the dev text may be harder."
         return "cannot tell", say, "Take dev text from the same source as the training text."
@@ -728,6 +739,7 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
     if (best_score := best_bleu(facts)) is not None:
         text = f"{_bleu_text(*best_score)} at step {units.COUNT.text(best_score[0].step)}"
         yield Evidence("best BLEU", best_score[1], text)
+    yield from direction_evidence(facts)
     rising = bleu_trend(facts)
     if rising is not None:
         low, high = units.SCORE.text(rising.low), units.SCORE.text(rising.high)
@@ -748,7 +760,7 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:
-    """What a quarter more of this training would bring, by the fitted curve."""
+    """The gain of 25% more training, by the fitted curve."""
     points = [(one.step, loss) for one, loss in losses(facts)]
     curve = fit_curve([step for step, _ in points], [loss for _, loss in points])
     seconds_s = step_s(facts)
@@ -808,7 +820,7 @@ def _later(points: Sequence[T]) -> Sequence[T]:
 
 
 def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:
-    """Told from the later half of the points, at least four."""
+    """The trend of the later half of the points, at least four."""
     if len(points) < FEWEST:
         return None
     last = _later(points)

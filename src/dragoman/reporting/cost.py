@@ -1,4 +1,4 @@
-"""Machine-hours and what they cost: each life at the price of its own machines."""
+"""Machine-hours and their cost: each life at the price of its own machines."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
 
 
 def price_per_hour(facts: Facts, segment: Segment) -> Price | None:
-    """Of all machines of one life together; None if it is not known.
+    """The price of all machines of one life together; None if it is not known.
 
-    A price that was given counts for each machine; else what the life recorded; else the sum of
-    the prices that hosts.json has of its hosts, if it has all.
+    A given price counts for each machine. Otherwise the life's own record counts, or else the sum
+    of the prices in hosts.json, if it has all of the hosts.
     """
     machines = facts.machines_of(segment)
     if facts.price is not None:
@@ -53,15 +53,16 @@ def price_per_hour(facts: Facts, segment: Segment) -> Price | None:
 
 
 def is_priced(facts: Facts) -> bool:
-    """Whether the price of every life is known, and there is one."""
+    """Whether there is a life, and the price of every life is known."""
     known = [price_per_hour(facts, segment) is not None for segment in facts.segments]
     return bool(known) and all(known)
 
 
 def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> dict[str, float]:
-    """What the lives with a price have cost, by currency.
+    """The cost of the lives that have a price, by currency.
 
-    until: the moment at which to stop counting. more_s: seconds that the last life goes on.
+    until: the moment at which to stop counting.
+    more_s: seconds that the last life goes on.
     """
     amounts: dict[str, float] = {}
     for segment in facts.segments:
@@ -74,7 +75,8 @@ def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> d
 
 
 def only_currency(facts: Facts) -> str | None:
-    """In which all is paid; None if a life has no price, or if there are several currencies."""
+    """The currency of all costs; None if a life has no price, or if there are several
+    currencies."""
     currencies = list(spent(facts)) if is_priced(facts) else []
     return currencies[0] if len(currencies) == 1 else None
 
@@ -90,7 +92,7 @@ def spent_text(facts: Facts, *, more_s: float = 0.0) -> str:
 
 
 def cost_text(facts: Facts, seconds_s: float) -> str:
-    """What some seconds of the machines of now cost; "" if machines or price are not known."""
+    """The cost of some seconds on the current machines; "" if machines or price are not known."""
     price = price_per_hour(facts, facts.segments[-1]) if facts.segments else None
     if price is None:
         return ""
@@ -98,11 +100,12 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
 
 
 def machines_now(facts: Facts) -> int | None:
-    """Machines of the run's last life; None if that is not known."""
+    """The number of machines in the run's last life; None if it is not known."""
     return facts.machines_of(facts.segments[-1]) if facts.segments else None
 
 
 def parse_price(text: str) -> Price:
-    """The price of a machine for an hour, such as "3 USD"; ConfigError if it is none."""
+    """The price of a machine for an hour, such as "3 USD". Raises ConfigError if the text is
+    none."""
     amount, currency = units.parse_money(text)
     return Price(amount=amount, currency=currency)

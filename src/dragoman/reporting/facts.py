@@ -1,4 +1,4 @@
-"""What was measured of a run, typed. None is "not measured", never a guess.
+"""The measurements of a run, typed. None is "not measured", never a guess.
 
 Times are seconds; `time` is seconds since 1970 on the clock of rank 0. Losses are nats a target
 token. Shares are of 1.
@@ -18,9 +18,9 @@ _SILENCE_S = 600.0
 _MOST_LOST = 1
 """Intervals that a rank may lack: a kill tears at most the last line of its file."""
 _LATE_S = 60.0
-"""While a run goes on, the events of another host may come so much later than those of this one."""
+"""While a run goes on, events of another host may arrive this much later than those of this one."""
 _SILENT_GAPS = 5
-"""A run that says nothing for this many times its longest pause does not run any more."""
+"""A run that writes nothing for this many times its longest gap is no longer running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +32,23 @@ class Segment:
     first_step: int
     last_step: int
     reason: str | None
-    """Why it ended; None if it does not say (it runs, crashed or was killed)."""
+    """Why it ended; None if that is not recorded (it runs, crashed or was killed)."""
     accounted: float
-    """Up to when its events say what it did; samples of the host come on after that."""
+    """The end of the work that its events account for; samples of the host may come later."""
     world_size: int | None = None
-    """Ranks that trained together then; None if its start is not in the record."""
+    """Ranks that trained together then; None if the start is not in the record."""
     price: Price | None = None
-    """Of all machines together, as it was known when this life began."""
+    """The price of all machines together, as known when this life began."""
     host: str = "unknown"
-    """Where this process ran."""
+    """The host of this process."""
     device: str | None = None
-    """What it trained on; None if its start is not in the record."""
+    """The device that it trained on; None if the start is not in the record."""
     imported: ImportedRun | None = None
-    """What the log of another tool says of this life."""
+    """The record of this life in another tool's log."""
 
     @property
     def imported_hosts(self) -> tuple[str, ...]:
-        """Those that the log of another tool names; none if it does not place every rank."""
+        """Hosts that another tool's log names; none if the log does not place every rank."""
         return tuple(filter(None, self.imported.hosts.split(","))) if self.imported else ()
 
 
@@ -89,21 +89,21 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """What one rank wrote. Its times are already on the clock of rank 0."""
+    """The record of one rank, with its times on the clock of rank 0."""
 
     rank: int
     host: str
-    """That of its last life."""
+    """The host of its last life."""
     intervals: tuple[Interval, ...]
     clock_offset_s: float
     """How far its own clock is ahead of rank 0's."""
     segments: tuple[Segment, ...] = ()
     repeated: tuple[Interval, ...] = ()
-    """Those that were made again after a resume, because they came after the checkpoint."""
+    """Intervals that were made again after a resume, because they came after the checkpoint."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Where it ran, each host once, by its lives."""
+        """The hosts of its lives, each once."""
         return tuple(dict.fromkeys(life.host for life in self.segments)) or (self.host,)
 
     @property
@@ -112,7 +112,7 @@ class Rank:
         return f"rank {self.rank} on {', later '.join(self.hosts)}"
 
     def life_at(self, moment: float) -> Segment | None:
-        """The last that had begun at a moment of rank 0's clock."""
+        """The last life that had begun at a moment of rank 0's clock."""
         begun = [life for life in self.segments if life.started <= moment]
         return begun[-1] if begun else None
 
@@ -145,7 +145,7 @@ class Validation:
 
     @property
     def seconds_s(self) -> float | None:
-        """What it took, as far as it was timed."""
+        """Seconds of its loss and its decoding, if they were timed."""
         return summed((self.loss_s, self.decode_s))
 
 
@@ -160,6 +160,21 @@ class TestScore:
     bleu_signature: str | None = None
     chrf: float | None = None
     decode_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectionScore:
+    """One direction of a validation or of a test set, of a model of several languages."""
+
+    text: str
+    source: str
+    target: str
+    zero_shot: bool
+    step: int | None = None
+    loss: float | None = None
+    bleu: float | None = None
+    bleu_low: float | None = None
+    bleu_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +198,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spell:
-    """From the first to the last sign of something; steps where intervals tell of it."""
+    """From the first to the last sign of something; steps if intervals show it."""
 
     since: float
     until: float
@@ -191,9 +206,9 @@ class Spell:
     until_step: int | None = None
     from_start: bool
     to_end: bool
-    """Whether the last that is known was still so."""
+    """Whether it was still so at the end of the record."""
     share: float
-    """The part of what was looked at between the two that showed it."""
+    """The share of the records between the two that show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +276,7 @@ class Machine:
     """The part of its processors that other programs used."""
     memory_share: float | None
     disk_free_bytes: float | None
-    """At the last sample, which is of `last_seen`."""
+    """At the last sample, which was taken at `last_seen`."""
     last_seen: float | None = None
     disk_read_bytes: float
     disk_written_bytes: float
@@ -282,8 +297,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChange:
-    """The network between hosts carries another rate from a step on, as was measured when steps
-    became slow or fast."""
+    """The network between hosts changed its rate from a step on.
+
+    It was measured because steps became slower or faster.
+    """
 
     interface: str
     where: str
@@ -295,7 +312,7 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What one device does alone."""
+    """The speed of one device alone."""
 
     host: str
     device: str
@@ -306,7 +323,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """What the run itself wanted a person to know; severity is info, warning or error."""
+    """A message of the run to people; severity is info, warning or error."""
 
     time: float
     step: int | None
@@ -318,16 +335,17 @@ class Alert:
 
     @property
     def text(self) -> str:
-        """With the step at which it was said."""
+        """The message, with its step if it has one."""
         return self.cause if self.step is None else f"step {self.step:,}: {self.cause}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """A rank did not go on for a while: what it says itself, or else a rank that waited for it.
+    """A rank stood still for a while.
 
-    step: updates that were complete. during: the phase of a step, "sync" in a sum, "validating" or
-    "saving".
+    own: whether the rank recorded it itself; if not, a rank that waited for it did.
+    step: updates that were complete.
+    during: the phase of a step, "sync" in a sum, "validating" or "saving".
     """
 
     rank: int
@@ -340,7 +358,7 @@ class Pause:
 
     @property
     def ended(self) -> float:
-        """When it went on."""
+        """When the rank went on."""
         return self.began + self.seconds_s
 
     @property
@@ -351,7 +369,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The strategy that `auto` chose: its name, it with its numbers, and why."""
+    """The strategy that `auto` chose: its name, its name with numbers, and the reason."""
 
     strategy: str
     label: str
@@ -360,7 +378,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How the command ended that trained: finished, stopped, failed, or gone without a word."""
+    """How the training command ended: finished, stopped, failed, or gone without a record."""
 
     state: str
     problem: str
@@ -368,7 +386,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a machine, or several together, costs an hour."""
+    """The price of a machine, or of several together, for an hour."""
 
     amount: float
     currency: str
@@ -390,17 +408,18 @@ class Facts:
     train_pairs: int | None = None
     segments: tuple[Segment, ...] = ()
     exit: Exit | None = None
-    """None if it trains still, or nobody knows."""
+    """None if it still trains, or if its end is not known."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
     test_scores: tuple[TestScore, ...] = ()
+    direction_scores: tuple[DirectionScore, ...] = ()
     checkpoints: tuple[CheckpointWrite, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
     prepare_s: float | None = None
     environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     alerts: tuple[Alert, ...] = ()
     pauses: tuple[Pause, ...] = ()
-    """Times of intervals are without them."""
+    """The times of intervals do not include them."""
     gpus: tuple[Gpu, ...] = ()
     traffic: tuple[Traffic, ...] = ()
     machines: tuple[Machine, ...] = ()
@@ -412,22 +431,22 @@ class Facts:
     recipe: Recipe | None = None
     imported: ImportedRun | None = None
     imported_scores: tuple[tuple[int, float], ...] = ()
-    """(step, what the other tool called its BLEU)."""
+    """(step, the score that the other tool calls BLEU)."""
     price: Price | None = None
-    """Of each machine, as it was given: it counts for all lives."""
+    """The price of one machine, if it was given; it counts for all lives."""
     host_prices: Mapping[str, Price] = field(default_factory=dict)
-    """Of one machine each, by name, as hosts.json has them."""
+    """The price of each machine by its name, from hosts.json."""
     recorded_hosts: int | None = None
     """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the evidence itself: torn lines, missing ranks, clocks that differ."""
+    """Faults of the evidence itself: torn lines, missing ranks, clocks that differ."""
     lives: tuple[Facts, ...] = ()
-    """The same of each life that has intervals, if ranks moved to other hosts between lives, or
-    links or devices were measured anew and differ. Empty if not: then the run is one."""
+    """The facts of each life that has intervals, if ranks moved to other hosts between lives, or if
+    links or devices were measured again and differ. Otherwise empty: the run counts as one."""
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """Those of the rank that tells most: see `fullest`."""
+        """Intervals of the rank with the fullest record: see `fullest`."""
         return fullest(self.ranks).intervals if self.ranks else ()
 
     @property
@@ -437,7 +456,7 @@ class Facts:
 
     @property
     def repeated_s(self) -> float:
-        """What they took the first time."""
+        """Seconds that they took the first time."""
         again = fullest(self.ranks).repeated if self.ranks else ()
         return summed(one.interval_s for one in again) or 0.0
 
@@ -459,9 +478,9 @@ class Facts:
         return tuple(dict.fromkeys(host for rank in self.ranks for host in rank.hosts))
 
     def hosts_of(self, segment: Segment) -> list[str]:
-        """Where each rank ran in one of `segments`, by rank, as far as its events are there.
+        """The host of each rank in one of `segments`, by rank, if its events are there.
 
-        Of an imported run: each host once, or none.
+        For an imported run: each host once, or none.
         """
         if self.imported is not None:
             return list(segment.imported_hosts)
@@ -471,7 +490,7 @@ class Facts:
     def machines_of(self, segment: Segment) -> int | None:
         """How many machines took part in one life; None if a rank of it has left no events.
 
-        segment: one of `segments`. A restart may go on with fewer machines, or with others.
+        segment: one of `segments`. A restart may use fewer machines, or others.
         """
         if self.imported is not None:
             return len(segment.imported_hosts) or None
@@ -487,13 +506,13 @@ class Facts:
 
     @property
     def is_one_host(self) -> bool:
-        """Whether every rank has told that it is on the same host as the others, at one time."""
+        """Whether every rank recorded the same host, at the same time."""
         if len(self.hosts) != 1 or len(self.ranks) != self.world_size or not self.segments:
             return False
         return self.machines_of(self.segments[-1]) == 1
 
     def ranks_at(self, step: int) -> int:
-        """How many ranks made a step together; 0 if no start says it."""
+        """How many ranks made a step together; 0 if no start records it."""
         lives = [life for life in self.segments if life.first_step < step]
         return (lives[-1].world_size if lives else None) or self.world_size or 0
 
@@ -531,7 +550,7 @@ class Facts:
 
     @property
     def complete_ranks(self) -> list[Rank]:
-        """Ranks that recorded all their intervals, except the one that a kill may cost."""
+        """Ranks that recorded all their intervals, except for one that a kill may cost."""
         missing = {} if self.imported is not None else self.missing_intervals
         return [rank for rank in self.ranks if missing.get(rank.rank, 0) <= _MOST_LOST]
 
@@ -539,7 +558,7 @@ class Facts:
     def lacks_ranks(self) -> bool:
         """Whether a rank left no events, or lacks more than one interval that others recorded.
 
-        Also if nobody knows how many ranks there were.
+        True also if the number of ranks is not known.
         """
         if self.imported is not None:
             return False
@@ -550,7 +569,7 @@ class Facts:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run said itself that it ended, and not by a signal."""
+        """Whether the run recorded its end, and it was not a signal."""
         return bool(self.segments) and self.segments[-1].reason in (
             "max_steps",
             "early_stop",
@@ -559,8 +578,8 @@ class Facts:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it crashed or was killed: it did not say how it ended, and did end or say nothing
-        for long."""
+        """Whether it crashed or was killed: it recorded no end, and has ended or been silent for
+        long."""
         if not self.segments or self.segments[-1].reason is not None:
             return False
         if self.exit is not None:
@@ -571,13 +590,13 @@ class Facts:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun, did not end and gave a sign of life lately."""
+        """Whether it has begun, did not end and wrote something lately."""
         began = bool(self.segments) and self.segments[-1].reason is None
         return began and not self.is_silent
 
     @property
     def train_s(self) -> float | None:
-        """Seconds inside updates, those that were lost included, pauses not."""
+        """Seconds inside updates, with those that were lost, without pauses."""
         seconds_s = summed(interval.interval_s for interval in self.intervals)
         return None if seconds_s is None else seconds_s + self.repeated_s
 
@@ -587,14 +606,14 @@ class Facts:
         return summed(segment.ended - segment.started for segment in self.segments)
 
     @property
-    def untold_s(self) -> float:
-        """Seconds at the end of lives that no event says anything of: the steps under way there."""
+    def unrecorded_s(self) -> float:
+        """Seconds at the ends of lives that no event accounts for: the steps under way there."""
         open_ended = (one for one in self.segments if one.reason is None)
         return sum(one.ended - one.accounted for one in open_ended)
 
 
 def fullest(ranks: Sequence[Rank]) -> Rank:
-    """Rank 0, or the lowest that is there; another only if it tells of more lives or intervals.
+    """Rank 0, or the lowest there is; another rank only if it recorded more lives or intervals.
 
     The one interval that a kill may cost does not count.
     """

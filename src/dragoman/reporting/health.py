@@ -1,4 +1,4 @@
-"""What goes wrong in runs: each ailment is a measured value, a limit and a remedy."""
+"""Common faults of runs: each ailment is a measured value, a limit and a remedy."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from dragoman.reporting.verdict import Answer, Verdict, evidence
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
 _QUARTERS = 4
 STARVES = 0.1
-"""Part of a step in which a rank waits for data."""
+"""Share of a step in which a rank waits for data."""
 STRAGGLES = 1.25
-"""Times the median rank's compute."""
+"""Multiple of the median rank's compute."""
 MOST_SPIKES = 3
 _EARLY = 5
-"""A fifth of the schedule is enough to have learnt something."""
+"""A fifth of the schedule is enough to learn something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,10 @@ class Ailment:
     limit: float
     remedy: str
     culprit: Callable[[Facts], str] = lambda _facts: ""
-    """Which rank, host, interface or GPU it is, and since when; asked where the answer is yes."""
+    """Which rank, host, interface or GPU it is, and since when; used if the answer is yes."""
     is_whole: Callable[[Facts], bool] = lambda _facts: True
-    """Whether all ranks or hosts were looked at that may have it; if not, there is no "no"."""
+    """Whether every rank or host that may have it was measured; if not, the answer is never
+    "no"."""
 
     def judge(self, facts: Facts) -> Verdict:
         """The answer for one run."""
@@ -82,8 +83,8 @@ class Ailment:
         answer: Answer = "cannot tell"
         says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
         if value is not None and value < self.limit and not self.is_whole(facts):
-            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)} as far as "
-            says += "it was measured, which was not on every rank and host, or not all the time."
+            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)} in what "
+            says += "was measured, which is not every rank and host, or not all of the time."
         elif value is not None:
             answer = "yes" if value >= self.limit else "no"
             named = self.culprit(facts) if answer == "yes" else ""
@@ -101,7 +102,7 @@ class Ailment:
 
 
 def _divergences(facts: Facts) -> float | None:
-    """1 if the run said so. None if the loss rose far or is no number, and nobody said anything."""
+    """1 if the run recorded it; None if the loss rose far or is not finite, and no end says so."""
     if has_diverged(facts):
         return 1.0
     if not facts.intervals or facts.intervals[-1].train_loss is None:
@@ -113,9 +114,9 @@ def _divergences(facts: Facts) -> float | None:
 
 
 def _flat_share_left(facts: Facts) -> float | None:
-    """What is left of the schedule, if the dev loss is surely flat and no decay is to come.
+    """The share of the schedule that is left, if the dev loss is surely flat and no decay is ahead.
 
-    0 if the loss surely moves, or nothing was learnt, so that this is no plateau. None if unclear.
+    0 if the loss surely moves, or if nothing was learnt: that is no plateau. None if unclear.
     """
     found = loss_trend(facts)
     if found is None or not facts.max_steps:
@@ -132,11 +133,11 @@ def _flat_share_left(facts: Facts) -> float | None:
 
 
 def _spikes(facts: Facts) -> float | None:
-    """Training losses `far_above` the lowest median of nine before them, after the warmup.
+    """The number of training losses `far_above` the lowest median of nine before, after the warmup.
 
-    None if they are many, but may be of the text: a batch or a corpus that is harder. They are of
-    the model if the run diverged, if they are worse than a uniform prediction, or if the dev loss
-    is not at its best any more.
+    None if there are many, but the text may be the cause: a harder batch or corpus. The model is
+    the cause if the run diverged, if the losses are worse than a uniform prediction, or if the dev
+    loss is no longer at its best.
     """
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
     train_losses = [
@@ -164,7 +165,8 @@ def _spikes(facts: Facts) -> float | None:
 def _not_learnt(facts: Facts) -> float | None:
     """`left_of_uniform`, after a fifth of the schedule or more; None without a recipe.
 
-    The loss on training text counts if it is lower: a rate that learns it by heart is not too low.
+    The loss on training text counts if it is lower: a rate at which the model memorises it is not
+    too low.
     """
     if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
@@ -176,7 +178,7 @@ def _not_learnt(facts: Facts) -> float | None:
 
 
 def _data_wait(facts: Facts) -> float | None:
-    """The wait of the rank that waits most: the others wait for it."""
+    """The wait of the rank that waits most, for which the others wait."""
     starved = measures.most_data_wait(facts)
     return None if starved is None else starved[0]
 
@@ -194,14 +196,14 @@ def _starved_rank(facts: Facts) -> str:
 def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
     """Intervals of all ranks side by side, and the compute of their median steps.
 
-    There may be more ranks in one life of the run than in another. In place of intervals of which a
-    rank does not tell, one stands in which no rank was slow.
+    One life of the run may have more ranks than another. One interval in which no rank was slow
+    replaces the intervals that some rank lacks.
     """
     intervals: list[list[Interval]] = []
     computes_s: list[list[float]] = []
     side_by_side = facts.side_by_side
     if any(one.compute_median_s is None for one in (side_by_side[0] if side_by_side else [])):
-        side_by_side = list(measures.steady(side_by_side))  # a mean holds the warm-up, no median
+        side_by_side = list(measures.steady(side_by_side))  # a mean includes the warm-up
     for together in side_by_side:
         seconds_s = [measures.interval_compute_s(one) for one in together]
         known = [one for one in seconds_s if one is not None]
@@ -216,7 +218,8 @@ def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
 
 
 def _stragglers(facts: Facts) -> list[tuple[float, str]]:
-    """Ranks that were slow for long: compute over the median rank's meanwhile, and in words."""
+    """Ranks that were slow for long: compute over the median rank's at that time, and a
+    description."""
     together, computes_s = _computes(facts)
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
     took_s = _took_s(together)
@@ -238,7 +241,7 @@ def _stragglers(facts: Facts) -> list[tuple[float, str]]:
 
 
 def _is_slow(computes_s: list[list[float]], place: int) -> list[bool]:
-    """In which intervals a rank took far longer than the median rank; not when it was not there."""
+    """In which intervals a rank took far longer than the median rank; False if it was not there."""
     return [
         place < len(all_s) and all_s[place] >= STRAGGLES * statistics.median_low(all_s) > 0
         for all_s in computes_s
@@ -256,11 +259,11 @@ def _took_s(together: list[list[Interval]]) -> list[float]:
 
 
 def _slowest_rank(facts: Facts) -> float | None:
-    """Compute of the slowest rank over the median of ranks in the same steps, if it lasted.
+    """Compute of the slowest rank over that of the median rank in the same steps, if it lasted.
 
-    Ranks that are slow in turn are none. If no rank was slow for long, the least that a rank had in
-    a quarter of the intervals. None if one was slow for a quarter of the time, but in one or two
-    intervals.
+    Ranks that are slow by turns do not count. If no rank was slow for long, the largest lower
+    quartile of a rank's ratios. None if a rank was slow for a quarter of the time, but in only one
+    or two intervals.
     """
     ranks = _most_ranks(facts)
     if ranks == 1:
@@ -286,7 +289,7 @@ def _slowest_rank(facts: Facts) -> float | None:
 
 
 def _slow_ranks(facts: Facts) -> str:
-    """The slow ranks, the slowest first: since when, and their figures."""
+    """The slow ranks with their times and figures, the slowest first."""
     return "; ".join(text for _, text in _stragglers(facts))
 
 
@@ -310,7 +313,7 @@ def _fullest_disk(facts: Facts) -> Machine | None:
 
 
 def _checkpoint_of_free_disk(facts: Facts) -> float | None:
-    """The last checkpoint over what is free on the fullest disk."""
+    """The size of the last checkpoint over the free space on the fullest disk."""
     fullest = _fullest_disk(facts)
     sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
     if fullest is None or not fullest.disk_free_bytes or not sizes:
@@ -338,9 +341,9 @@ def _throttled_gpu(facts: Facts) -> str:
 
 
 def _creep(facts: Facts) -> float | None:
-    """Growth of the peak memory after a quarter of the run, as far as each later quarter has it.
+    """Growth of the peak memory after the first quarter of the run, if every later quarter has it.
 
-    What is kept from step to step grows in all of them; a first long batch or validation in one.
+    A leak grows in each quarter; a first long batch or validation in only one of them.
     """
     return max((growth for growth, _ in _growths(facts)), default=None)
 
@@ -408,7 +411,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="rate_too_low",
         question="Is the learning rate too low?",
-        what="lowest dev loss or loss on training text, of that of a model that knows nothing",
+        what="lowest dev loss or loss on training text, of that of a uniform prediction",
         measure=_not_learnt,
         quantity=units.SHARE,
         limit=NOT_LEARNT,
@@ -417,7 +420,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="translations_worse",
         question="Do translations get worse?",
-        what="of the best BLEU, surely lost again",
+        what="share of the best BLEU that is surely lost again",
         measure=bleu_lost,
         culprit=bleu_fell,
         quantity=units.SHARE,
@@ -438,8 +441,8 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="straggler",
         question="Is one rank slower than the others?",
-        what="compute of the slowest rank to the median, for three quarters of a quarter of the "
-        "run or more",
+        what="compute of the slowest rank over the median rank's, in three of four intervals of a "
+        "quarter of the run or more",
         measure=_slowest_rank,
         culprit=_slow_ranks,
         quantity=_RATIO,
@@ -474,7 +477,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="disk",
         question="Will the disk be full soon?",
-        what="a checkpoint, of the disk that is free",
+        what="a checkpoint as a share of the free disk space",
         measure=_checkpoint_of_free_disk,
         culprit=_full_disk,
         quantity=units.SHARE,
@@ -504,7 +507,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="evaluation",
         question="Is it evaluated too often?",
-        what="validation, of training and validation",
+        what="share of validation in training and validation",
         measure=_evaluation_share,
         quantity=units.SHARE,
         limit=0.2,

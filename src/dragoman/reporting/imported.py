@@ -10,7 +10,7 @@ from dragoman.telemetry.events import Payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedRun(Payload):
-    """What the other tool's log says beyond the events of ours."""
+    """Values of another tool's log for which our own events have no field."""
 
     kind: ClassVar[str] = "imported_run"
     tool: str
@@ -18,22 +18,23 @@ class ImportedRun(Payload):
     gpu_name: str | None
     interface: str | None
     hosts: str
-    """Names of the machines with a comma between them; "" if those of some ranks are not known."""
+    """Names of the machines, separated by commas; "" if the machines of some ranks are not
+    known."""
     pairs_per_rank: int | None
     max_length: int | None
     printed_pairs: int
     printed_source_tokens: float | None
-    """Mean length of the source sides that were printed, in pieces, cut at max_length."""
+    """Mean length of the printed source sides, in pieces, cut at max_length."""
     printed_target_tokens: float | None
     printed_at_max_share: float | None
-    """The part of the printed sides that was as long as max_length allows."""
+    """The share of the printed sides that were as long as max_length allows."""
     schedule_scale: float | None
     schedule_width: int | None
     schedule_warmup: int | None
     train_file: str | None
     checkpoint_every_steps: int | None
     score_method: str | None
-    """How the numbers came about that the tool called its BLEU."""
+    """How the tool computed the numbers that it called BLEU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The lives of a run: on which machines each was, what was measured there, and what that answers.
+"""The lives of a run: the machines of each, what was measured there, and the answers from it.
 
-A run that was stopped may go on with other ranks, hosts, devices or links. What was measured in one
-life tells nothing of another on other machines.
+A run that was stopped may go on with other ranks, hosts, devices or links. Measurements of one life
+say nothing about a life on other machines.
 """
 
 from __future__ import annotations
@@ -10,35 +10,47 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from dragoman.base import units
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Facts, Link, Rank, Segment, Spell
+from dragoman.reporting.facts import (
+    Device,
+    Facts,
+    Gpu,
+    Link,
+    Machine,
+    Rank,
+    Segment,
+    Spell,
+    Traffic,
+)
 from dragoman.reporting.measures import capacity_bytes_per_s, link_after
 from dragoman.reporting.rank_file import Home, RankFile
 from dragoman.reporting.sampling import Samples
 from dragoman.reporting.verdict import Answer, Evidence
 
 MOST_OF_RUN = 0.9
-"""Part of the time of steps; an answer that holds in so much of it is that of the run."""
+"""An answer that holds for this share of the steps' time is the answer for the run."""
 _BOOTS_DIFFER_S = 5.0
 _RATES_DIFFER = 1.1
-"""Times; what the same link or device reaches when it is measured again is nearer."""
+"""Repeated measurements of the same link or device differ by less than this factor."""
 _MOST_HOSTS_NAMED = 3
 _MOST_SHOWN = 3
 
+T = TypeVar("T", Gpu, Traffic, Machine, Device)
 Judgement = tuple[Answer, str, str]
-"""Answer, what it says, remedy."""
+"""Answer, text, remedy."""
 
 
 def name_machines(
     ranks: Sequence[Rank], files: Sequence[RankFile], problems: list[str]
 ) -> list[Rank]:
-    """Ranks whose lives name their machines; machines of one name are told apart by a number.
+    """Ranks whose lives name their machines; machines of the same name get a number.
 
-    In one life of the run they are two if they were started at different times, or if both have a
-    rank that samples its host: one rank of each host does. Clones that are sampled by nobody cannot
-    be told apart.
+    Two ranks of one life are on two machines if the machines booted at different times, or if both
+    ranks sample their host, which only one rank of each host does. Clones that no rank samples
+    cannot be told apart.
     """
     named = [list(rank.segments) for rank in ranks]
     for life in facts.fullest(ranks).segments if ranks else ():
@@ -67,9 +79,9 @@ def name_machines(
 
 
 def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
-    """The facts with what was measured on hosts, of the whole run and of each of its lives.
+    """The facts with the measurements of hosts, for the whole run and for each of its lives.
 
-    found: with ranks of named machines, one of each file.
+    found: its ranks name their machines, and there is one rank for each file.
     """
     whole = []
     for rank, file in zip(found.ranks, files, strict=True):
@@ -81,9 +93,9 @@ def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
 
 
 def judged_by_life(found: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
-    """The answer that holds in nine tenths of the time of steps; if none does, "cannot tell".
+    """The answer that holds for nine tenths of the steps' time; "cannot tell" if none does.
 
-    Each life on other machines is judged alone, and the longest of each answer is told.
+    Each life on other machines is judged alone; the text quotes the longest life of each answer.
     """
     if len(found.lives) < 2:
         return judge(found.lives[0] if found.lives else found)
@@ -114,7 +126,7 @@ def evidence_by_life(
 
 
 def where(life: Facts) -> str:
-    """Its steps and hosts."""
+    """The steps and hosts of a life."""
     steps = [one.step - one.steps + 1 for one in life.intervals[:1]]
     steps += [one.step for one in life.intervals[-1:]]
     hosts = list(life.hosts[:_MOST_HOSTS_NAMED])
@@ -129,7 +141,7 @@ def _steps_s(life: Facts) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One rank in one life of the run. file: the number of its file; number: of its own lives."""
+    """One rank in one life of the run. file: the index of its file; number: of the rank's lives."""
 
     file: int
     number: int
@@ -157,7 +169,7 @@ def _may_share(one: _Place, other: _Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What one file says of hosts. names: of its host, that of the machine."""
+    """Measurements of hosts from one file. names: from a name in the file to the machine's name."""
 
     rank: Rank
     samples: Samples
@@ -166,52 +178,48 @@ class _Measured:
 
 
 def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
-    """The facts with what was measured, on the clock of rank 0."""
+    """The facts with these measurements, on the clock of rank 0."""
     return replace(
         found,
         gpus=tuple(
-            replace(
-                gpu,
-                host=one.names[gpu.host],
-                throttled=_moved(gpu.throttled, one.rank),
-            )
-            for one in measured
-            for gpu in one.samples.gpus()
-            if gpu.host in one.names
+            replace(gpu, throttled=_moved(gpu.throttled, rank))
+            for gpu, rank in _named(measured, lambda one: one.samples.gpus())
         ),
         traffic=tuple(
-            replace(traffic, host=one.names[traffic.host], faulty=_moved(traffic.faulty, one.rank))
-            for one in measured
-            for traffic in one.samples.traffic()
-            if traffic.host in one.names
+            replace(traffic, faulty=_moved(traffic.faulty, rank))
+            for traffic, rank in _named(measured, lambda one: one.samples.traffic())
         ),
         machines=tuple(
             replace(
                 machine,
-                host=one.names[machine.host],
-                last_seen=_at(machine.last_seen, one.rank),
+                last_seen=None
+                if machine.last_seen is None
+                else machine.last_seen - rank.clock_offset_s,
             )
-            for one in measured
-            for machine in one.samples.machines()
-            if machine.host in one.names
+            for machine, rank in _named(measured, lambda one: one.samples.machines())
         ),
         links=tuple(link for one in measured for home in one.homes for link in home.links),
         devices=tuple(
-            replace(device, host=one.names[device.host])
-            for one in measured
-            for home in one.homes
-            for device in home.devices
-            if device.host in one.names
+            device
+            for device, _ in _named(
+                measured, lambda one: [device for home in one.homes for device in home.devices]
+            )
         ),
     )
 
 
-def _at(moment: float | None, rank: Rank) -> float | None:
-    return None if moment is None else moment - rank.clock_offset_s
+def _named(
+    measured: Sequence[_Measured], facts_of: Callable[[_Measured], Sequence[T]]
+) -> Iterator[tuple[T, Rank]]:
+    """Facts of hosts with the names of their machines, each with the rank that recorded it."""
+    for one in measured:
+        for fact in facts_of(one):
+            if fact.host in one.names:
+                yield replace(fact, host=one.names[fact.host]), one.rank
 
 
 def _moved(spell: Spell | None, rank: Rank) -> Spell | None:
-    """The same by the clock of rank 0."""
+    """The spell on the clock of rank 0."""
     if spell is None:
         return None
     offset_s = rank.clock_offset_s
@@ -277,14 +285,14 @@ def _places_of(life: Facts) -> dict[int, str]:
 
 
 def _links_at_end(life: Facts) -> tuple[Link, ...]:
-    """What the links carried when a life ended."""
+    """The rates of the links when a life ended."""
     if not life.link_changes:
         return life.links
     return (link_after(max(life.link_changes, key=lambda one: one.since_step), life.hosts[0]),)
 
 
 def _are_alike(one: Facts, two: Facts) -> bool:
-    """Whether two lives had the same ranks, on machines that do the same as far as is known."""
+    """Whether two lives had the same ranks, on machines of the same speed as far as is known."""
     if _places_of(one) != _places_of(two):
         return False
     if (one.world_size, one.device) != (two.world_size, two.device):

@@ -24,19 +24,19 @@ from dragoman.reporting.trend import ratio_interval
 T = TypeVar("T")
 FP32_BYTES = 4
 _RECENT = 20
-"""Intervals whose speed tells when the run will end."""
+"""The time left is estimated from this many intervals."""
 _MOST_SAMPLED = 0.9
-"""Part of the time; what was sampled in less of it is not known of the run."""
+"""Samples count for the whole run if they cover this share of its time."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 
 
 def steady(intervals: Sequence[T]) -> Sequence[T]:
-    """Without the first one, in which everything warms up, where three or more are left to say."""
+    """The intervals without the first, which includes the warm-up, if there are three or more."""
     return intervals[1:] if len(intervals) >= 3 else intervals
 
 
 def share(intervals: Sequence[Interval], name: str) -> float | None:
-    """The part of the time of steps that one field in seconds took."""
+    """The share of the steps' time that one field (in seconds) took."""
     timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
     seconds_s = sum(one.interval_s or 0.0 for one in timed)
     return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
@@ -62,7 +62,7 @@ def per_step_total(intervals: Sequence[Interval], names: Sequence[str]) -> float
 
 
 def interval_compute_s(interval: Interval) -> float | None:
-    """Compute of the median step of an interval, or of its mean one where none was recorded."""
+    """Compute of the median step of an interval, or of the mean step if no median was recorded."""
     if interval.compute_median_s is not None:
         return interval.compute_median_s
     whole_s = interval.compute_s
@@ -89,7 +89,7 @@ def step_p95_s(facts: Facts) -> float | None:
 
 
 def tokens(facts: Facts) -> float | None:
-    """Source and target tokens of all updates that count, padding not counted."""
+    """Source and target tokens of all updates that count, without padding."""
     sides = (summed(getattr(one, side) for one in facts.intervals) for side in _SIDES)
     return summed(sides)
 
@@ -103,7 +103,7 @@ def tokens_per_s(facts: Facts) -> float | None:
 
 
 def padding_share(facts: Facts) -> float | None:
-    """The part of the cells of all batches that is padding, weighted by steps."""
+    """The share of padding in the cells of all batches, weighted by steps."""
     known = [one for one in facts.intervals if one.padding_share is not None]
     steps = sum(one.steps for one in known)
     return sum((one.padding_share or 0.0) * one.steps for one in known) / steps if steps else None
@@ -120,9 +120,10 @@ def save_s(facts: Facts) -> float | None:
 
 
 def left_s(facts: Facts) -> float | None:
-    """Seconds until the last step; None if the run does not go on, or nothing was timed.
+    """Seconds until the last step; None if the run does not go on, or if nothing was timed.
 
-    At the speed of the last intervals, each step with its part of all else so far.
+    It assumes the speed of the last intervals, and for each step its share of all other time so
+    far.
     """
     if not facts.is_running or facts.imported or not facts.max_steps:
         return None
@@ -131,7 +132,7 @@ def left_s(facts: Facts) -> float | None:
     if not recent or facts.wall_s is None or facts.train_s is None:
         return None
     recent_s = sum(one.interval_s or 0.0 for one in timed) / recent
-    other_s = max(facts.wall_s - facts.untold_s - facts.train_s, 0.0)
+    other_s = max(facts.wall_s - facts.unrecorded_s - facts.train_s, 0.0)
     made += facts.repeated_steps
     return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / made)
 
@@ -139,9 +140,9 @@ def left_s(facts: Facts) -> float | None:
 def exposed(facts: Facts) -> list[Interval]:
     """For each interval, the record of the rank that waited least in communication.
 
-    A rank that is early also waits for the others; the one that waits least waits for the network
-    alone, unless ranks are late in turn within the interval. It need not be the same rank always.
-    Intervals of which a rank does not tell are left out: it may be the one that waited least.
+    A rank that is early also waits for the others. The one that waits least waits for the network
+    alone, unless ranks are late by turns within the interval. It may be another rank each time.
+    Intervals that some rank lacks are left out: it may be the one that waited least.
     """
     least = []
     for together in steady(facts.side_by_side):
@@ -152,13 +153,13 @@ def exposed(facts: Facts) -> list[Interval]:
 
 
 def exposed_share(facts: Facts) -> float | None:
-    """The part of the steps' time that was spent waiting for the network: see `exposed`."""
+    """The share of the steps' time spent waiting for the network: see `exposed`."""
     found = exposed_interval(facts)
     return None if found is None else found[0]
 
 
 def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
-    """The same with its 95% confidence interval."""
+    """`exposed_share` with its 95% confidence interval."""
     timed = exposed(facts)
     waits = [one.sync_s or 0.0 for one in timed]
     found = ratio_interval(waits, [one.interval_s or 0.0 for one in timed])
@@ -173,10 +174,10 @@ def exposed_s(facts: Facts) -> float | None:
 
 
 def least_network_share(facts: Facts) -> float:
-    """The part of a step that surely was the network, however late ranks were in turn.
+    """The share of a step that the network surely took, even if ranks were late by turns.
 
-    In every step one rank waits for nobody. So a step without the network lasts at most as long as
-    what all ranks do beside waiting, one after the other.
+    In every step one rank waits for no other. So without the network a step lasts at most the sum
+    of what all ranks do besides waiting.
     """
     waits = [share(rank.intervals, "sync_s") for rank in facts.ranks]
     own = [1 - wait for wait in waits if wait is not None]
@@ -193,7 +194,7 @@ def wire_bytes_per_step(facts: Facts) -> float | None:
 
 
 def ring_bytes(facts: Facts) -> float | None:
-    """What a ring over all ranks sends in each direction for fp32 gradients: 2(N-1)/N x 4 x P."""
+    """Bytes that a ring over all ranks sends each way for fp32 gradients: 2(N-1)/N x 4 x P."""
     if facts.num_parameters is None or not facts.world_size:
         return None
     return 2 * (facts.world_size - 1) / facts.world_size * FP32_BYTES * facts.num_parameters
@@ -205,7 +206,7 @@ def capacity_bytes_per_s(facts: Facts) -> float | None:
 
 
 def link_after(change: LinkChange, host: str) -> Link:
-    """The link as it was measured when it had changed."""
+    """The link as measured after the change."""
     return Link(
         host=host,
         peer="the other hosts",
@@ -215,10 +216,10 @@ def link_after(change: LinkChange, host: str) -> Link:
 
 
 def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
-    """The run cut where its network changed: each change with the facts of the time after it.
+    """The run, cut at changes of its network: each change with the facts of the time after it.
 
-    Those of the time before the first change come first. An interval in which the network changed
-    belongs to neither. Without a change the whole run is one period.
+    The time before the first change comes first. An interval in which the network changed belongs
+    to no period. Without a change the whole run is one period.
     """
     changes = sorted(facts.link_changes, key=lambda one: one.since_step)
     if not changes:
@@ -244,9 +245,9 @@ def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
 
 
 def is_sampled_throughout(facts: Facts, sampled: Gpu | Machine) -> bool:
-    """Whether samples cover nine tenths of the time in which its host took part in the run.
+    """Whether samples cover nine tenths of the time in which their host took part in the run.
 
-    In another life another rank may have sampled the same.
+    Another rank may have sampled the same host in another life.
     """
     whole_s = sum(
         life.accounted - life.started
@@ -263,7 +264,7 @@ def is_sampled_throughout(facts: Facts, sampled: Gpu | Machine) -> bool:
 def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
     """Useful FLOPs over those of matrix products in the same time (MFU); padding is not useful.
 
-    host: of its devices alone. Every rank does an equal part of the useful FLOPs.
+    host: count only its devices. Every rank does an equal part of the useful FLOPs.
     """
     devices = [one for one in facts.devices if host in (None, one.host)]
     if facts.recipe is None or not devices or not facts.world_size:
@@ -285,10 +286,10 @@ def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
 
 
 def scaling_efficiency(facts: Facts) -> float | None:
-    """Tokens a second over those of as many devices that work alone.
+    """Tokens a second over those of the same number of devices that work alone.
 
-    Where a device alone was not measured: of a step, the data wait and compute of a rank, which are
-    all that it would do alone. None for a single rank.
+    If no device was measured alone: the share of a step that a rank spends on data and compute,
+    which is all that it would do alone. None for a single rank.
     """
     if facts.world_size is None or facts.world_size < 2:
         return None
@@ -302,7 +303,7 @@ def scaling_efficiency(facts: Facts) -> float | None:
 
 
 def mean_share(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
-    """The part of the time of steps that some fields took together; None if one is missing."""
+    """The share of the steps' time that some fields took together; None if one is missing."""
     return total(*(share(intervals, name) for name in names))
 
 

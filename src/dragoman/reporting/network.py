@@ -15,19 +15,20 @@ from dragoman.reporting.spells import clock
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
 
 NETWORK_BOUND = 0.2
-"""Part of a step in exposed communication from which the network decides the speed.
+"""From this share of a step in exposed communication on, the network decides the speed.
 
-A network without end would then make steps faster by a quarter or more (Amdahl 1967).
+An infinitely fast network would then make steps faster by a quarter or more (Amdahl 1967).
 """
 _MOST_CAPACITY = 1.25
-"""Times the measured capacity. A run cannot send more, so that figure is not of this run's link.
+"""A run cannot send more than this multiple of its link's capacity: then another link was measured.
 
-The measurement itself is within some percent, and a limited port lets a burst through.
+The measurement is within a few percent, and a limited port lets bursts through.
 """
 _LARGE_RESIDUAL = 0.1
-"""Part of a step; a wait that differs from the computed one by more has another cause."""
+"""If the wait differs from the computed one by more than this share of a step, it has another
+cause."""
 _LITTLE = 0.02
-"""Part of a step; nobody asks what so little went to."""
+"""A smaller share of a step needs no explanation."""
 _MISSING = (
     "Events of a rank are missing, or end before those of the others: it may be the rank that "
     "waited least, or for which the others waited."
@@ -52,15 +53,15 @@ def network(facts: Facts) -> Verdict:
             "events of a rank are missing or end early",
         ),
         method="Exposed communication is timed where a rank waits for gradients after its own "
-        "backward pass; in each interval the rank that waits least counts, the others wait for "
-        "ranks too. Ranks that are late in turn make all of them wait: hence bytes must agree. "
-        "Capacity is measured, never nominal.",
+        "backward pass; in each interval the rank that waits least counts, as the others also "
+        "wait for ranks. Ranks that are late by turns make all of them wait, so bytes must "
+        "explain the wait. Capacity is measured, never nominal.",
         remedy=remedy,
     )
 
 
 def _is_network_bound_at_times(facts: Facts) -> Judgement:
-    """Over one life on the same hosts, and in the parts into which changes of its link cut it."""
+    """Judge one life on the same hosts, in parts between the changes of its link."""
     answer, says, remedy = _is_network_bound(facts)
     if facts.link_changes:
         for change, period in measures.periods(facts):
@@ -128,9 +129,9 @@ def _of_step(mean: float, low: float, high: float) -> str:
 def network_share(facts: Facts) -> float:
     """The part of a step that surely waited for the network; 0 if that is not known.
 
-    It is what bytes over the measured capacity explain, as far as no late rank explains it as well,
-    or what ranks cannot have been late by, but not more than was waited. Sums also pack, add and
-    unpack: if a link was measured that explains less than half of it, they may have been slow.
+    It is the wait that bytes over the measured capacity explain and late ranks do not, or the wait
+    that ranks cannot have caused, but at most the whole wait. Sums also pack, add and unpack: if a
+    measured link explains less than half of the latter, those may have been slow.
     """
     waited = measures.exposed_share(facts)
     if waited is None or facts.lacks_ranks or facts.is_one_host:
@@ -164,7 +165,7 @@ def _surely_explained(facts: Facts, waited: float) -> float:
     now_s, then_s = (
         computed_exposed_s(facts, wire / capacity, late_s=one_s) or 0.0 for one_s in (0.0, late_s)
     )
-    hides = (now_s - then_s) / late_s  # most where lateness begins
+    hides = (now_s - then_s) / late_s  # largest for the first seconds of lateness
     if explained > waited + _LARGE_RESIDUAL:  # the link is faster than measured, or more is hidden
         backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
         hides = max(hides, step_time.OVERLAP_SHARE * backward_s / compute_s)
@@ -175,9 +176,9 @@ def _surely_explained(facts: Facts, waited: float) -> float:
 
 
 def _is_faster_than_measured(facts: Facts) -> bool:
-    """Whether the link carried more than was measured of it, so that its rate explains little.
+    """Whether the link carried more than its measured rate, so that the rate explains little.
 
-    The run sent more in a second, or waited for much less than those bytes must take.
+    The run sent more in a second, or waited much less than those bytes must take.
     """
     explained, waited = _explained_share(facts), measures.exposed_share(facts)
     if explained is not None and waited is not None and explained - waited > _LARGE_RESIDUAL:
@@ -216,7 +217,7 @@ def _explained_share(facts: Facts) -> float | None:
 
 
 def _change(change: LinkChange) -> str:
-    """Since when what carried which rate."""
+    """When a link changed, and its rate before and after."""
     now, before = (
         units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)
     )
@@ -226,7 +227,7 @@ def _change(change: LinkChange) -> str:
 
 
 def _needed_rate(facts: Facts) -> str:
-    """What the gradients of another tool's run ask of a link that is busy all the time."""
+    """The rate that the gradients of another tool's run need from a link that is never idle."""
     wire, seconds_s = measures.ring_bytes(facts), measures.step_s(facts)
     if not wire or not seconds_s:
         return ""
@@ -252,7 +253,7 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
             yield evidence(f"rank {rank.rank} on {rank.host}", units.SHARE, share)
     yield evidence("sent per step and direction", units.SIZE, wire)
     if wire and seconds_s:
-        yield evidence("that needs, all the time", units.BYTE_RATE, wire / seconds_s)
+        yield evidence("rate needed without pause", units.BYTE_RATE, wire / seconds_s)
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
     for change in facts.link_changes:
         yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
@@ -264,7 +265,7 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
 
 
 def _traffic_text(one: Traffic) -> str:
-    """What the kernel counted, all that the host sent through it included."""
+    """The counters of the kernel, which include all traffic of the host through the interface."""
     sent, received = (
         units.BYTE_RATE.text(count / one.seconds_s)
         for count in (one.sent_bytes, one.received_bytes)
@@ -293,13 +294,13 @@ def network_fit(facts: Facts) -> Verdict:
         evidence=tuple(evidence_by_life(facts, _fit_evidence)),
         method="Bytes over bandwidth, less what can be hidden behind 90% of the backward pass (the "
         "last gradients leave when it ends), against the exposed communication that was timed. "
-        "Each rank says at its start on which host it is.",
+        "Each rank records its host at its start.",
         remedy=remedy,
     )
 
 
 def _fit_at_times(facts: Facts) -> Judgement:
-    """Over one life on the same hosts; the last part counts if its link changed."""
+    """Relate the times of one life on the same hosts, for each part between changes of its link."""
     if facts.world_size == 1:
         return "measured", "Not at all: one process trained alone.", ""
     if facts.is_one_host:
@@ -371,10 +372,10 @@ def _compute_s(facts: Facts) -> float | None:
 
 
 def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -> float | None:
-    """What a step should wait for transfers of `network_s`, by the formulas of the planner.
+    """Seconds that a step should wait for transfers of `network_s`, by the planner's formulas.
 
-    The compute is the measured one, and `late_s` more on the rank that is last. None if the
-    strategy is not known well enough.
+    The compute is the measured one, plus `late_s` on the last rank. None if the strategy is not
+    known well enough.
     """
     compute_s = _compute_s(facts) or 0.0
     longer = 1 + late_s / compute_s if compute_s else 1.0
@@ -386,7 +387,7 @@ def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -
     if strategy == "powersgd":
         return network_s
     if facts.chosen and strategy != "sync":
-        return None  # with which numbers `auto` chose it is told in words alone
+        return None  # the numbers that `auto` chose are recorded only as text
     if strategy == "diloco":
         every, parts = config.diloco.every, config.diloco.fragments
         return step_time.streaming_exposed_s(

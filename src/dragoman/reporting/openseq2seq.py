@@ -1,15 +1,15 @@
 """The log of an OpenSeq2Seq run (NVIDIA, TensorFlow 1 with Horovod) -> events.
 
-The log tells a training loss and a mean time of a step every `print_loss_steps`, validations with a
-loss and a score called BLEU, the configuration, and one pair of each hundredth batch. Its times are
-whole only between lines, so that the clock of the events is their sum. A validation falls between
-two lines: the steps there are taken to last as long as the others, the rest is the validation.
+The log has a training loss and a mean step time every `print_loss_steps`, validations with a loss
+and a score called BLEU, the configuration, and one pair of every hundredth batch. It has durations
+between lines, no times of day, so the clock of the events is their sum. A validation falls between
+two lines: its steps are assumed to take as long as the others, and the rest is the validation.
 
-A log may hold several starts. Each says anew on which hosts it is and how many pairs a rank takes;
-of all other settings the first word counts.
+A log may hold several starts. Each names its hosts and its pairs per rank again; for every other
+setting the first value counts.
 
-Its "Eval BLEU" is no translation quality: each piece is predicted from the reference's own pieces
-before it (teacher forcing), and the score is of subword pieces.
+Its "Eval BLEU" is no translation quality: each piece is predicted after the reference's own pieces
+(teacher forcing), and the score is over subword pieces.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _lines(log: Path) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Start:
-    """What one start says of itself before its first line of training."""
+    """The lines of one start before its first line of training."""
 
     hosts: dict[int, str] = field(default_factory=dict)
     """By rank."""
@@ -114,7 +114,7 @@ class _Start:
 
     @property
     def all_hosts(self) -> str:
-        """All of them, or none if the log does not place every rank."""
+        """All hosts, or none if the log does not place every rank."""
         if len(self.hosts) != self.world_size:
             return ""
         return ",".join(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
@@ -135,12 +135,12 @@ class _Step:
 
 @dataclass(slots=True)
 class _Log:
-    """What was read so far."""
+    """The content of the log, as far as it was read."""
 
     numbers: dict[str, float] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
     start: _Start = field(default_factory=_Start)
-    """That of the lines which are read, or told as events, now."""
+    """The start whose lines are being read, or written as events."""
     started: float = 0.0
     steps: list[_Step] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
@@ -148,7 +148,7 @@ class _Log:
     lengths: dict[str, list[int]] = field(default_factory=lambda: {"Source": [], "Target": []})
 
     def read(self, line: str) -> None:
-        """Take in one line; of settings the first word counts: training comes before evaluation."""
+        """Read one line. The first value of a setting counts: training comes before evaluation."""
         if found := _STEP.search(line):
             loss = _finite(found[2])
             self.steps.append(
@@ -199,7 +199,8 @@ class _Log:
             is_first = number == 0
             if is_first or line.start is not self.start or line.step < before:
                 self.start = line.start
-                # How far back it went is not told, so that it counts from its first line.
+                # The log does not say how far back it went, so the start counts from its first
+                # line.
                 before = min(before, line.step)
                 values = self._run() | {"resumed_from_step": None if is_first else before}
                 yield self._event(RunStarted.kind, elapsed_s, before, values)
@@ -251,7 +252,7 @@ class _Log:
             yield self._event(ImportedScore.kind, elapsed_s, step, values)
 
     def _validated_step(self, before: int, after: int) -> int:
-        """Validations are at multiples of eval_steps; where none fits, at the line before."""
+        """Validations are at multiples of eval_steps; if none fits, at the line before."""
         every = int(self.numbers.get("eval_steps", 0))
         if every and before:
             nearest = -(-before // every) * every
@@ -303,7 +304,7 @@ class _Log:
 
 
 def _finite(text: str) -> float | None:
-    """A loss, or None if it is no number: JSON has none for it."""
+    """A loss, or None if it is not finite: JSON has no such number."""
     loss = float(text)
     return loss if math.isfinite(loss) else None
 

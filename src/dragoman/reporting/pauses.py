@@ -13,18 +13,21 @@ from dragoman.reporting.verdict import Evidence, Verdict, evidence
 from dragoman.telemetry.events import OUTSIDE_STEPS
 
 WORTH_A_LOOK = 0.01
-"""Part of the training time; the cause of pauses that take more is worth looking for."""
+"""If pauses take more than this share of the training time, their cause matters."""
 _MOST_NAMED = 3
 _PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "sync_s")
 _AT_LEAST = 0.8
-"""Part of a pause; a phase that lasted less cannot hold it."""
+"""A phase that lasted less than this share of a pause cannot contain it."""
 
 
 def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
-    """Each pause once, by time: what a rank says of itself goes before what another saw of it."""
+    """Each pause once, by time; a rank's own record goes before that of another rank."""
     kept: list[Pause] = []
     for pause in sorted(pauses, key=lambda one: (not one.own, one.began)):
-        if not any(pause.rank == one.rank and _overlap(pause, one) for one in kept):
+        if not any(
+            pause.rank == one.rank and pause.began < one.ended and one.began < pause.ended
+            for one in kept
+        ):
             kept.append(pause)
     return sorted(kept, key=lambda one: one.began)
 
@@ -32,8 +35,8 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
 def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank, ...]:
     """Ranks whose intervals do not count the pauses.
 
-    A pause is no part of what a step takes: the paused rank loses it from the phase that it was in,
-    the others from their wait in sums.
+    A pause is no part of the time of a step: the paused rank loses it from the phase that it was
+    in, the others from their wait in sums.
     """
     changed = {rank.rank: [*rank.repeated, *rank.intervals] for rank in ranks}
     for together in _groups([one for one in pauses if one.during not in OUTSIDE_STEPS]):
@@ -63,7 +66,8 @@ def validations_without(
 ) -> tuple[Validation, ...]:
     """Validations that do not count the pauses: all ranks share them, so each waits for all.
 
-    The longer of loss and decoding loses the time. lives: of the rank that wrote the validations.
+    The time is taken from the loss or the decoding, whichever is longer. lives: those of the rank
+    that wrote the validations.
     """
     changed = list(validations)
     for together in _groups([one for one in pauses if one.during == "validating"]):
@@ -86,9 +90,10 @@ def _shorter(validation: Validation, seconds_s: float) -> Validation:
 
 
 def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int | None:
-    """The place of the interval that holds a pause: a life that was lost has made its steps, too.
+    """The index of the interval that contains a pause; None if its life ended before it was
+    recorded.
 
-    None if that life ended before its events told of the interval.
+    Intervals that were lost and made again are in the list twice, once for each life.
     """
     next_life_s = min(
         (life.started for life in rank.segments if life.started > pause.began), default=math.inf
@@ -102,13 +107,14 @@ def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int
 
 
 def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
-    """The interval with so many seconds less of one phase, or of the one that can hold them."""
+    """The interval with so many seconds less of one phase, or of its longest if that is too
+    short."""
     had = {name: getattr(interval, name) for name in _PHASES}
     known = {name: had_s for name, had_s in had.items() if had_s is not None}
     if interval.interval_s is None or not known or seconds_s <= 0:
         return interval
     name = f"{phase}_s"
-    if known.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase was over when it was looked at
+    if known.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase had ended when it was recorded
         name = max(known, key=lambda one: known[one])
     lost_s = min(seconds_s, known[name], interval.interval_s)
     return replace(
@@ -128,10 +134,6 @@ def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:
         yield group
 
 
-def _overlap(one: Pause, two: Pause) -> bool:
-    return one.began < two.ended and two.began < one.ended
-
-
 def paused_s(facts: Facts) -> float:
     """Seconds in which at least one rank stood still."""
     return sum(max(one.ended for one in group) - group[0].began for group in _groups(facts.pauses))
@@ -144,7 +146,7 @@ def pauses(facts: Facts) -> Verdict:
     watched = any(
         one.compute_median_s is not None for rank in facts.ranks for one in rank.intervals
     )
-    says = "Nobody looked for pauses: the run was made by an older version."
+    says = "Pauses were not recorded: the run was made by an older version."
     if facts.pauses:
         named = [_told(one) for one in longest(facts)[:_MOST_NAMED]]
         more = len(facts.pauses) - len(named)
@@ -164,9 +166,9 @@ def pauses(facts: Facts) -> Verdict:
             *(Evidence(one.name, one.seconds_s, _told(one)) for one in facts.pauses),
         ),
         thresholds=(f"yes from {units.SHARE.text(WORTH_A_LOOK)} of the run on",),
-        method="A thread of each rank looks at the clock twice a second; ranks that wait see who "
-        "has not come. Times of steps, and all shares of them, are without pauses.",
-        remedy="Look at who stopped it then, at that host's memory and at its other guests."
+        method="A thread of each rank looks at the clock twice a second; ranks that wait see "
+        "which one is missing. Times of steps, and all shares of them, are without pauses.",
+        remedy="Look for what stopped it then, at that host's memory and at its other guests."
         if bad
         else "",
     )

@@ -1,4 +1,4 @@
-"""The plot that belongs to an answer, at a given width. "" where there is nothing to draw."""
+"""The plot that belongs to an answer, at a given width; "" if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from dragoman.reporting.svg import Axis, Part, Series, bar_plot, line_plot
 _STEPS = Axis("step", "{:,.10g}".format)
 _RATE_POINTS = 200
 MOST_LINES = 6
-"""In one plot: as many as there are colours."""
+"""Lines in one plot: as many as there are colours."""
 _HIDDEN_START = 0.04
-"""Part of the steps that is hidden: the loss is so high there that the rest would be one line."""
+"""The first steps, as a share, that are hidden: their high loss would flatten the rest."""
 
 
 def first_of(count: int, what: str) -> str:
-    """Says that a plot does not show all, where it does not."""
+    """A note that a plot shows only some lines; "" if it shows all."""
     return f", first {MOST_LINES} of {count} {what}" if count > MOST_LINES else ""
 
 
 def duration(facts: Facts, width: int) -> str:
-    """Where the wall clock went."""
+    """The parts of the wall clock."""
     parts = {
         "train": facts.train_s,
         "evaluate": measures.validate_s(facts),
         "save": measures.save_s(facts),
         "idle": idle_s(facts),
-        "not told yet": facts.untold_s or None,
+        "not recorded yet": facts.unrecorded_s or None,
     }
     return _seconds_bar(parts, "wall clock", width)
 
@@ -74,7 +74,7 @@ def _bleu(facts: Facts, width: int) -> str:
 
 
 def step_parts(facts: Facts, width: int) -> str:
-    """What a step of rank 0 consists of."""
+    """The phases of a step of rank 0."""
     names = {
         "forward": "forward_s",
         "backward": "backward_s",

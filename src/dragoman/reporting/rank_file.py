@@ -1,22 +1,28 @@
-"""The events of one rank -> what it says, on one clock.
+"""Read the events of one rank, on one clock.
 
 Nothing here trusts a file: a field that is missing or of another type is "not measured".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.base.errors import MachineError
 from dragoman.reporting import facts
 from dragoman.reporting.imported import ImportedRun, ImportedScore
-from dragoman.reporting.payloads import from_payload, number
 from dragoman.reporting.sampling import Samples
 from dragoman.telemetry import events
-from dragoman.telemetry.events import SCHEMA_VERSION, Event, StrategyChosen, TestScored, read_events
+from dragoman.telemetry.events import (
+    SCHEMA_VERSION,
+    Event,
+    StrategyChosen,
+    TestScored,
+    number,
+    read_events,
+)
 
 _CLOCK_JUMP_S = 5.0
 _ACCOUNTS = {
@@ -25,23 +31,23 @@ _ACCOUNTS = {
     events.CheckpointWritten.kind,
     events.RunFinished.kind,
 }
-"""Kinds that say what the time before them went to."""
+"""Kinds of events that account for the time before them."""
 _TOOK = {
     events.TrainInterval.kind: ("interval_s",),
     events.Validated.kind: ("loss_s", "decode_s"),
     events.CheckpointWritten.kind: ("seconds_s",),
 }
-"""Where they say how long it took."""
+"""The fields that hold the time they took."""
 _PHASES = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 _MOST_OF_INTERVAL = 1.02
-"""Phases do not overlap: together they take at most an interval, but for what clocks round."""
+"""Phases do not overlap: together they take at most the interval, up to rounding."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ToldPrice:
-    """What is read of a run_started event, if the price was known."""
+class _StartPrice:
+    """The price in a run_started event, if it was known."""
 
     price_per_hour: float
     currency: str
@@ -49,7 +55,7 @@ class _ToldPrice:
 
 @dataclass(slots=True)
 class Home:
-    """What was measured on the host of one life, beside its segment.
+    """Measurements on the host of one life, beside its segment.
 
     boot: when the machine was started, by its own clock.
     """
@@ -62,22 +68,23 @@ class Home:
 
 @dataclass(slots=True)
 class RankFile:
-    """What one file of events says; `read` it once."""
+    """The events of one file, read once."""
 
     rank: int
     host: str = "unknown"
     run: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     imported: ImportedRun | None = None
-    """Of the last life; each segment has its own."""
+    """The last life's; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     segments: list[facts.Segment] = field(default_factory=list)
     homes: list[Home] = field(default_factory=list)
-    """One of each segment."""
+    """One for each segment."""
     intervals: list[facts.Interval] = field(default_factory=list)
     repeated: list[facts.Interval] = field(default_factory=list)
     validations: list[facts.Validation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
+    direction_scores: list[facts.DirectionScore] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     link_changes: list[facts.LinkChange] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
@@ -92,10 +99,10 @@ class RankFile:
     versions: set[int] = field(default_factory=set)
     incomplete: int = 0
     overfull: int = 0
-    """Intervals whose phases are longer than they are."""
+    """Intervals whose phases are longer than the interval."""
     clock_jumps_s: list[float] = field(default_factory=list)
     _next: Home = field(default_factory=Home)
-    """Of the life that is about to begin."""
+    """The measurements for the life that is about to begin."""
     _base: tuple[float, float] | None = None
     _boot: float | None = None
     _ahead_s: float = 0.0
@@ -123,16 +130,16 @@ class RankFile:
         return Samples.summed(home.samples for home in [*self.homes, self._next])
 
     def problems(self) -> list[str]:
-        """What is wrong with the file, in words."""
+        """The faults of the file, in words."""
         name = f"events of rank {self.rank}"
         found = [self.unreadable] if self.unreadable else []
         if self.damaged:
             lines = ", ".join(map(str, self.damaged[:5]))
             found.append(f"{name}: {len(self.damaged)} damaged lines passed over (line {lines})")
         if self.incomplete:
-            found.append(f"{name}: {self.incomplete} events without what their kind needs")
+            found.append(f"{name}: {self.incomplete} events lack values that their kind needs")
         if self.overfull:
-            said = f"{self.overfull} intervals are shorter than their phases, which do not count"
+            said = f"{self.overfull} intervals are shorter than their phases, which are not used"
             found.append(f"{name}: {said}")
         if other := sorted(self.versions - {SCHEMA_VERSION}):
             found.append(f"{name}: written with schema {other[0]}, this is {SCHEMA_VERSION}")
@@ -142,7 +149,7 @@ class RankFile:
         return found
 
     def see(self, event: Event) -> None:
-        """Take in one event; they come in the order of the file."""
+        """Read one event; events come in the order of the file."""
         self.versions.add(event.v)
         self.host = event.host
         moment = self._moment(event)
@@ -155,7 +162,7 @@ class RankFile:
             self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
 
     def _moment(self, event: Event) -> float:
-        """The time of an event by the monotonic clock, which nobody sets."""
+        """The time of an event by the monotonic clock, which is never set."""
         fresh = event.kind == events.RunStarted.kind or not self._alive
         if self._base is None or fresh or event.mono_s < self._base[1]:
             self._base, self._ahead_s = (event.time, event.mono_s), 0.0
@@ -212,7 +219,7 @@ class RankFile:
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         self._note_length(event, max(last_kept, 0))
         ranks = number(event.payload.get("world_size"))
-        told = from_payload(_ToldPrice, event.payload)
+        told = from_payload(_StartPrice, event.payload)
         price, device = None, event.payload.get("device")
         if told is not None:
             price = facts.Price(amount=told.price_per_hour, currency=told.currency)
@@ -250,7 +257,7 @@ class RankFile:
         self._keep(facts.Interval, self.intervals, event, moment)
 
     def _begin_before(self, event: Event, moment: float) -> None:
-        """Begin a life whose start is not in the record, but was before what this event tells."""
+        """Begin a life whose start is not in the record, before the time that this event covers."""
         took = _TOOK.get(event.kind)
         if took is not None:
             told_s = facts.summed(number(event.payload.get(name)) for name in took)
@@ -260,7 +267,7 @@ class RankFile:
         self.environment = event.payload
 
     def _rank_paused(self, event: Event, moment: float) -> None:
-        """When it ended by the clock that nobody sets; it was written as soon as it had."""
+        """The pause ended when its event was written, by the monotonic clock."""
         seconds_s = number(event.payload.get("seconds_s"))
         rank, host = number(event.payload.get("paused_rank")), event.payload.get("paused_host")
         if seconds_s is None or rank is None or seconds_s < 0:
@@ -296,7 +303,7 @@ class RankFile:
         self._keep(facts.Device, self._home.devices, event, moment)
 
     def _strategy_chosen(self, event: Event, moment: float) -> None:
-        """What `auto` measured before it chose, which is before its life begins."""
+        """The measurements of `auto` before it chose, which is before its life begins."""
         rate = number(event.payload.get("link_bytes_per_s"))
         if rate is not None:
             method = "sums as training makes them, before the strategy was chosen"
@@ -317,7 +324,7 @@ class RankFile:
             self.imported_scores.append((event.step, value))
 
     def _keep(self, kind: type[T], kept: list[T], event: Event, moment: float) -> None:
-        """Keep the event as a fact, or count it where it lacks what the fact needs."""
+        """Keep the event as a fact, or count it as incomplete if it lacks a value."""
         envelope = {"step": event.step, "host": event.host, "rank": event.rank}
         made = from_payload(kind, envelope | event.payload | {"time": moment})
         if made is None:
@@ -343,6 +350,7 @@ _READERS: dict[str, _Reader] = {
     events.TrainInterval.kind: RankFile._train_interval,
     events.Validated.kind: _kept(facts.Validation, "validations"),
     TestScored.kind: _kept(facts.TestScore, "test_scores"),
+    events.DirectionScored.kind: _kept(facts.DirectionScore, "direction_scores"),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
     events.Environment.kind: RankFile._environment,
     events.Alert.kind: _kept(facts.Alert, "alerts"),
@@ -363,3 +371,34 @@ _READERS: dict[str, _Reader] = {
 def _rank_of(path: Path) -> int:
     digits = path.stem.removeprefix("rank-")
     return int(digits) if digits.isdecimal() else 0
+
+
+def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
+    """A dataclass from those of its fields that the payload has, each of the right type.
+
+    A field of another type counts as missing. None if a missing field has no default and cannot be
+    None. Annotations are int, float, str or bool, each perhaps `| None`.
+    """
+    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
+    values: dict[str, Any] = {}
+    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
+        value = _typed(payload.get(wanted.name), str(wanted.type))
+        if value is not None:
+            values[wanted.name] = value
+        elif wanted.default is MISSING and not str(wanted.type).endswith("| None"):
+            return None
+        elif wanted.default is MISSING:
+            values[wanted.name] = None
+    return kind(**values)
+
+
+def _typed(value: object, annotation: str) -> object:
+    kind = annotation.removesuffix(" | None")
+    if kind == "str":
+        return value if isinstance(value, str) else None
+    if kind == "bool":
+        return value if isinstance(value, bool) else None
+    found = number(value)
+    if kind == "float":
+        return found
+    return int(found) if kind == "int" and found is not None and found == int(found) else None

@@ -12,12 +12,12 @@ from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
 from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
 
 LARGEST_DEVIATION = 1e-6
-"""Relative: beyond it what was logged is not this formula."""
+"""A log that deviates by more (relative) does not follow the formula."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """A schedule with all it depends on."""
+    """A schedule and all that it depends on."""
 
     config: ScheduleConfig
     d_model: int
@@ -60,7 +60,7 @@ class Rates:
 
     @property
     def factors(self) -> list[tuple[float, int]]:
-        """What the stages multiply the rate by, and after how many updates; none if all are 1."""
+        """(factor, updates before it) of each stage; empty if all factors are 1."""
         if self.recipe is None:
             return []
         stages = zip(self.recipe.stages, self.recipe.stage_starts(), strict=False)
@@ -68,8 +68,10 @@ class Rates:
         return found if any(factor != 1.0 for factor, _ in found) else []
 
     def peak(self) -> tuple[int, float]:
-        """The first update with the highest rate, and that rate: at the end of the warmup, at the
-        end, where a stage begins, or among a thousand from the start on.
+        """The first update with the highest rate, and that rate.
+
+        Candidates are the end of the warmup, the end of the run, the starts of stages, and a
+        thousand updates spread over the run.
         """
         warmup, last = self.config.warmup_steps, self.max_steps - 1
         near = range(max(warmup - 2, 0), min(warmup + 2, self.max_steps))
@@ -121,14 +123,14 @@ def rate(facts: Facts) -> Verdict:
         answer="measured",
         says=says,
         evidence=tuple(_evidence(facts, found, deviation)),
-        method="The formula of the recipe, laid over what was logged. It depends on the step only: "
-        "neither Adam nor the loss changes it.",
+        method="The formula of the recipe, compared with the logged rates. It depends only on the "
+        "step: neither Adam nor the loss changes it.",
         remedy=remedy,
     )
 
 
 def _logged(facts: Facts, question: str) -> Verdict:
-    """What was logged, if the schedule is one that this version does not know."""
+    """The logged rates, if this version does not know the schedule."""
     rates = [(one.learning_rate, one.step) for one in facts.intervals if one.learning_rate]
     says = "The schedule of this run is not known."
     if not rates:
@@ -147,7 +149,7 @@ def _logged(facts: Facts, question: str) -> Verdict:
             Evidence(name, value, text)
             for (name, (value, _)), text in zip(rows, texts, strict=True)
         ),
-        method="The rates in the log alone: there is no formula to lay over them.",
+        method="The logged rates alone: no formula is known to compare them with.",
     )
 
 

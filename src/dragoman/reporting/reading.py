@@ -1,4 +1,4 @@
-"""A run directory -> Facts. Works during the run, after a crash and on a run of last year."""
+"""A run directory -> Facts. Works during the run, after a crash and on old runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from dragoman.base import units
-from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, MachineError
 from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment
+from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment, summed
 from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
-from dragoman.reporting.payloads import from_payload
-from dragoman.reporting.preparation import prepare_s
-from dragoman.reporting.rank_file import RankFile
+from dragoman.reporting.rank_file import RankFile, from_payload
+from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, number, read_events
 from dragoman.telemetry.session import read_session
 from dragoman.training.durable import step_directories
 from dragoman.training.inventory import take_inventory
@@ -32,18 +32,18 @@ _MOST_RANKS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What a run directory holds beside its events."""
+    """The files of a run directory beside its events."""
 
     manifest: Manifest | None = None
     recipe: Recipe | None = None
     prepare_s: float | None = None
     hosts: Hosts | None = None
-    """Those it was last trained on, where `train --hosts` did that."""
+    """The hosts of its last training, if `train --hosts` ran it."""
     problems: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """What is there; what is broken is a problem and left out."""
+        """Read the files that exist; a broken file is left out and reported as a problem."""
         problems: list[str] = []
         manifest, recipe = _manifest(directory, problems), _recipe(directory, problems)
         hosts = _hosts(directory, problems)
@@ -53,9 +53,9 @@ class Records:
 def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
     """The facts of a run.
 
-    price: of one machine for an hour; if it is None, each life is paid as it or hosts.json tells.
-    now: seconds since 1970, this moment where it is None.
-    Raises CheckpointError if there is no run.
+    price: of one machine for an hour; if None, the price that each life or hosts.json records.
+    now: seconds since 1970; the present if None.
+    Raises CheckpointError if the directory is not a run.
     """
     paths = event_paths(directory)
     if not paths and not (directory / "recipe.toml").is_file():
@@ -101,7 +101,7 @@ def combine(
         for alert in file.alerts
     )
     known = Facts(name="", read_at=0.0)
-    if files:  # what one rank has lost is in the files of others
+    if files:  # another rank may have recorded what one rank lost
         fullest = facts.fullest(ranks)
         lives = files[ranks.index(fullest)]
         started = lives.run or next((file.run for file in files if file.run), {})
@@ -137,7 +137,7 @@ def combine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunFields:
-    """What is read of a run_started event."""
+    """The fields that are read from a run_started event."""
 
     run_name: str | None = None
     world_size: int | None = None
@@ -149,7 +149,7 @@ class _RunFields:
 
 
 def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
-    """What rank 0 alone writes."""
+    """The facts that only rank 0 records."""
     run = from_payload(_RunFields, run_started) or _RunFields()
     return Facts(
         name=run.run_name or "",
@@ -163,6 +163,7 @@ def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
         train_pairs=run.train_pairs,
         validations=tuple(file.validations),
         test_scores=tuple(file.test_scores),
+        direction_scores=tuple(file.direction_scores),
         checkpoints=tuple(file.checkpoints),
         prepare_s=file.prepare_s,
         environment=file.environment,
@@ -173,7 +174,7 @@ def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
 
 
 def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
-    """A rank with its times as rank 0's clock has them: ranks end the same update together."""
+    """A rank with its times on rank 0's clock: ranks end the same update at the same time."""
     times = {interval.step: interval.time for interval in main.intervals}
     ahead = [one.time - times[one.step] for one in file.intervals if one.step in times]
     offset_s = statistics.median(ahead) if ahead else 0.0
@@ -219,7 +220,7 @@ def _from_start(life: Segment, ranks: Sequence[Rank]) -> Segment:
 
 
 def _on_its_host(pause: Pause, ranks: Mapping[int, Rank]) -> Pause:
-    """With the name of the machine on which the paused rank was then."""
+    """The pause with the name of the machine on which the rank ran then."""
     rank = ranks.get(pause.rank)
     life = None if rank is None else rank.life_at(pause.began)
     return pause if life is None else replace(pause, host=life.host)
@@ -238,7 +239,7 @@ def _missing_ranks(files: Sequence[RankFile], world_size: int | None) -> list[st
     if not missing:
         return []
     names = ", ".join(map(str, sorted(missing)))
-    return [f"no events of rank {names}, of {world_size} ranks: answers rest on the others"]
+    return [f"no events of rank {names}, of {world_size} ranks: answers use the other ranks"]
 
 
 def _short_ranks(found: Facts) -> list[str]:
@@ -246,7 +247,7 @@ def _short_ranks(found: Facts) -> list[str]:
         return []
     whole = {rank.rank for rank in found.complete_ranks}
     return [
-        f"events of rank {rank} lack {count} intervals of training that other ranks tell of"
+        f"events of rank {rank} lack {count} intervals of training that other ranks recorded"
         for rank, count in found.missing_intervals.items()
         if rank not in whole
     ]
@@ -281,10 +282,11 @@ def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
 
 
 def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, Price]:
-    """What each machine costs, by its name; empty if nothing tells which are those of hosts.json.
+    """The price of each machine by its name; empty if the hosts of hosts.json cannot be matched.
 
-    hosts.json lists them by the ranks of the last life on hosts, which is the last that recorded a
-    price: a life after it was trained without --hosts. Old runs recorded none.
+    hosts.json lists them in the order of the ranks in the last life that used hosts, which is the
+    last that recorded a price: later lives were trained without --hosts. Old runs recorded no
+    price.
     """
     if hosts is None or not found.segments:
         return {}
@@ -306,14 +308,14 @@ def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, Price]:
 
 
 def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
-    """How the command ended whose training is the last that the events tell of."""
+    """How the command of the last recorded training ended."""
     session = read_session(directory)
     if session is None or session.state == "running" or not segments:
         return None
     if session.state == "gone" and session.machine != socket.gethostname():
-        return None  # whether a process of another machine is there cannot be seen from here
+        return None  # a process of another machine cannot be seen from here
     if segments[-1].started < session.started - _CLOCKS_DIFFER_S:
-        return None  # that training came to nothing; the events are of one before
+        return None  # that command trained nothing; the events are of an earlier one
     return Exit(state=session.state, problem=session.problem)
 
 
@@ -328,3 +330,36 @@ def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:
         )
         for entry in take_inventory(found[-1]).entries
     )
+
+
+def prepare_s(directory: Path) -> float | None:
+    """Seconds until the corpus was whole; None if its events are missing or not readable.
+
+    Stages of attempts that were stopped and continued count too. If no end was recorded, only the
+    stages count.
+    """
+    path = directory / PREPARE_EVENTS
+    if not path.exists():
+        return None
+    try:
+        seen = list(read_events(path))
+    except MachineError:
+        return None
+    ends = [n for n, event in enumerate(seen) if event.kind == CorpusPrepared.kind]
+    if not ends:
+        return summed(map(_seconds_s, _stages(seen)))
+    last, before = seen[ends[-1]], ends[-2] + 1 if len(ends) > 1 else 0
+    whole_s = _seconds_s(last)
+    if whole_s is None:
+        return None
+    began = last.time - whole_s
+    stopped = [one for one in _stages(seen[before : ends[-1]]) if one.time < began]
+    return whole_s + (summed(map(_seconds_s, stopped)) or 0.0)
+
+
+def _stages(seen: list[Event]) -> list[Event]:
+    return [event for event in seen if event.kind == CorpusStage.kind]
+
+
+def _seconds_s(event: Event) -> float | None:
+    return number(event.payload.get("seconds_s"))

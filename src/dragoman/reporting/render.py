@@ -26,7 +26,7 @@ _MARKS: Final = re.compile(r"[\\`*\[\]|]")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """A run's facts and what they answer."""
+    """The facts of a run and the answers from them."""
 
     facts: Facts
     answers: tuple[Verdict, ...]
@@ -69,8 +69,8 @@ class Report:
 def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write texts by their names; returns their paths.
 
-    What a file of events may hold and no text can, such as control characters that steer the
-    terminal of whoever reads it, or half a surrogate pair, is written as �.
+    Characters that are not safe in text are written as �: control characters, which can steer the
+    terminal of a reader, and halves of surrogate pairs.
     Raises MachineError if the directory cannot be written.
     """
     try:

@@ -1,4 +1,4 @@
-"""Samples of GPUs, interfaces and hosts, added up while they are read."""
+"""Samples of GPUs, interfaces and hosts, summed while they are read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.reporting.facts import Gpu, Machine, Spell, Traffic
-from dragoman.reporting.payloads import number
-from dragoman.telemetry.events import POWER_CAP, Event, GpuSampled, HostSampled, NetworkSampled
+from dragoman.telemetry.events import (
+    POWER_CAP,
+    Event,
+    GpuSampled,
+    HostSampled,
+    NetworkSampled,
+    number,
+)
 
 
 @dataclass(slots=True)
 class _Series:
-    """One number of all samples."""
+    """One number over all samples."""
 
     seconds_s: float = 0.0
     weighted: float = 0.0
@@ -57,9 +63,9 @@ class _Sums:
     ended: float = 0.0
     bad: int = 0
     first_bad: tuple[int, float] = (0, 0.0)
-    """Its number, and when it began."""
+    """The number of the first bad sample, and when it began."""
     last_bad: tuple[int, float] = (0, 0.0)
-    """Its number, and when it ended."""
+    """The number of the last bad sample, and when it ended."""
     seconds_s: float = 0.0
     name: str = ""
     throttled_s: float = 0.0
@@ -144,7 +150,7 @@ class Samples:
         return found
 
     def see(self, event: Event, moment: float) -> None:
-        """Add one sample; moment: when it ended, by the clock of its host that nobody sets."""
+        """Add one sample; moment: when it ended, by the monotonic clock of its host."""
         seen = event.payload
         if event.kind == GpuSampled.kind:
             self._gpus[event.host, int(number(seen.get("gpu")) or 0)].add(seen, moment)
@@ -155,7 +161,7 @@ class Samples:
 
     @property
     def has_host(self) -> bool:
-        """Whether the rank that wrote them sampled its host, which one rank of each host does."""
+        """Whether this rank sampled its host, which one rank of each host does."""
         return bool(self._machines)
 
     def gpus(self) -> list[Gpu]:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: questions 4 and 10."""
+"""The time of a step and its parts: questions 4 and 10."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from dragoman.reporting.verdict import Evidence, Verdict, evidence
 from dragoman.telemetry.console import told
 
 BUSY_COMPUTE = 0.9
-"""Part of a step in compute; below it the device waits for something else."""
+"""If compute takes less than this share of a step, the device waits for something else."""
 LOW_POWER = 0.5
-"""Part of a GPU's power limit; below it the GPU spins rather than computes.
+"""Below this share of its power limit a GPU waits rather than computes.
 
 A V100 of the reference run drew 16% to 18% while it only waited, an H200 18% in a recorded run.
 """
 FULL_POWER = 0.9
-"""Part of a GPU's power limit from which it is full. Between both limits power decides nothing."""
+"""From this share of its power limit on a GPU is full. Between both limits power decides
+nothing."""
 FULL_HOST = 0.9
-"""Part of a host's processors that is busy; below it some are idle."""
+"""If less than this share of a host's processors is busy, some are idle."""
 MOST_OTHERS = 0.1
-"""Part of a host's processors that others use; above it a run gets too few of them."""
+"""If others use more than this share of a host's processors, the run gets too few of them."""
 THROTTLED = 0.05
-"""Share of samples with a lowered clock from which on a GPU counts as throttled."""
+"""A GPU whose clock is lowered in this share of the samples counts as throttled."""
 BUSY_FLOPS = 0.3
 """Useful FLOPs over those of matrix products in the same time.
 
@@ -36,7 +37,7 @@ Large trainings that were tuned reach 21% to 46% of the peak (Chowdhery et al. 2
 
 
 _MOST_SCALING = 1.1
-"""Several devices are no faster than as many alone, but for what a measurement is off."""
+"""Several devices are not faster than the same number alone, up to the error of measurement."""
 _IMPOSSIBLE = ", more than possible: the device was measured while something else used it"
 
 
@@ -89,7 +90,7 @@ def _are_busy(facts: Facts) -> Judgement:
     if compute < BUSY_COMPUTE:
         return "no", f"{say}.", _what_waits(facts)
     if facts.lacks_ranks:
-        say += " in the ranks that tell; events of a rank are missing."
+        say += " in the ranks with complete events; events of a rank are missing."
         return "cannot tell", say, "Bring the events of all ranks."
     if not _is_gpu(facts):
         return _are_its_own(facts, say)
@@ -113,16 +114,16 @@ def _are_busy(facts: Facts) -> Judgement:
     if weakest and power is not None and low:
         say += f", yet GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its "
         say += f"power over the run, {units.SHARE.text(outside)} of which was outside steps."
-        if flops is None and outside <= 1 - BUSY_COMPUTE:  # nothing else tells of its steps
+        if flops is None and outside <= 1 - BUSY_COMPUTE:  # nothing else measures its steps
             return "no", say, _what_waits(facts)
         return "cannot tell", say, "Look at its power in steps alone."
     if flops is not None and outside > 1 - BUSY_COMPUTE:
         say += f"; but {units.SHARE.text(outside)} of the run was outside steps (evaluation, "
-        return "cannot tell", f"{say}saving, idle), of which that does not tell.", ""
+        return "cannot tell", f"{say}saving, idle), which that does not cover.", ""
     if flops is not None:
         return "yes", f"{say}.", ""
     if power is None or not _all_powered(facts):
-        say += "; how well, neither useful FLOPs nor the power of every GPU tells."
+        say += "; neither useful FLOPs nor the power of every GPU was measured to tell how well."
         return "cannot tell", say, "Measure the device, or sample its power."
     say += f", at {units.SHARE.text(power)} of the power or more."
     if power < FULL_POWER:
@@ -131,11 +132,11 @@ def _are_busy(facts: Facts) -> Judgement:
 
 
 def _are_its_own(facts: Facts, say: str) -> Judgement:
-    """A rank may be in the middle of its compute and not run: a processor's counters tell."""
+    """Judge by the processors' counters: a rank in its compute phase may not be running."""
     if facts.machines and not all(
         measures.is_sampled_throughout(facts, one) for one in facts.machines
     ):
-        say += "; how many processors the run kept busy was sampled in a part of it alone."
+        say += "; the processors that the run kept busy were sampled in only a part of it."
         return "cannot tell", say, ""
     for one in facts.machines:
         busy, others = one.cpu_share, one.others_cpu_share
@@ -164,7 +165,7 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
 
 
 def _what_waits(facts: Facts) -> str:
-    """What most of the wait went to.
+    """The largest cause of waiting, in words.
 
     A rank waits for data; the rank that waits least in sums waits for the network, or for ranks
     that are late in turn; the others wait as well for ranks that compute for longer, as far as
@@ -173,7 +174,7 @@ def _what_waits(facts: Facts) -> str:
     starved = measures.most_data_wait(facts)
     data, starved_rank = starved or (0.0, None)
     sums = measures.exposed_share(facts)
-    if sums is None or facts.lacks_ranks:  # nobody knows which rank waited least
+    if sums is None or facts.lacks_ranks:  # which rank waited least is not known
         both, sums = "waiting in sums, for the network or for another rank", _most_in_sums(facts)
         late = 0.0
     else:
@@ -219,11 +220,11 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
 
 
 def _scaling(facts: Facts) -> Evidence:
-    """How many devices that work alone would have done the same."""
+    """How many devices that work alone would have been as fast."""
     name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
     if found is None or not ranks:
         return evidence(name, units.SHARE, found)
-    worth = f": {ranks} ranks were as fast as {found * ranks:.3g} that wait for nobody"
+    worth = f": {ranks} ranks were as fast as {found * ranks:.3g} without any waiting"
     worth = _IMPOSSIBLE if found > _MOST_SCALING else worth
     return Evidence(name, found, f"{units.SHARE.text(found)}{worth}")
 
@@ -239,7 +240,7 @@ def _machine_text(machine: Machine) -> str:
 
 
 def _gpu_text(gpu: Gpu) -> str:
-    """Its own counters, those that it has."""
+    """The GPU's own counters, those that it has."""
     parts = []
     if gpu.utilisation_share is not None:
         parts.append(f"utilisation counter {units.SHARE.text(gpu.utilisation_share)}")
@@ -270,7 +271,7 @@ def step_time(facts: Facts) -> Verdict:
         answer="measured" if seconds_s else "cannot tell",
         says=says,
         evidence=tuple(_step_evidence(facts, seconds_s)),
-        method="The time of a step runs from asking for its batch to the end of its update.",
+        method="The time of a step runs from the request for its batch to the end of its update.",
     )
 
 
@@ -322,7 +323,7 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
 
 
 def compute_share(facts: Facts) -> float | None:
-    """The least part of a step that a rank spent in forward, backward and optimizer."""
+    """The smallest share of a step that a rank spent in forward, backward and optimizer."""
     shares = (
         measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS)
         for rank in facts.complete_ranks
@@ -331,7 +332,7 @@ def compute_share(facts: Facts) -> float | None:
 
 
 def _powered(facts: Facts) -> list[Gpu]:
-    """GPUs whose power and power limit were sampled in all of the run."""
+    """GPUs whose power and power limit were sampled throughout the run."""
     return [
         gpu
         for gpu in facts.gpus

@@ -1,4 +1,4 @@
-"""Since when was something so, and until when?"""
+"""Spells: when something began to be so, and when it ended."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dragoman.base import units
 from dragoman.reporting.facts import Interval, Spell
 
 _OF_RUN = 4
-"""A spell that lasts for a quarter of the run's time is no accident of a few steps."""
+"""A spell that lasts for a quarter of the run's time is not an accident of a few steps."""
 FEWEST = 3
 """Intervals; in fewer nothing lasts."""
 _LATEST = 1e11
-"""Seconds since 1970: no clock says more."""
+"""Seconds since 1970; no clock shows more."""
 _ROUNDING = 1e-9
 _WITHIN = 4
-"""Three in four: a rank that is slow for long is not slow in each interval."""
+"""Three in four: a rank that is slow for long is not slow in every interval."""
 
 
 def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[int, int]]:
-    """Where something lasted: first and last place of each stretch.
+    """The first and last index of each stretch in which something lasted.
 
-    It lasts if it is bad for three quarters of the time, over a quarter of all time and over three
-    places. seconds_s: what each place took; if none is known, all took the same.
+    It lasts if it is bad for three quarters of the time, over a quarter of all time, at more than
+    three places. seconds_s: the time of each place; if empty, all took the same.
     """
     took_s = seconds_s if sum(seconds_s) > 0 else [1.0] * len(bad)
     ends_s = list(accumulate(took_s, initial=0.0))
@@ -43,7 +43,7 @@ def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[
         if good_s[end] - good_s[begin] > most_good_s:
             continue
         places = [at for at in range(begin, end) if bad[at]]
-        if len(places) < 2:  # one interval blames nobody, however long
+        if len(places) < 2:  # one interval alone proves nothing, however long
             continue
         first, last = places[0], places[-1]
         if found and first <= found[-1][1] + 1:
@@ -104,6 +104,6 @@ def _moment(step: int | None, moment: float) -> str:
 
 
 def clock(moment: float) -> str:
-    """A moment of a run, to the second; of a damaged record the nearest that a clock can say."""
+    """A moment of a run, to the second; for a damaged record, the nearest that a clock can show."""
     told = time.gmtime(min(max(moment, 0.0), _LATEST))
     return time.strftime("%d %b %H:%M:%S UTC", told)

@@ -1,4 +1,4 @@
-"""Plots as SVG that needs nothing: no script, no font, no file. Colours are classes of the page."""
+"""Plots as SVG without scripts, fonts or files. Colours are classes of the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 _CHARACTER = 7.0
-"""Width of a character of 12 px, about."""
+"""Approximate width of a character of 12 px."""
 _LINE = 16.0
 _MOST_POINTS = 400
 
@@ -25,7 +25,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows, and how its numbers are written. from_zero: it begins there."""
+    """The label of an axis, and the form of its numbers. from_zero: whether it begins at 0."""
 
     label: str
     text: Callable[[float], str]
@@ -42,7 +42,7 @@ class Part:
 
 
 def line_plot(series: Sequence[Series], x: Axis, y: Axis, *, width: int, height: int = 240) -> str:
-    """Series over one pair of axes; "" where no series has two points."""
+    """Series over one pair of axes; "" if no series has two points."""
     drawn = [one for one in map(_thinned, series) if len(one.points) >= 2]
     if not drawn:
         return ""
@@ -60,7 +60,7 @@ def line_plot(series: Sequence[Series], x: Axis, y: Axis, *, width: int, height:
 
 
 def bar_plot(parts: Sequence[Part], *, title: str, width: int) -> str:
-    """Parts of a whole side by side; "" where the whole is nothing."""
+    """Parts of a whole side by side; "" if the whole is 0."""
     whole = sum(part.value for part in parts)
     if whole <= 0:
         return ""
@@ -89,8 +89,8 @@ def histogram(
 ) -> str:
     """Counts over a value, a line at `mark`.
 
-    columns: where each begins, in ascending order, and a count for each of `names`, which stand
-    side by side. Their heights are logarithms: rare values stay visible beside frequent ones.
+    columns: the start of each, in ascending order, and a count for each of `names`, which stand
+    side by side. Heights are logarithms, so rare values stay visible beside frequent ones.
     """
     low, high = columns[0][0], columns[-1][0]
     step = (high - low) / max(1, len(columns) - 1) or 1.0
@@ -127,7 +127,7 @@ def histogram(
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round numbers from low to high; at least two where they differ."""
+    """At most `most` round numbers from low to high; at least two if they differ."""
     if high <= low:
         return [low]
     rough = (high - low) / max(most - 1, 1)
@@ -139,14 +139,14 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _x_ticks(low: float, high: float, most: int) -> list[float]:
-    """Two or more where there is room for few: one alone does not tell the scale."""
+    """At least two ticks even if there is little room: one alone shows no scale."""
     found = (ticks(low, high, more) for more in range(max(most, 2), max(most, 2) + 3))
     return next((one for one in found if len(one) >= 2), ticks(low, high, most))
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where data lie on the paper."""
+    """The place of the data in the picture."""
 
     left: float
     right: float

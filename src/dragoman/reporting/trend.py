@@ -1,4 +1,4 @@
-"""Is it still going down? Slopes with confidence intervals, and a curve to look ahead with."""
+"""Slopes with confidence intervals, and a curve to look ahead with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Trend:
 
 
 def trend(steps: Sequence[float], values: Sequence[float], *, stretch: float) -> Trend | None:
-    """What multiplying the steps by 1 + stretch adds to the value; None below three points."""
+    """The change of the value if the steps are multiplied by 1 + stretch; None below three
+    points."""
     if len(steps) < 3 or len(set(steps)) < 2:
         return None
     x, y = np.log(np.asarray(steps, dtype=float)), np.asarray(values, dtype=float)
@@ -66,7 +67,7 @@ class Curve:
 
 
 def fit_curve(steps: Sequence[float], losses: Sequence[float]) -> Curve | None:
-    """The curve of least squared error; None below four points or where nothing falls."""
+    """The curve of least squared error; None below four points or if nothing falls."""
     if len(steps) < 4:
         return None
     x, y = np.asarray(steps, dtype=float), np.asarray(losses, dtype=float)
@@ -86,10 +87,12 @@ def fit_curve(steps: Sequence[float], losses: Sequence[float]) -> Curve | None:
 def ratio_interval(
     parts: Sequence[float], wholes: Sequence[float]
 ) -> tuple[float, float, float] | None:
-    """All parts over all wholes with the 95% confidence interval; None if there is no whole.
+    """The sum of parts over the sum of wholes with its 95% confidence interval; None without a
+    whole.
 
     A long interval counts as much as it lasts (ratio estimator; Cochran 1977, section 2.11). One
-    interval alone says nothing of how much others differ: its confidence interval has no bounds.
+    interval alone does not show how much intervals differ, so its confidence interval has no
+    bounds.
     """
     count, whole = len(parts), sum(wholes)
     if not whole:

@@ -1,4 +1,4 @@
-"""An answer with what it rests on."""
+"""An answer and its evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dragoman.base.units import Quantity
 from dragoman.telemetry.console import told
 
 Answer = Literal["yes", "no", "cannot tell", "measured"]
-"""Questions that ask how much are "measured" or "cannot tell"."""
+"""Questions for an amount are answered "measured" or "cannot tell"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Verdict:
     says: the answer in one sentence.
     thresholds: the limits that decided, in words and numbers.
     method: how it was measured and computed.
-    remedy: what to change; "" where nothing needs to.
+    remedy: what to change; "" if nothing needs to change.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def evidence(name: str, quantity: Quantity, value: float | None) -> Evidence:
-    """A value in its unit; "not measured" where there is none."""
+    """A value in its unit; "not measured" if it is None."""
     return Evidence(name, value, told(quantity, value))
 
 

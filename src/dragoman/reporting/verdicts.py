@@ -1,4 +1,4 @@
-"""The twelve questions that people asked of a training run, in their order.
+"""The twelve questions about a training run, in their order.
 
 Pure: facts in, verdicts out. Missing evidence gives "cannot tell".
 """

@@ -44,7 +44,7 @@ class Chosen(NamedTuple):
     config: DistributedConfig
     planned_step_s: float | None
     link_bytes_per_s: float | None = None
-    """What was measured before the choice, where there are several hosts."""
+    """The measurements before the choice, if there are several hosts."""
 
 
 def choose_strategy(
@@ -130,7 +130,7 @@ def measure_compute(
 
 
 def device_name(world: World) -> str:
-    """What this rank computes on, `cpu` or as its driver calls it."""
+    """The device of this rank: `cpu`, or its driver's name for it."""
     if world.device.type == "cpu":
         return "cpu"
     return torch.cuda.get_device_name(world.device)

@@ -1,6 +1,6 @@
 """The whole run on one page: prepare, train, evaluate. Each step can be taken alone.
 
-What is done already is not done again: shards of unchanged text are kept, an unfinished run of the
+Finished work is not done again: shards of unchanged text are kept, an unfinished run of the
 same recipe goes on where it stopped.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import disk_errors_named
+from dragoman.corpus.directions import token_for
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
@@ -89,7 +90,7 @@ def prepare(
 
 
 def default_place(recipe: Recipe) -> Path:
-    """Where shards lie that nobody has given a place: `prepared/<name>-<digest of the corpus>`."""
+    """The default directory of shards: `prepared/<name>-<digest of the corpus>`."""
     return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
 
 
@@ -175,12 +176,14 @@ def evaluate(
     checkpoint: str = "best",
     source: Path | None = None,
     reference: Path | None = None,
+    target: str = "",
     ranks: int | None = None,
     overrides: Sequence[str] = (),
     listeners: Sequence[EventListener] = (),
 ) -> None:
     """Translate and score the run's test set, or another text and its reference.
 
+    target: language of the reference, if the model translates into several.
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
     listeners: called with each event of rank 0.
     """
@@ -199,7 +202,16 @@ def evaluate(
     check_sections(overrides, ("search", "evaluate"))
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
     if source is not None and reference is not None:
+        corpus = directory.recipe().corpus
+        token_for(target, corpus.directions, corpus.language_tokens, place="--target")
         arguments += ["--source", str(source), "--reference", str(reference)]
+        arguments += [f"--target={target}"]
+    elif target:
+        raise ConfigError(
+            "the run's own test set says its languages itself",
+            place=f"--target {target}",
+            remedy="leave it out, or give a text with --source and --reference",
+        )
     for override in overrides:
         arguments += ["--set", override]
     _work(arguments, directory, ranks, listeners)

@@ -14,15 +14,18 @@ import shlex
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dragoman.base.errors import CheckpointError, DragomanError
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.base.process import explain, prepare_streams, say_error
+from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import VOCABULARIES
@@ -176,6 +179,7 @@ def work(arguments: Sequence[str], listeners: Sequence[EventListener] = ()) -> N
                 checkpoint=options.checkpoint,
                 source=options.source,
                 reference=options.reference,
+                target=options.target,
                 overrides=options.overrides,
                 world=world,
                 events=events,
@@ -188,9 +192,9 @@ def default_ranks() -> int:
 
 
 def main() -> int:
-    """What a worker process does; a failure is one line, for a person and for the launcher.
+    """The work of a worker process; a failure is one line, for a person and for the launcher.
 
-    An error that nobody foresaw is a traceback in the launch log, which the launcher's line names:
+    An unexpected error is a traceback in the launch log, which the launcher's line names:
     it may be no more than what another rank's death looks like from here.
     """
     try:
@@ -214,6 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--source", type=Path)
     parser.add_argument("--reference", type=Path)
+    parser.add_argument("--target", default="")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     return parser
 
@@ -382,13 +387,32 @@ def _tell_link(world: World, events: EventWriter, *, step: int) -> float | None:
 
 def _stages(recipe: Recipe, shards: TokenShards) -> list[Stage]:
     """The stages by text: one with the weights of the stage before it goes on in its order."""
+    usual = _tempered_weights(recipe, shards)
+    weights = [usual if own is None else own for own in recipe.weights()]
     by_weights = itertools.groupby(
-        zip(recipe.stage_starts(), recipe.weights(), strict=True), key=lambda stage: stage[1]
+        zip(recipe.stage_starts(), weights, strict=True), key=lambda stage: stage[1]
     )
     return [
         Stage(next(same)[0], None if weights is None else Mixture(shards.entries(), weights))
         for weights, same in by_weights
     ]
+
+
+def _tempered_weights(recipe: Recipe, shards: TokenShards) -> tuple[float, ...] | None:
+    """The weight of every entry by the temperature of its direction; None without a temperature."""
+    corpus = recipe.corpus
+    if corpus.temperature is None:
+        return None
+    sizes = np.bincount(shards.entries(), minlength=len(corpus.train)).tolist()
+    directions = [corpus.direction_of(entry) for entry in corpus.train]
+    totals = Counter[Direction]()
+    for direction, size in zip(directions, sizes, strict=True):
+        totals[direction] += size
+    shares = dict(zip(totals, tempered([*totals.values()], corpus.temperature), strict=True))
+    return tuple(
+        shares[direction] * size / max(1, totals[direction])
+        for direction, size in zip(directions, sizes, strict=True)
+    )
 
 
 def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
@@ -398,10 +422,12 @@ def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
             continue
         parts = stage.mixture.parts()
         total = sum(draws for _, draws in parts)
+        several = len(recipe.corpus.train_directions) > 1
         for entry, (pairs, draws) in zip(recipe.corpus.train, parts, strict=True):
+            direction = f", {listed([recipe.corpus.direction_of(entry)])}" if several else ""
             planned = MixturePlanned(
                 first_step=stage.first_update + 1,
-                entry=entry.title,
+                entry=f"{entry.title}{direction}",
                 pairs=len(pairs),
                 share=draws / total,
                 draws_per_pair=draws / max(1, len(pairs)),
@@ -459,7 +485,11 @@ def _oversized(num_pairs: int) -> Alert:
 def _validation(
     recipe: Recipe, prepared: Path, model: Transformer, world: World
 ) -> Callable[[int], Validation]:
-    data = ValidationData.open(prepared, max_source_pieces=recipe.corpus.max_pieces)
+    data = ValidationData.open(
+        prepared,
+        max_source_pieces=recipe.corpus.max_pieces,
+        trained=recipe.corpus.train_directions,
+    )
 
     def measure(_step: int) -> Validation:
         return validate(model, data, config=recipe.evaluate, search=recipe.search, world=world)

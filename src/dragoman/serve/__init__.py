@@ -1,6 +1,6 @@
-"""Translations to people and programs.
+"""Translation for people and programs.
 
-text          a line, a document or markup -> the parts that are translated and those that are kept
+text          a line, a document or markup -> parts to translate and parts to keep
 translator    texts -> rows of pieces -> texts, streamed in bounded memory; the engine for a model
 translate     `dragoman translate`: a stream, a file that goes on if broken off, a terminal
 synthesize    monolingual text -> pairs to train on

@@ -63,15 +63,15 @@ class TranslateRequest(BaseModel):
     alternatives: int = Field(default=0, ge=0, le=9)
     """Further translations of each text."""
     beam_size: int | None = Field(default=None, ge=1, le=10)
-    """As the model was exported where it is left out; 1 is greedy and quickest.
+    """The export's default if left out; 1 is greedy and fastest.
 
-    For alternatives it is at least one more than them."""
+    For alternatives it is at least one more than their number."""
     format: Literal["text", "html"] = "text"
-    """html: tags stay where they are."""
+    """html: tags keep their places."""
 
 
 class StreamRequest(BaseModel):
-    """A document whose translation is wanted as it comes."""
+    """A document whose translation is streamed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -139,13 +139,13 @@ class StreamLine(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """What went wrong, in a line."""
+    """The error, in one line."""
 
     error: str
 
 
 class Health(BaseModel):
-    """status: ok; who cannot say so does not answer."""
+    """status: ok; a server that is not ok does not answer."""
 
     status: str
 
@@ -178,8 +178,8 @@ def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) ->
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        for model in models:
-            model.batcher.close()
+        for _, batcher in models.batchers():
+            batcher.close()
 
     app = FastAPI(
         title="dragoman",
@@ -303,7 +303,7 @@ async def _streamed(
 
 
 def _take_note(task: asyncio.Task[Any]) -> None:
-    """Keep an error that nobody waits for any more out of the server's log."""
+    """Keep an error that no request waits for any more out of the server's log."""
     if not task.cancelled():
         task.exception()
 
@@ -336,13 +336,8 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
     @app.get("/metrics", response_class=Response, responses=_READING_ERRORS | as_text)
     async def numbers() -> Response:
         """Counters for Prometheus."""
-        for model in models:
-            what = model.description
-            metrics.see(
-                (what.name, what.source, what.target),
-                model.batcher.num_rows,
-                model.batcher.waiting_pieces,
-            )
+        for name, batcher in models.batchers():
+            metrics.see(name, batcher.num_rows, batcher.waiting_pieces)
         return Response(metrics.text(), media_type=_PROMETHEUS)
 
 
@@ -369,7 +364,7 @@ def _plain(content: bytes, media_type: str, headers: dict[str, str]) -> Any:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        # What was sent is not sent back: it may be large, and not even text.
+        # The request's content is not sent back: it may be large, and not even text.
         problems = [
             f"{'.'.join(map(str, one['loc']))[:_LONGEST_NAME]}: {one['msg']}"
             for one in error.errors()[:5]

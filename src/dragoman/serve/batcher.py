@@ -2,10 +2,10 @@
 
 Rows wait while all workers are busy. A free worker takes its share: the row that has waited longest
 and those nearest to it in length, because a batch runs as long as its longest row. Requests take
-turns with a few rows each, so that a long document does not hold up a sentence. A batch of few rows
-is expensive, and clients that were answered tend to ask again at once: so a worker whose neighbour
-is still busy waits for as many rows as it has just answered, but at most a tenth of the time that
-batch took.
+turns with a few rows each, so that a long document does not delay a sentence. A batch of few rows
+is expensive, and clients tend to ask again as soon as they have an answer. So a worker whose
+neighbour is still busy waits for as many rows as it has just answered, but at most a tenth of the
+time of that batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dragoman.model.config import SearchConfig
 
 _ROWS_IN_TURN: Final = 16
 _CHOICE_ROWS: Final = 512
-"""Rows from which a batch is chosen, at most; the time of a look at the queue grows with it."""
+"""Most rows from which a batch is chosen; the time of looking at the queue grows with it."""
 _ENOUGH_CHOICE: Final = 2
 """Rows waiting, as a multiple of the last batch, from which no more are waited for."""
 _MEMORY: Final = 0.8
@@ -37,7 +37,7 @@ _LONGEST_PAUSE_S: Final = 0.02
 
 
 class OverloadedError(DragomanError):
-    """More is waiting than can be done in time. retry_s: when to try again."""
+    """More rows wait than can be translated in time. retry_s: when to try again."""
 
     def __init__(self, retry_s: float) -> None:
         after = units.DURATION.text(math.ceil(retry_s))
@@ -106,20 +106,20 @@ class Batcher:
             loop.call_soon(self._pump)
         try:
             await job.done
-        finally:  # rows that were not begun wait no longer
+        finally:  # rows that have not begun leave the queue
             self.waiting_pieces -= sum(len(rows[row]) + 1 for row in job.waiting)
             self._waiting_rows -= len(job.waiting)
             job.waiting.clear()
         return [job.found[row] for row in range(len(rows))]
 
     def close(self) -> None:
-        """Let what runs end."""
+        """Let running batches end."""
         self._pool.shutdown(wait=True)
 
     def admit(self, pieces: int = 1) -> None:
         """Raises OverloadedError if so many more pieces would wait too long.
 
-        Asked with 1 before a text is cut into pieces, so that a refusal costs next to nothing.
+        Called with 1 before a text is cut into pieces, so that a refusal costs next to nothing.
         """
         wait_s = self.waiting_pieces / self.pieces_per_s if self.pieces_per_s else 0.0
         if self.waiting_pieces and (
@@ -201,7 +201,7 @@ class Batcher:
         running.add_done_callback(lambda future: self._finish(taken, future))
 
     def _finish(self, taken: list[tuple[_Job, int]], future: asyncio.Future[Any]) -> None:
-        """Hand out what a batch has found, and begin the next."""
+        """Distribute the results of a batch, and begin the next."""
         self._running -= 1
         self._running_rows -= len(taken)
         error = future.exception()
@@ -233,10 +233,10 @@ class Batcher:
 def _window(
     lengths: Sequence[int], oldest: int, fits: Callable[[int, int], bool]
 ) -> tuple[int, int]:
-    """Where the rows of a batch begin and end in these ascending lengths: around the oldest,
-    the nearest first.
+    """The start and end of a batch in these ascending lengths: around the oldest row, the nearest
+    first.
 
-    fits: whether so many rows, of which the longest is so long, make a batch.
+    fits: whether so many rows, of which the longest has this length, make a batch.
     """
     start, end = oldest, oldest + 1
     while True:

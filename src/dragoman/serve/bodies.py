@@ -1,7 +1,7 @@
 """Bodies of requests: JSON and forms, read with bounds on what they may cost.
 
-The body is there already (see limits). A long one is read in a thread, so that nobody waits for
-somebody else's text.
+The body has arrived already (see limits). A long one is read in a thread, so that other clients do
+not wait for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 LONG: Final = 2000
-"""Characters or bytes from which on a thread costs less than the others' waiting."""
+"""From this many characters or bytes on, a thread costs less than the wait of other clients."""
 MOST_FIELDS: Final = 64
 MOST_CHARACTERS: Final = 100_000
 """That one request may bring to be translated."""

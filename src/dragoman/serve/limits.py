@@ -1,9 +1,9 @@
-"""What a request may take, checked before anything else sees it.
+"""Limits of a request, checked before any other code sees it.
 
 400   more than one Host, Origin or Authorization: another program may check another one than we do;
       no Host with HTTP/1.1 (RFC 9112, section 3.2)
 401   no token; only /health needs none
-403   sent by another site's page: its reader did not ask for it
+403   sent by another site's page, without the knowledge of its reader
 408   a body that does not arrive in time
 413   a body that is too large
 421   another name than this machine's (DNS rebinding: another site's name that leads here)
@@ -38,14 +38,15 @@ _ONCE: Final = (b"host", b"origin", b"authorization")
 _READ_ONLY: Final = ("GET", "HEAD", "OPTIONS")
 _LOOPBACK_NAMES: Final = ("", "localhost", "[::1]")
 _FORGIVEN: Final = 20
-"""A body of up to so many times the limit is read to its end: its sender sees the answer then."""
+"""A body of up to this multiple of the limit is read to its end, so that its sender sees the
+answer."""
 _KEY_IN_BODY: Final = "/libretranslate/"
 _TOKEN_NEEDED: Final = "a token is needed: Authorization: Bearer TOKEN"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """token: None if none is needed, which is allowed on loopback alone."""
+    """token: None if none is needed, which is allowed on loopback only."""
 
     token: str | None = None
     max_body_bytes: int = 1_000_000
@@ -135,7 +136,7 @@ class Guard:
     async def _read_body(
         self, scope: Scope, receive: Receive, client: str, body: bytearray
     ) -> None:
-        """The whole body, in time; small ones only, so that reading ahead costs little memory."""
+        """The whole body, in time; only small ones, so reading ahead costs little memory."""
         headers = dict(scope["headers"])
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
             return
@@ -147,8 +148,8 @@ class Guard:
             raise _RefusedError(408, "the body did not arrive in time") from None
 
     async def _read(self, receive: Receive, declared: int, client: str, body: bytearray) -> None:
-        """A body in one piece. The rest of one that is too large is read for a while and dropped:
-        a client that is still sending would not see the answer."""
+        """A body in one piece. The rest of a body that is too large is read for a while and
+        dropped, because a client that is still sending would not see the answer."""
         limit = self.limits.max_body_bytes
         size = 0
         while True:
@@ -176,7 +177,7 @@ class Guard:
 
 @asynccontextmanager
 async def _while_connected(receive: Receive, status: AnswerStatus) -> AsyncIterator[None]:
-    """Leave the block, and so the queue, if the client goes away before it was answered."""
+    """Leave the block, and so the queue, if the client disconnects before it was answered."""
     task = asyncio.current_task()
     assert task is not None
     gone = False
@@ -226,7 +227,7 @@ def _knows(token: str, headers: dict[bytes, bytes]) -> bool:
 
 
 async def _key_in(body: bytes, scope: Scope, token: str) -> bool:
-    """Whether the token is in api_key, as clients of LibreTranslate send it."""
+    """Whether the token is in api_key, where clients of LibreTranslate send it."""
     query = scope.get("query_string", b"").decode("latin-1")
     given = [parse_qs(query).get("api_key", [""])[0]]
     try:
@@ -239,11 +240,11 @@ async def _key_in(body: bytes, scope: Scope, token: str) -> bool:
 
 
 def _is_of_another_site(method: str, headers: dict[bytes, bytes]) -> bool:
-    """Whether a page that is not ours made a browser send this.
+    """Whether a page of another site made a browser send this.
 
-    A browser itself names the site of the page, and no page can change it: in Sec-Fetch-Site, an
-    old browser in Origin alone. Other programs send neither. A link from elsewhere to our page is
-    allowed: that is a GET without an Origin.
+    The browser names the site of the page itself, and no page can change that: in Sec-Fetch-Site,
+    or only in Origin if the browser is old. Other programs send neither. A link from another site
+    to our page is allowed: that is a GET without an Origin.
     """
     origin = headers.get(b"origin")
     if method in _READ_ONLY and origin is None:

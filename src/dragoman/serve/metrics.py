@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The counters of a server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 @dataclass(slots=True)
 class AnswerStatus:
-    """The status of an answer, 499 if there was none. answered: the whole answer was given."""
+    """The status of an answer, 499 if there was none. answered: whether the whole answer was
+    sent."""
 
     code: int = 499
     answered: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 
@@ -21,7 +21,10 @@ from dragoman.serve.translator import TextTranslator, Translation
 
 
 class ModelDescription(BaseModel):
-    """A model that this server has."""
+    """A model that this server has, or one direction of a model of several languages.
+
+    zero_shot: whether the model had no training text for it.
+    """
 
     name: str
     source: str
@@ -31,6 +34,7 @@ class ModelDescription(BaseModel):
     licence: str
     beam_size: int
     card: str
+    zero_shot: bool = False
 
 
 class LanguagePair(BaseModel):
@@ -57,8 +61,8 @@ class ServedModel:
     batcher: Batcher
 
     @classmethod
-    def of(cls, bundle: Bundle, translator: TextTranslator, limits: Limits) -> ServedModel:
-        """The model of a bundle over its translator, which must be one of CTranslate2."""
+    def of(cls, bundle: Bundle, translator: TextTranslator, limits: Limits) -> list[ServedModel]:
+        """Every direction of a bundle over its translator, which must be one of CTranslate2."""
         assert isinstance(translator.engine, CTranslate2Engine)
         info, search = bundle.info, bundle.recipe.search
         description = ModelDescription(
@@ -72,7 +76,18 @@ class ServedModel:
             card=bundle.card(),
         )
         batcher = Batcher(translator.engine, limits.max_waiting_pieces, limits.request_s)
-        return cls(description, translator, search, batcher)
+        served = [cls(description, translator, search, batcher)]
+        for one in info.directions:
+            update = {"source": one.source, "target": one.target, "zero_shot": one.zero_shot}
+            served.append(
+                cls(
+                    description.model_copy(update=update),
+                    replace(translator, token=one.token),
+                    search,
+                    batcher,
+                )
+            )
+        return served[1:] or served
 
     @property
     def pair(self) -> LanguagePair:
@@ -99,7 +114,7 @@ class ServedModel:
 
 @cache
 def _of_width(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """The same object each time: rows of equal settings are put together, and compared for that."""
+    """The same object each time, because rows are batched by the identity of their settings."""
     return search.model_copy(update={"beam_size": beam_size})
 
 
@@ -201,6 +216,16 @@ class Models:
     def pairs(self) -> str:
         """What there is, for an error message."""
         return ", ".join(map(str, self.all_pairs()))
+
+    def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
+        """What runs the models: the name of each, its sources and its targets, with commas."""
+        for batcher in {id(model.batcher): model.batcher for model in self}.values():
+            own = [model.description for model in self if model.batcher is batcher]
+            sources, targets = (
+                ",".join(dict.fromkeys(getattr(one, side) for one in own))
+                for side in ("source", "target")
+            )
+            yield (own[0].name, sources, targets), batcher
 
     def __iter__(self) -> Iterator[ServedModel]:
         """Every model."""

@@ -1,16 +1,16 @@
 """HTTP/1.1 by uvicorn and httptools, with the bounds that they lack, and the end of the server.
 
 uvicorn bounds the body of a request that waits and the answer that waits. Its `limit_concurrency`
-counts idle connections and refuses everybody, and h11 in place of httptools takes a second for a
-megabyte sent in chunks of one byte. So this module bounds these attacks, none of which needs a
-token:
+counts idle connections and refuses every client, and h11 instead of httptools takes a second for a
+megabyte sent in chunks of one byte. So this module bounds the following attacks, none of which
+needs a token:
 
-endless head        a head or trailer without end: httptools joins its parts anew with each new one
+endless head        a head or trailer without end: httptools joins all parts again with each new one
 slow head           a head that never arrives
 idle connections    in any number, from one address or many
 pipelining          requests sent without waiting for answers, which uvicorn parses and keeps
 slow reader         an answer that is not read, or a few bytes at a time
-upgrade smuggling   an upgrade with a body, which httptools takes for the next request
+upgrade smuggling   an upgrade with a body, which httptools would read as the next request
 trailer smuggling   trailers that change what a proxy has checked in the head, such as Host
 """
 
@@ -64,7 +64,8 @@ def allow_connections() -> None:
 
 @lru_cache(maxsize=4096)
 def client_of(address: str) -> str:
-    """Who is behind an address: with IPv6 its /64 network, of which one host has every address."""
+    """The client behind an address: for IPv6 its /64 network, as one host has every address in
+    it."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -92,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _open: ClassVar[Counter[str]] = Counter()
     """Connections of each client."""
     _idle: ClassVar[dict[str, dict[BoundedProtocol, None]]] = {}
-    """Those of each client that have no request under way, the one idle for longest first."""
+    """Idle connections of each client, the longest idle one first."""
     _who = ""
     _stray_bytes = 0
     """Received since a head, a part of a body or a message was last complete; trailers, too."""
@@ -100,11 +101,11 @@ class BoundedProtocol(HttpToolsProtocol):
     _begun = False
     """Whether a head has begun and is not complete."""
     _head_since: float | None = None
-    """Since when a head is waited for."""
+    """Since when the connection waits for a head."""
     _unread: tuple[int, float] | None = None
-    """Bytes of an answer that nobody reads, and since when there are so many."""
+    """Bytes of an answer that the client does not read, and since when there are so many."""
     _last_request = False
-    """Whether nothing more is read: what follows a request that is being answered."""
+    """Whether reading has stopped: a request is being answered, and others may follow it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head, if there is room (idle connections)."""
@@ -122,7 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
         longest._refuse(b"503 Service Unavailable", told=longest is self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Forget the deadlines."""
         self._become_busy()
         self._open[self._who] -= 1
         if not self._open[self._who]:
@@ -140,7 +141,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(b"431 Request Header Fields Too Large")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request; ignore it behind a request without answer (pipelining)."""
+        """Refuse a request that is not valid; ignore one after a request without answer
+        (pipelining)."""
         if self._answers() and not self.cycle.more_body:
             self._last_request = True
             self.cycle.keep_alive = False
@@ -186,7 +188,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def check(self, now: float) -> None:
-        """Close it if no head arrives, and abort it if nobody reads (slow head, slow reader)."""
+        """Close it if no head arrives, and abort it if the answer is not read (slow head, slow
+        reader)."""
         unread = self.transport.get_write_buffer_size()
         if not unread or (self._answers() and not self.flow.write_paused):
             self._unread = None  # or the answer is still being written, and has room
@@ -217,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._idle.pop(self._who, None)
 
     def _refuse(self, status: bytes, *, told: bool = False) -> None:
-        """told: though it has not begun to ask for anything."""
+        """told: answer even if it has not begun a request."""
         told = told or self._begun or self._stray_bytes > 0
         self._become_busy()
         if self.transport.is_closing():
@@ -229,14 +232,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Ending:
-    """The time that answers have left: from a signal on limit_s, until then without end."""
+    """The time left for answers: limit_s from a signal on, unlimited before it."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._deadline = math.inf
 
     def begin(self) -> None:
-        """A signal has come; a second one changes nothing."""
+        """Start the time; a second signal changes nothing."""
         self._deadline = min(self._deadline, time.monotonic() + self._limit_s)
 
     @property
@@ -251,12 +254,13 @@ class Ending:
 
     @property
     def is_over(self) -> bool:
-        """Whether connections are cut off now, read or not."""
+        """Whether connections are cut off now, even if answers are unread."""
         return time.monotonic() > self._deadline + _LAST_WORDS_S
 
 
 class EndingServer(uvicorn.Server):
-    """uvicorn that tells the application before it ends, and checks connections until then."""
+    """A uvicorn server that tells the application before it ends, and checks connections until
+    then."""
 
     def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
         super().__init__(config)
@@ -264,12 +268,12 @@ class EndingServer(uvicorn.Server):
         self._checking: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; from then on connections are checked, also while it ends."""
+        """Start like uvicorn; from then on connections are checked, even while the server ends."""
         await super().startup(sockets)
         self._checking = asyncio.create_task(self._check_connections())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """As uvicorn's, which then waits for the answers under way."""
+        """Begin to end; then uvicorn waits for the answers under way."""
         self._ending.begin()
         super().handle_exit(sig, frame)
 

@@ -58,12 +58,16 @@ def serve(options: Namespace) -> int:
     )
     ending = Ending(options.timeout)
     with ExitStack() as stack:
-        served = [ServedModel.of(*_open(stack, path, options), limits) for path in options.bundles]
+        served = [
+            model
+            for path in options.bundles
+            for model in ServedModel.of(*_open(stack, path, options), limits)
+        ]
         config = uvicorn.Config(
             create_app(served, limits, ending),
             http=BoundedProtocol,
             ws="none",
-            log_level="error",  # not a line for each request that is no HTTP: anybody can send it
+            log_level="error",  # no line for each request that is not HTTP, which anyone can send
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -101,6 +105,7 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tex
             "--to ctranslate2, "
             f"then serve {shlex.quote(str(export))}",
         )
+    bundle = Bundle.open(path)
     opened = stack.enter_context(
         open_translator(
             path,
@@ -109,9 +114,10 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tex
             engine="ctranslate2",
             threads=options.threads,
             batch_cells=options.batch_cells,
+            target=bundle.info.target_language,  # each direction gets its own token
         )
     )
-    return Bundle.open(path), opened.translator
+    return bundle, opened.translator
 
 
 def _token(file: Path | None) -> str | None:
@@ -133,7 +139,7 @@ def _token(file: Path | None) -> str | None:
         raise ConfigError("the token is not UTF-8", place=place, remedy=remedy) from error
     if not token and file is None:
         return None
-    if not token.isprintable():  # no header can carry it, so that nobody could send it
+    if not token.isprintable():  # no header can carry it, so no client could send it
         raise ConfigError("the token is more than one line", place=place, remedy=remedy)
     if len(token) < _SHORTEST_TOKEN:
         raise ConfigError(
@@ -152,10 +158,9 @@ def _is_loopback(host: str) -> bool:
 def collect_rarely() -> None:
     """Set Python's garbage collector for a process that answers many small requests.
 
-    Objects that stay for the life of the process are left alone, and the rest is looked at less
-    often: libraries and models are tens of thousands of objects, and going through them again and
-    again took a quarter of the event loop's time. Only cycles wait; what nothing refers to is freed
-    at once all the same.
+    Objects that live as long as the process are excluded, and the rest is examined less often:
+    libraries and models are tens of thousands of objects, and examining them again and again took a
+    quarter of the event loop's time. Only cycles wait; all other objects are freed at once.
     """
     gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
 """Monolingual text -> pairs of a text and its translation, to train on.
 
-Back-translation (Sennrich et al. 2016): the translation becomes the source and the text, which is
-what people wrote, the target. Forward translation and sequence-level distillation (Kim and Rush
-2016): the translation becomes the target.
+Back-translation (Sennrich et al. 2016): the translation becomes the source, and the text, which
+people wrote, the target. Forward translation and sequence-level distillation (Kim and Rush 2016):
+the translation becomes the target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOP_TIMES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """How pairs are made of lines and their translations.
+    """Makes pairs of lines and their translations.
 
     n_best: translations of each line.
     counts: of lines, of pairs and of dropped translations by reason.
@@ -38,7 +38,7 @@ class Synthesis:
     counts: Counter[str]
 
     def lines(self, lines: Iterable[str], _first: int) -> Iterator[list[str]]:
-        """The pairs made of each line, none or several, group by group."""
+        """The pairs of each line, none or several, group by group."""
         texts, originals = tee(" ".join(line.split("\t")) for line in lines)
         for group in self.opened.translator.stream(
             texts,
@@ -66,11 +66,11 @@ class Synthesis:
 
 
 def fault(text: str, translation: str) -> str | None:
-    """Why a translation is not fit to train on, one of REASONS; None if it is.
+    """The reason why a translation is not fit to train on, one of REASONS; None if it is fit.
 
     empty: the text or the translation is blank.
-    copied: the translation is the text itself, in any case of letters.
-    repeating: one to four words stand four times in a row, and do not in the text.
+    copied: the translation is the text itself, ignoring case.
+    repeating: one to four words occur four times in a row, and do not in the text.
     """
     if not text or not translation:
         return "empty"

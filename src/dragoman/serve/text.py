@@ -1,4 +1,4 @@
-"""A line, a document or markup: which parts of a text are translated, and which are kept."""
+"""A line, a document or markup: the parts that are translated, and the parts that are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _TAG_WITH_VALUES = re.compile(
     r"""<[A-Za-z](?:[^<>"'=]|=\s*+(?:"[^"]*+"|'[^']*+'|))*+>"""  # < and > may stand in quotes
 )
 _LONGEST_QUOTED = 1000
-"""Quotes count in the first so many characters of a tag: each < of hostile text costs no more."""
+"""Quotes count only in this many first characters of a tag, so that each < of hostile text is
+cheap."""
 _RAW = re.compile(r"<(script|style)\b", re.IGNORECASE | re.ASCII)
 _RAW_END = {
     name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in ("script", "style")
@@ -45,7 +46,7 @@ class TextPart:
         return html.unescape(_NUMBER.sub(r"&#\1", self.text))
 
     def written(self, translation: str) -> str:
-        """A translation as it is written in place of the part."""
+        """The translation in the form of the part: escaped in markup."""
         return html.escape(translation, quote=False) if self.escaped else translation
 
 
@@ -80,8 +81,8 @@ def paragraphs(text: str, text_format: TextFormat) -> list[str]:
 def _tags(text: str) -> Iterator[tuple[int, int]]:
     """(Start, end) of tags, comments, and scripts and styles with what is in them.
 
-    An end that is missing is looked for once, not again from each beginning: hostile text stays
-    linear.
+    A missing end is searched for only once, not again from each beginning, so hostile text takes
+    linear time.
     """
     missing: set[str] = set()
     position = text.find("<")
@@ -106,7 +107,7 @@ def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
         if end is not None:
             return end.end()
         missing.add(name)
-    # Quotes that do not match are no reason to take a tag for text.
+    # A tag whose quotes do not match is still a tag.
     tag = _TAG_WITH_VALUES.match(text, start, start + _LONGEST_QUOTED) or _TAG.match(text, start)
     return tag.end() if tag is not None else None
 
@@ -125,7 +126,8 @@ def _sentences(text: str, *, escaped: bool) -> Iterator[TextPart]:
     for sentence, space in split_sentences(text[start:end]):
         if sentence:
             part = TextPart(sentence, translated=True, escaped=escaped)
-            # As it reads: &nbsp; and &copy; are spelt with letters and are none.
+            # Look at the text as it is displayed: &nbsp; and &copy; have letters, but are not
+            # letters.
             has_words = any(character.isalpha() for character in part.source())
             yield part if has_words else TextPart(sentence, translated=False)
         if space:

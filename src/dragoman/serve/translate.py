@@ -1,7 +1,7 @@
 """`dragoman translate`: a stream, a file, or line by line at a terminal.
 
-A file that was broken off at any moment goes on where it stopped (`base.line_files`), but only
-between groups of lines that are searched together: in another group a line could get another score,
+A file that was broken off at any moment is continued where it stopped (`base.line_files`), but only
+between groups of lines that are searched together: in another group a line could get another score
 in its last digit, and the output would show the break.
 """
 
@@ -61,6 +61,7 @@ def translate(options: Namespace) -> int:
             threads=options.threads,
             batch_cells=options.batch_cells,
             quantization=options.quantization,
+            target=options.target,
         ) as opened,
     ):
         # Before a draft of earlier work gives way to what is then refused.
@@ -83,7 +84,7 @@ def _pipe(opened: Opened, options: Namespace) -> None:
             for group in _written(opened, options, reader.text(), 1):
                 sys.stdout.writelines(group)
             sys.stdout.flush()
-        except OSError:  # what is left would be tried again at the end, and told once more
+        except OSError:  # the rest would be tried again at the end, and reported twice
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise
 
@@ -121,7 +122,7 @@ def _translate_file(opened: Opened, options: Namespace) -> None:
 def _written(
     opened: Opened, options: Namespace, lines: Iterable[str], first: int
 ) -> Iterator[list[str]]:
-    """What is written for each line, group by group."""
+    """The output for each line, group by group."""
     numbers = itertools.count(first)
     for group in opened.translator.stream(
         lines,
@@ -146,7 +147,7 @@ def _lines_of(number: int, translations: list[Translation], *, numbered: bool, s
 
 
 def _converse(opened: Opened, options: Namespace) -> None:
-    """A line, its translation, and the time that it took; where the model looked, when asked."""
+    """A line, its translation and its time; on request, the attention of the model."""
     if sys.stdin.isatty():
         print(f"a sentence a line; {_EXPLAIN} explains the last; Ctrl-D ends", file=sys.stderr)
     search = opened.recipe.search
@@ -172,7 +173,7 @@ def _converse(opened: Opened, options: Namespace) -> None:
 
 
 def _show_attention(translator: TextTranslator, text: str, search: SearchConfig) -> None:
-    """The pieces of source and translation, and where the model looked for each."""
+    """The pieces of source and translation, and the source pieces that the model attended to."""
     engine = translator.engine
     if not isinstance(engine, CTranslate2Engine):
         print("  (attention needs the engine ctranslate2)", file=sys.stderr)

@@ -9,13 +9,14 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
+from dragoman.corpus.directions import token_for, with_token
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
@@ -42,9 +43,9 @@ EngineName = Literal["auto", "ctranslate2", "torch"]
 
 LINES_AT_A_TIME: Final = 2048
 CHARACTERS_AT_A_TIME: Final = 400_000
-"""So much is sorted by length and searched together, while as much again is made ready."""
+"""Texts that are sorted by length and searched together, while as many again are prepared."""
 _WINDOW: Final = 8000
-"""Characters that are encoded in one go; SentencePiece needs a hundred bytes for each."""
+"""Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Translation:
 
 
 class Engine(Protocol):
-    """What searches for translations of rows of pieces."""
+    """Searches for translations of rows of pieces."""
 
     def submit(
         self,
@@ -83,7 +84,7 @@ class TorchEngine:
         num_hypotheses: int = 1,
         scored: bool = True,  # the scores are there in any case
     ) -> Results:
-        """The search is made when its results are asked for."""
+        """The search runs when its results are asked for."""
         from dragoman.model.search import translate_batch
 
         def results() -> list[list[Candidate]]:
@@ -95,10 +96,10 @@ class TorchEngine:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
-    """Texts cut into rows for an engine, and how they are put together again.
+    """Texts cut into rows for an engine, and how to put their translations together.
 
     rows: pieces without end of sentence, of all texts.
-    texts: for each text its parts, each with the number of rows that it became.
+    texts: for each text its parts, each with its number of rows.
     """
 
     rows: list[list[int]]
@@ -141,12 +142,14 @@ class TextTranslator:
     """An engine with the subwords it was trained with.
 
     max_source_pieces: the longest row that is translated in one go.
+    token: says into which language, before every row; "" if the model has none.
     """
 
     engine: Engine
     subwords: tuple[Vocabulary, Vocabulary]
     lowercase: bool
     max_source_pieces: int
+    token: str = ""
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
         """Cut texts into rows; nothing is lost."""
@@ -160,7 +163,9 @@ class TextTranslator:
                     source = part.source().replace("\n", " ")
                     for window in _windows(normalize(source, lowercase=self.lowercase)):
                         rows += cut_into_chunks(
-                            window, self.subwords[0], max_pieces=self.max_source_pieces
+                            with_token(self.token, window),
+                            self.subwords[0],
+                            max_pieces=self.max_source_pieces,
                         )
                 parts.append((part, len(rows) - before))
             parts_of_texts.append(parts)
@@ -190,9 +195,9 @@ class TextTranslator:
     ) -> Iterator[list[list[Translation]]]:
         """The same for any number of texts, of which a bounded number is held at a time.
 
-        Yields the translations of as many texts as were searched together. Which those are follows
-        from the texts and the cores; in another group a score may differ in its last digits.
-        scored: False if nobody looks at the scores.
+        Yields the translations of as many texts as were searched together. The groups depend on the
+        texts and the cores; in another group a score may differ in its last digits. scored: False
+        if the scores are not used.
         """
         waiting: deque[tuple[EncodedTexts, Results]] = deque()
         for group in _groups(texts):
@@ -223,7 +228,7 @@ def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _windows(text: str) -> Iterator[str]:
-    """A long text in parts that end at spaces where there are any."""
+    """A long text in parts that end at spaces if there are any."""
     start = 0
     while len(text) - start > _WINDOW:
         space = text.rfind(" ", start + _WINDOW // 2, start + _WINDOW)
@@ -235,7 +240,8 @@ def _windows(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A translator, the recipe with its search settings, and what its translations depend on."""
+    """A translator, the recipe with its search settings, and all that its translations depend
+    on."""
 
     translator: TextTranslator
     recipe: Recipe
@@ -253,15 +259,17 @@ def open_translator(
     batch_cells: int | None = None,
     quantization: Quantization | None = None,
     sampling: Sampling | None = None,
+    target: str = "",
 ) -> Iterator[Opened]:
     """The translator of a run or a bundle.
 
     batch_cells: rows x longest source x beam that CTranslate2 searches together; None: as many as
-    suit the model.
+        suit the model.
     quantization: of the weights, for CTranslate2; None: as they are.
     sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
-    Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it or a bundle is
-    asked for one of its run's checkpoints.
+    target: the language to translate into, if there are several.
+    Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it, it has no such
+    target or a bundle is asked for one of its run's checkpoints.
     """
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
@@ -282,10 +290,14 @@ def open_translator(
                 place=f"--quantization {quantization}",
                 remedy="leave it out, or name the run",
             )
+        token = _token(bundle.recipe, target)
+        translator = translator_of(
+            bundle, threads=threads, batch_cells=batch_cells, sampling=sampling
+        )
         yield Opened(
-            translator_of(bundle, threads=threads, batch_cells=batch_cells, sampling=sampling),
+            replace(translator, token=token),
             load_recipe(path / "recipe.toml", overrides),
-            _identity(path, [path], overrides, bundle.info.quantization),
+            _identity(path, [path], overrides, bundle.info.quantization, token),
         )
         return
     from dragoman.distributed.world import join_world
@@ -294,6 +306,7 @@ def open_translator(
 
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)
+        token = _token(load_recipe(path / "recipe.toml"), target)
         arithmetic = _arithmetic(model, engine, quantization)
         if sampling is not None and arithmetic == "torch":
             raise ConfigError(
@@ -317,7 +330,7 @@ def open_translator(
                     sampling=sampling,
                 )
         weights = [path]
-        if not is_bundle(path):  # which checkpoint is the best changes while a run trains
+        if not is_bundle(path):  # the best checkpoint changes while a run trains
             run = RunDirectory.open(path)
             recipe = run.recipe()
             weights = [checkpoint_path(run, which, recipe) for which in checkpoints]
@@ -327,10 +340,17 @@ def open_translator(
                 model.subwords,
                 lowercase=model.lowercase,
                 max_source_pieces=model.max_source_pieces,
+                token=token,
             ),
             load_recipe(path / "recipe.toml", overrides),
-            _identity(path, weights, overrides, arithmetic),
+            _identity(path, weights, overrides, arithmetic, token),
         )
+
+
+def _token(recipe: Recipe, target: str) -> str:
+    """What says into which language; raises ConfigError."""
+    corpus = recipe.corpus
+    return token_for(target, corpus.directions, corpus.language_tokens, place="--target")
 
 
 def _arithmetic(
@@ -376,7 +396,7 @@ def translator_of(
 
 
 def _identity(
-    path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str
+    path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str, token: str
 ) -> dict[str, Any]:
     digests = [file_sha256(one / DIGESTS_FILE) for one in weights]
     return {
@@ -384,4 +404,5 @@ def _identity(
         "weights": digests,
         "set": [*overrides],
         "arithmetic": arithmetic,
+        **({"token": token} if token else {}),
     }

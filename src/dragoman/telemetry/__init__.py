@@ -1,13 +1,13 @@
-"""What happened, as facts. Writers only write events; every view only reads them.
+"""The record of what happened. Writers only write events; every view only reads them.
 
 events       event types; JSON-lines writer and reader; schema version
 follower     the lines that are added to a file of events
 timers       the phases of a step
 host         facts of this host: hardware, memory used, network interface, price
 environment  versions, git state and hardware of a run
-sampler      the thread that looks at processor, memory, disk, interface and GPUs once a second
-session      session.json: who trains a run, and how that ended
-progress     where a run stands, folded from its events
+sampler      the thread that samples processor, memory, disk, interface and GPUs once a second
+session      session.json: which process trains a run, and how that ended
+progress     the progress of a run, from its events
 console      events and progress in words
 sinks        events for TensorBoard, Prometheus, MLflow and Weights & Biases
 config       the sinks section of a recipe

@@ -8,13 +8,13 @@ from dragoman.base.settings import Section
 
 
 class SinksConfig(Section):
-    """All off by default. They change nothing of what a run does, so the digest leaves them out.
+    """All off by default. They do not change the results of a run, so its digest leaves them out.
 
     Each needs the client library of its own: `pip install 'dragoman[prometheus]'` and so on.
     """
 
     prometheus_port: int = Field(default=0, ge=0, le=65535)
-    """Rank 0 answers Prometheus here, on the loopback interface only; 0 is off."""
+    """Rank 0 serves Prometheus on this port, on the loopback interface only; 0 is off."""
     mlflow: str = ""
     """An MLflow tracking store such as "sqlite:///mlflow.db" or a server's address; "" is off."""
     wandb: str = ""

@@ -53,7 +53,7 @@ def clock_time(moment: float) -> str:
 
 
 def time_left(progress: Progress) -> str:
-    """The time that is left, and when the run will be done."""
+    """The time that is left, and when the run will end."""
     left_s, finish_time = progress.left_s, progress.finish_time
     if left_s is None or finish_time is None:
         return "time left not known yet"
@@ -61,7 +61,7 @@ def time_left(progress: Progress) -> str:
 
 
 def learning(interval: Values) -> list[tuple[str, str]]:
-    """How well an interval went: (what it is, value)."""
+    """How well an interval went, as (name, value)."""
     return [
         ("loss", told(units.LOSS, interval.get("train_loss"))),
         ("learning rate", told(units.LEARNING_RATE, interval.get("learning_rate"))),
@@ -70,7 +70,7 @@ def learning(interval: Values) -> list[tuple[str, str]]:
 
 
 def speed(progress: Progress) -> list[tuple[str, str]]:
-    """How fast an interval went: (what it is, value)."""
+    """How fast an interval went, as (name, value)."""
     return [
         ("source + target", told(units.TOKEN_RATE, progress.tokens_per_s)),
         ("padding", told(units.SHARE, progress.interval.get("padding_share"))),
@@ -90,7 +90,7 @@ def progress_line(progress: Progress) -> Text:
 def event_lines(event: Event, progress: Progress, *, width: int) -> list[Text]:
     """An event in words; no line for most kinds.
 
-    progress: with this event already taken into account.
+    progress: with this event already included.
     """
     words = _WORDS.get(event.kind)
     return words(event, progress, width) if words else []
@@ -190,6 +190,21 @@ def _metric_scored(event: Event, _progress: Progress, _width: int) -> list[Text]
     return [line]
 
 
+def _direction_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    direction = printable_line(f"{seen['source']} to {seen['target']}")
+    line = Text(f"  {direction}   ")
+    if seen["loss"] is not None:
+        _measured(line, "dev loss", told(units.LOSS, seen["loss"]))
+    for metric, name in (("bleu", "BLEU"), ("chrf", "chrF")):
+        if seen[metric] is not None:
+            _measured(line, name, units.SCORE.text(seen[metric]), interval_of(seen, metric))
+    line.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
+    if seen["zero_shot"]:
+        line.append("  zero-shot: no training text, not in the mean", style="dim")
+    return [line]
+
+
 def _checkpoint(event: Event, _progress: Progress, _width: int) -> list[Text]:
     seen = event.payload
     name = str(seen["path"]).rstrip("/").rsplit("/", 1)[-1]
@@ -233,6 +248,7 @@ _WORDS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.Validated.kind: _validated,
     TestScored.kind: _test_scored,
     MetricScored.kind: _metric_scored,
+    events.DirectionScored.kind: _direction_scored,
     events.CheckpointWritten.kind: _checkpoint,
     events.Alert.kind: _alert,
     events.CorpusStage.kind: _corpus_stage,
@@ -241,10 +257,10 @@ _WORDS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
 
 
 class ConsoleSink(EventListener):
-    """Shows a run: its progress in place at the bottom, what happened as lines above.
+    """Shows a run: its progress in place at the bottom, events as lines above.
 
-    If the console is no terminal, progress is one line an interval.
-    quiet: only warnings, test scores and the end.
+    If the console is not a terminal, progress is one line for each interval. quiet: only warnings,
+    test scores and the end.
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
@@ -257,8 +273,10 @@ class ConsoleSink(EventListener):
     def __call__(self, event: Event) -> None:
         """Show one event."""
         self._progress.see(event)
-        loud = event.kind in _LOUD_KINDS or (
-            event.kind == events.Alert.kind and event.payload["severity"] != "info"
+        loud = (
+            event.kind in _LOUD_KINDS
+            or (event.kind == events.Alert.kind and event.payload["severity"] != "info")
+            or (event.kind == events.DirectionScored.kind and event.payload["text"] != "valid")
         )
         if self._quiet and not loud:
             return
@@ -272,7 +290,7 @@ class ConsoleSink(EventListener):
             self._print(line)
 
     def close(self) -> None:
-        """Take the progress away; the lines stay."""
+        """Remove the progress; the lines stay."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -304,7 +322,7 @@ class ConsoleSink(EventListener):
 
 
 def progress_view(progress: Progress) -> RenderableType:
-    """The progress of a run as four calm lines: how far, how well, how fast, how long."""
+    """The progress of a run in four lines: how far, how well, how fast, how long."""
     last = progress.max_steps or progress.step
     head = Table.grid(padding=(0, 2), expand=True)
     head.add_column(no_wrap=True, max_width=24)

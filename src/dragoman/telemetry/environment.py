@@ -1,4 +1,4 @@
-"""Versions, git state and hardware: what somebody needs to know to repeat a run."""
+"""Versions, git state and hardware: what is needed to repeat a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_environment(environment: Environment, path: Path) -> None:
 
 
 def _git_state(package: Path) -> tuple[str | None, bool | None]:
-    """Commit of the package's own checkout, and whether files of it differ from that.
+    """The commit of the package's own checkout, and whether its files differ from that commit.
 
     (None, None) for an installed package, even if it is inside another repository.
     """

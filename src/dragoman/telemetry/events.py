@@ -1,8 +1,8 @@
-"""What happened, written once: one flat JSON object a line, one file a rank.
+"""Events, each written once: one flat JSON object a line, one file for each rank.
 
 Envelope: v (schema version), kind, time (UTC seconds since 1970), mono_s (monotonic clock of the
 writer), host, rank, step. The rest is the payload of the kind, flat, with units in its names.
-A new kind of event is one dataclass here; readers pass over kinds and keys they do not know.
+A new kind of event is one dataclass here; readers ignore kinds and keys they do not know.
 
 Samples are means over the last `seconds_s`, amounts are sums over them; shares are of 1. None: not
 measured, or not known to this machine.
@@ -30,13 +30,15 @@ SCHEMA_VERSION = 1
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
 POWER_CAP: Final = "power_cap"
-"""A reason for a lowered clock: at its power limit a GPU does all it may, which is no fault."""
+"""A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""
 _LARGEST: Final = 1e11
-"""No clock says more seconds, and no run has more steps."""
+"""Larger than any clock's seconds and any run's steps."""
 LONGEST_LINE_BYTES: Final = 4 << 20
-"""A longer one is no line of ours."""
+"""A longer line is not ours."""
 _LARGEST_VALUE: Final = 1e24
-"""Beyond all FLOP of a run."""
+"""Larger than all FLOP of a run."""
+_LARGEST_READ: Final = 1e21
+"""Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
 
 
@@ -47,7 +49,7 @@ class Payload:
     kind: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        """Every kind is known by its name."""
+        """Register the kind by its name."""
         KINDS[cls.kind] = cls
 
 
@@ -199,7 +201,7 @@ class Validated(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTranslation(Payload):
-    """One dev sentence, what the model makes of it and what it should be."""
+    """One dev sentence, the model's translation and the reference."""
 
     kind: ClassVar[str] = "sample_translation"
     source: str
@@ -211,8 +213,8 @@ class SampleTranslation(Payload):
 class TestScored(Payload):
     """A test set was decoded and scored, at the end of a run or later.
 
-    weights: SHA-256 of the list of the checkpoint's files. settings: what was said in place of the
-    recipe's, as SECTION.KEY=VALUE, with spaces between them.
+    weights: SHA-256 of the list of the checkpoint's files.
+    settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
     """
 
     kind: ClassVar[str] = "test_scored"
@@ -235,8 +237,8 @@ class TestScored(Payload):
 class MetricScored(Payload):
     """The score that a further metric gives to the translations that were just scored.
 
-    text: "valid", or the name of the test set. low, high: its 95% interval; None if there is
-    none.
+    text: "valid", or the name of the test set.
+    low, high: its 95% interval, or None.
     """
 
     kind: ClassVar[str] = "metric_scored"
@@ -246,6 +248,31 @@ class MetricScored(Payload):
     low: float | None
     high: float | None
     signature: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectionScored(Payload):
+    """One direction of what was just scored, of a model of several; the score before is the mean.
+
+    text: "valid", or the name of the test set. zero_shot: whether it has no training text, and so
+    is not in the mean. loss: as in Validated; None for a test set.
+    """
+
+    kind: ClassVar[str] = "direction_scored"
+    text: str
+    source: str
+    target: str
+    zero_shot: bool
+    pairs: int
+    loss: float | None
+    bleu: float | None
+    bleu_low: float | None
+    bleu_high: float | None
+    bleu_signature: str | None
+    chrf: float | None
+    chrf_low: float | None
+    chrf_high: float | None
+    chrf_signature: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +298,7 @@ class Alert(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPaused(Payload):
-    """A rank did not go on for a while.
+    """A rank stood still for a while.
 
     began: UTC seconds since 1970 by the clock of the writer. during: the phase of a step that it
     was in, "sync" in a sum, or "validating", "saving" or "measuring" between steps; of another rank
@@ -329,9 +356,10 @@ class LengthFitted(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixturePlanned(Payload):
-    """What a stage of the training draws from one entry of text.
+    """The part that one entry of text has in a stage of training.
 
-    share: of the pairs of an epoch. draws_per_pair: how often an epoch draws each of its pairs.
+    share: of the pairs of an epoch.
+    draws_per_pair: how often an epoch draws each of its pairs.
     """
 
     kind: ClassVar[str] = "mixture_planned"
@@ -344,7 +372,7 @@ class MixturePlanned(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSampled(Payload):
-    """Processor, memory and disk of a host, and what its loader holds ready.
+    """Processor, memory and disk of a host, and the batches that its loader holds ready.
 
     cpu_share: of all processors. others_cpu_share: what of that the ranks of the run did not use:
     other programs, and other guests of the same machine. queued_batches: those that the loader
@@ -369,7 +397,7 @@ class HostSampled(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSampled(Payload):
-    """One GPU as its driver sees it.
+    """One GPU, as its driver reports it.
 
     utilisation_share: the time in which any kernel ran, also one that only waits.
     sm_activity_share: of its multiprocessors, those that were busy; only Hopper and later count it.
@@ -396,7 +424,8 @@ class GpuSampled(Payload):
 class NetworkSampled(Payload):
     """The interface that the collectives use.
 
-    most_sent_bytes_per_s: over the busiest second. nominal_bits_per_s: what the port claims.
+    most_sent_bytes_per_s: in the busiest second.
+    nominal_bits_per_s: the rate that the port claims.
     """
 
     kind: ClassVar[str] = "network_sampled"
@@ -426,11 +455,12 @@ class LinkMeasured(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChanged(Payload):
-    """The network between hosts carries another rate than before, measured when steps became slow
-    or fast.
+    """The network between hosts changed its rate; measured because steps became slower or faster.
 
-    interface: of the collectives. where: the slow directions, in words. since_step, since: the
-    first step that took another time, and when it began, UTC seconds since 1970.
+    interface: of the collectives.
+    where: the slow directions, in words.
+    since_step, since: the first step that took another time, and when it began, UTC seconds since
+        1970.
     """
 
     kind: ClassVar[str] = "link_changed"
@@ -455,7 +485,7 @@ class DeviceMeasured(Payload):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as read back: the envelope, and the payload as it was written."""
+    """An event as it was read: the envelope and the payload."""
 
     v: int
     kind: str
@@ -488,8 +518,8 @@ class EventWriter:
     """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
 
     A line is handed to the operating system whole, so a kill tears at most the last one. A torn
-    line left by an earlier process is closed first, so that it costs only itself. Threads may
-    write at the same time; listeners are called one after the other.
+    line of an earlier process is closed first, so that only that line is lost. Threads may write at
+    the same time; listeners are called one after the other.
     """
 
     def __init__(self, directory: Path, *, rank: int = 0) -> None:
@@ -511,10 +541,10 @@ class EventWriter:
         self._listeners.append(listener)
 
     def write(self, payload: Payload, *, step: int | None = None) -> None:
-        """Append one event. Numbers that JSON has no word for are written as null.
+        """Append one event. Numbers that JSON cannot express are written as null.
 
         Raises MachineError if the line does not fit on the disk, or if the file was moved or
-        removed: the run would otherwise go on for a directory that nobody finds.
+        removed: otherwise the run would write into a directory that cannot be found any more.
         """
         values = as_values(payload)
         event = Event(
@@ -579,7 +609,7 @@ class EventListener:
 
 
 def as_line(event: Event) -> bytes:
-    """The event as its line of the file, end of line included."""
+    """The event as a line of the file, including the end of the line."""
     values = {
         "v": event.v,
         "kind": event.kind,
@@ -597,10 +627,9 @@ def read_events(
 ) -> Iterator[Event]:
     """Events of one file in the order written.
 
-    A line that is no event (torn by a kill, foreign) is passed over: on_damaged is called with
-    its number, counted from 1. Keys of the payload that are not known here are kept, so that
-    newer files can be read; keys that an older schema lacks are simply not there. Raises
-    MachineError if the file cannot be read.
+    A line that is not an event (torn by a kill, foreign) is skipped: on_damaged is called with its
+    number, counted from 1. Unknown keys of the payload are kept, so that newer files can be read;
+    keys that an older schema lacks are missing. Raises MachineError if the file cannot be read.
     """
     try:
         with open_regular(path) as lines:
@@ -625,13 +654,13 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:
 
 
 def read_line(line: bytes) -> Event | None:
-    """The event of one line; None if the line is none."""
+    """The event of one line; None if the line is not one."""
     try:
         seen = _EventLine.model_validate_json(line)
     except ValidationError:
-        try:  # Python reads what strict JSON does not: halves of surrogate pairs
+        try:  # Python reads what strict JSON rejects: halves of surrogate pairs
             seen = _EventLine.model_validate(json.loads(line))
-        except (ValueError, RecursionError):  # also an endless row of brackets
+        except (ValueError, RecursionError):  # an endless row of brackets, for example
             return None
     return Event(
         v=seen.v,
@@ -646,9 +675,9 @@ def read_line(line: bytes) -> Event | None:
 
 
 def is_complete(event: Event) -> bool:
-    """Whether an event has all that its kind says, each of the right type, as its writer makes it.
+    """Whether an event has all values of its kind, each of the type that its writer uses.
 
-    Events of another machine may lack some. A kind that is not known here needs nothing.
+    Events of another machine may lack some. An unknown kind needs none.
     """
     kind = KINDS.get(event.kind)
     wanted = fields(kind) if kind is not None else ()
@@ -670,6 +699,13 @@ def _fits(value: object, annotation: str) -> bool:
     return isinstance(value, str) and kind == "str"
 
 
+def number(value: object) -> float | None:
+    """The value if it is a number that a run can have, otherwise None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= _LARGEST_READ else None
+
+
 def _is_torn(path: Path) -> bool:
     """Whether the file ends in the middle of a line."""
     with open_regular(path) as file:
@@ -679,7 +715,7 @@ def _is_torn(path: Path) -> bool:
 
 
 def as_values(payload: Payload) -> dict[str, Any]:
-    """The payload as it is written: a number that JSON has no word for is None."""
+    """The payload as it is written: a number that JSON cannot express becomes None."""
     values = ((f.name, getattr(payload, f.name)) for f in fields(payload))
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The lines that others add to a file, as they come. Nothing here trusts a file."""
+"""Follows a file to which other processes add lines. Nothing here trusts a file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class Follower:
-    """Reads a file as it grows; it need not be there yet.
+    """Reads a file as it grows; it may not exist yet.
 
-    A line counts when its end is written. A file that was cut short is read from its beginning;
-    one that was replaced (rotated) is first read to its end, then the new one.
+    A line counts when its end is written. A file that was cut short is read from its beginning; a
+    file that was replaced (rotated) is first read to its end, then the new one.
     """
 
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
-        """from_end: leave out the lines that are there now."""
+        """from_end: skip the lines that exist now."""
         self._path = path
         self._file: BinaryIO | None = None
         self._rest = b""
@@ -39,11 +39,11 @@ class Follower:
                 self.close()
                 self._file = open_regular(self._path)
                 yield from self._added()
-        except OSError:  # not there, no regular file, or its disk is away for a moment
+        except OSError:  # missing, not a regular file, or its disk is away for a moment
             self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
         self._file, self._rest = None, b""
@@ -58,7 +58,8 @@ class Follower:
             *whole, self._rest = (self._rest + piece).split(b"\n")
             yield from whole
             if len(self._rest) > LONGEST_LINE_BYTES:
-                # It is not kept. The rest of that line is none either: one byte stands for it.
+                # A line too long is not kept. One byte stands for it, so that the rest of it counts
+                # as damaged.
                 self._rest = self._rest[:1]
 
     def _is_another(self) -> bool:
@@ -67,7 +68,7 @@ class Follower:
             return True
         try:
             there = self._path.stat()
-        except FileNotFoundError:  # moved away; its writer may still go on in it
+        except FileNotFoundError:  # moved away; its writer may still write to it
             return False
         here = os.fstat(self._file.fileno())
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)

@@ -23,7 +23,7 @@ _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 def peak_memory_bytes() -> int:
     """The most memory this process has held at any time (VmHWM, the resident set's peak).
 
-    Linux counts in batches per thread, so that it is exact to about a MiB.
+    Linux counts in batches for each thread, so it is exact to about a MiB.
     """
     status = _read("/proc/self/status")
     found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
@@ -34,7 +34,7 @@ def peak_memory_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Memory this process may use: the machine's, or less if a container is limited."""
+    """Memory this process may use: the machine's, or less if a container has a limit."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
     found = [int(text) for text in map(_read, limits) if text.strip().isdigit()]
@@ -85,7 +85,7 @@ class HourlyPrice(NamedTuple):
     currency: str
 
     def text(self, seconds_s: float) -> str:
-        """The price of so many seconds."""
+        """The price of so many seconds, in words."""
         return units.money(self.amount * seconds_s / 3600, currency=self.currency)
 
 
@@ -105,7 +105,7 @@ def collective_interface() -> str | None:
 
 
 def interface_number(interface: str, name: str) -> int:
-    """A number that the kernel keeps of an interface, such as "statistics/tx_bytes" or "speed".
+    """A number that the kernel keeps for an interface, such as "statistics/tx_bytes" or "speed".
 
     Raises: OSError if there is no such interface, or it has no such number.
     """
@@ -125,7 +125,7 @@ class InterfaceCounters:
 
     @classmethod
     def read(cls, interface: str) -> InterfaceCounters | None:
-        """The counters; None if there is no such interface any more."""
+        """The counters; None if the interface no longer exists."""
         try:
             return cls(
                 sent_bytes=interface_number(interface, "statistics/tx_bytes"),
@@ -141,7 +141,7 @@ class InterfaceCounters:
 
 
 def nominal_bits_per_s(interface: str) -> float | None:
-    """The nominal rate of the port; None if it has none, as virtual ones do."""
+    """The nominal rate of the port; None if it has none, as with virtual ones."""
     try:
         megabits = interface_number(interface, "speed")
     except OSError:

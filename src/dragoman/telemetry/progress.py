@@ -1,4 +1,4 @@
-"""Where a run stands, folded from its events: the live screen and the log lines show this."""
+"""The progress of a run, from its events: the live screen and the log lines show it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.telemetry.events import Event, LengthFitted, RunStarted, TrainInterval, Validated
+from dragoman.telemetry.events import (
+    Event,
+    LengthFitted,
+    RunStarted,
+    TrainInterval,
+    Validated,
+    number,
+)
 
 _RECENT_INTERVALS = 20
-_LARGEST = 1e21
 _NUMBERS = {
     RunStarted.kind: ("max_steps",),
     LengthFitted.kind: ("max_steps",),
@@ -55,7 +61,7 @@ class Progress:
     _in_steps_s: float = 0.0
 
     def see(self, event: Event) -> None:
-        """Take one event into account; one that lacks what is read of it is passed over."""
+        """Read one event; an event that lacks a value that is read here is ignored."""
         if not _is_whole(event):
             return
         self._now = event.time
@@ -84,12 +90,12 @@ class Progress:
 
     @property
     def max_steps(self) -> int | None:
-        """How many steps the run is to have; None before it has started."""
+        """The number of steps that the run should make; None before it has started."""
         return self.run.get("max_steps")
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Source and target tokens of the last interval a second, padding not counted."""
+        """Source and target tokens a second in the last interval, without padding."""
         if not self.interval.get("interval_s"):
             return None
         tokens: int = self.interval["source_tokens"] + self.interval["target_tokens"]
@@ -97,7 +103,7 @@ class Progress:
 
     @property
     def data_wait_share(self) -> float | None:
-        """The part of the last interval in which training waited for data."""
+        """The share of the last interval in which training waited for data."""
         if not self.interval.get("interval_s"):
             return None
         return float(self.interval["data_wait_s"] / self.interval["interval_s"])
@@ -114,18 +120,15 @@ class Progress:
 
     @property
     def finish_time(self) -> float | None:
-        """When the last step will be done, in seconds since 1970."""
+        """When the last step will end, in seconds since 1970."""
         left_s = self.left_s
         return None if left_s is None else self._now + left_s
 
 
 def _is_whole(event: Event) -> bool:
+    """Whether the event has a number, or None if that is allowed, for every key that is read."""
     seen = event.payload
     names, more = _NUMBERS.get(event.kind, ()), _NUMBERS_OR_NONE.get(event.kind, ())
-    return all(_is_number(seen.get(name)) for name in names) and all(
-        name in seen and (seen[name] is None or _is_number(seen[name])) for name in more
+    return all(number(seen.get(name)) is not None for name in names) and all(
+        name in seen and (seen[name] is None or number(seen[name]) is not None) for name in more
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -1,6 +1,6 @@
-"""Looks at this host once a second and writes what it saw as events.
+"""Samples this host once a second and writes events about it.
 
-A probe looks at one thing: processor, memory and disk; the interface of the collectives; the GPUs.
+A probe reads one thing: processor, memory and disk; the interface of the collectives; the GPUs.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ LOOK_EVERY_S: Final = 1.0
 _FIRST_MINUTE_S: Final = 60.0
 _SAMPLE_EVERY_S: Final = 10.0
 _MOST_SAMPLES: Final = 2000
-"""A sample spans at least one part in so many of the run's age: long records grow slowly."""
+"""A sample spans at least this fraction of the run's age, so that long records grow slowly."""
 _SECTOR_BYTES: Final = 512
 _KIB: Final = 1024
 _IDLE, _IO_WAIT = 3, 4
 _READ, _WRITTEN = 2, 6
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
-"""Behind a program's name in /proc/PID/stat."""
+"""Index after a program's name in /proc/PID/stat."""
 _BUSY_FIELDS: Final = 8
-"""user to steal; guest time is in user time already."""
+"""user to steal; guest time is part of user time already."""
 _MILLI: Final = 1e-3
 _PERCENT: Final = 1e-2
 _MEGAHERTZ: Final = 1e6
@@ -57,7 +57,7 @@ _REASONS: Final = (
     ("thermal", 0x20 | 0x40),
     ("power_brake", 0x80),
 )
-"""Bits of nvmlClocksEventReason; an idle GPU and a clock that a user set are no reasons."""
+"""Bits of nvmlClocksEventReason; an idle GPU, or a clock that a user set, is not a reason."""
 
 T = TypeVar("T")
 
@@ -78,7 +78,8 @@ class Probe(Protocol):
 class MachineProbe:
     """Means of the host that runs this process.
 
-    disk: any path on the disk that holds the run. queued: batches that the loader holds ready.
+    disk: any path on the disk that holds the run.
+    queued: batches that the loader holds ready.
     pids: of all ranks of the run on this host; this process is one.
     """
 
@@ -140,10 +141,10 @@ class MachineProbe:
         self._queue.clear()
 
 
-# psutil reads the same files as the functions below, but would be one more package on every host,
-# and it finds a disk by its name, not by the device that holds a path.
+# psutil reads the same files, but would be one more package on every host, and it finds a disk by
+# its name, not by the device that holds a path.
 def _cpu_ticks() -> tuple[int, int]:
-    """Busy and all ticks of all processors together since they were started."""
+    """Busy and total ticks of all processors together since boot."""
     with Path("/proc/stat").open(encoding="ascii") as lines:
         ticks = [int(text) for text in lines.readline().split()[1 : _BUSY_FIELDS + 1]]
     whole = sum(ticks)
@@ -151,7 +152,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def _process_ticks(pids: Sequence[int]) -> int | None:
-    """Ticks of processor time that these processes have had; None if one has ended."""
+    """Ticks of processor time that these processes have used; None if one has ended."""
     ticks = 0
     try:
         for pid in pids:
@@ -165,7 +166,7 @@ def _process_ticks(pids: Sequence[int]) -> int | None:
 
 
 def _memory_used_bytes() -> int:
-    """Memory that would not be given to a new program at once."""
+    """Memory that is not available to a new program at once."""
     found = {}
     with Path("/proc/meminfo").open(encoding="ascii") as lines:
         for line in lines:
@@ -213,7 +214,7 @@ class NetworkProbe:
         self._last = (now, sent)
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """The sums; nothing if the interface was away or came up anew meanwhile."""
+        """The sums; nothing if the interface was gone or came up again meanwhile."""
         before, now = self._before, InterfaceCounters.read(self._interface)
         most, self._most, self._before = self._most, None, now
         if before is None or now is None or now.sent_bytes < before.sent_bytes:
@@ -233,7 +234,7 @@ class NetworkProbe:
 
 
 class GpuProbe:
-    """Means of each GPU that trains on this host. None: the GPU does not say."""
+    """Means of each GPU that trains on this host. None: the GPU does not report it."""
 
     names: ClassVar[str] = "GPUs"
 
@@ -277,7 +278,7 @@ class GpuProbe:
             gpu.look()
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """The means since the last call, an event a GPU."""
+        """The means since the last call, one event for each GPU."""
         return (gpu.take(seconds_s) for gpu in self._gpus)
 
 
@@ -346,7 +347,7 @@ class _GpuReadings:
 
 
 def _uuids(num_gpus: int) -> list[str]:
-    """NVML numbers GPUs in another order than CUDA does, and sees those that CUDA may not use."""
+    """NVML numbers GPUs in another order than CUDA, and includes GPUs that CUDA may not use."""
     import torch
 
     return [f"GPU-{torch.cuda.get_device_properties(n).uuid}" for n in range(num_gpus)]
@@ -355,7 +356,7 @@ def _uuids(num_gpus: int) -> list[str]:
 class MultiprocessorActivity:
     """Means of one GPU between two calls; None if the GPU does not count it.
 
-    nvml: NVIDIA's binding, initialised. Its errors are those of a question that is not supported.
+    nvml: NVIDIA's binding, initialised. It raises errors for questions that are not supported.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -371,7 +372,7 @@ class MultiprocessorActivity:
             self._before = None
 
     def take(self) -> float | None:
-        """The mean since the last call, of 1."""
+        """The mean since the last call, as a share of 1."""
         nvml = self._nvml
         if self._before is None:
             return None
@@ -391,20 +392,19 @@ class MultiprocessorActivity:
 
 
 def sample_every_s(age_s: float) -> float:
-    """Seconds that one sample spans, in a run that has gone on for `age_s`."""
+    """Seconds of one sample in a run that has lasted for `age_s`."""
     if age_s < _FIRST_MINUTE_S:
         return LOOK_EVERY_S
     return max(_SAMPLE_EVERY_S, age_s / _MOST_SAMPLES)
 
 
 class HostSampler:
-    """Samples this host from a thread for as long as its `with` lasts.
+    """Samples this host from a thread inside a `with` block.
 
-    Every second is an event in the first minute, afterwards ten seconds are one, and from the
-    sixth hour on a 2,000th of the run's age, so that the record of a long run stays small. A probe
-    that fails (a driver that is gone) is given up, with an alert that names it, and the others go
-    on; a disk that is full ends the sampling. Neither ends the training, which meets a full disk
-    itself.
+    In the first minute every second is an event; afterwards ten seconds are one, and from the sixth
+    hour on a 2,000th of the run's age, so that the record of a long run stays small. A probe that
+    fails (a driver that is gone) is given up with an alert that names it, and the others go on; a
+    full disk ends the sampling. Neither ends the training, which notices a full disk itself.
     """
 
     def __init__(self, probes: Sequence[Probe], events: EventWriter) -> None:
@@ -423,7 +423,7 @@ class HostSampler:
 
     def _run(self) -> None:
         began = sampled = time.monotonic()
-        with suppress(MachineError):  # of the writer: there is nowhere left to write it
+        with suppress(MachineError):  # of the writer: it has no place left to report it
             self._of_each(lambda probe: probe.look())
             while self._probes and not self._stop.wait(LOOK_EVERY_S):
                 self._of_each(lambda probe: probe.look())
@@ -438,7 +438,7 @@ class HostSampler:
                 self._events.write(payload)
 
     def _of_each(self, ask: Callable[[Probe], T]) -> list[T]:
-        """The answer of every probe; one that fails is never asked again."""
+        """The answer of every probe; a probe that fails is not used again."""
         answers = []
         for probe in tuple(self._probes):
             try:
@@ -464,10 +464,12 @@ def host_sampler(
     num_gpus: int,
     pids: Sequence[int] = (),
 ) -> HostSampler:
-    """The sampler of all that this host measures; used by one of its ranks.
+    """The sampler of all that this host measures; one of its ranks uses it.
 
-    disk: a path on the disk that holds the run. queued: batches that the loader holds ready.
-    interface: of the collectives, None if there are none. num_gpus: those that train here.
+    disk: a path on the disk that holds the run.
+    queued: batches that the loader holds ready.
+    interface: of the collectives, None if there are none.
+    num_gpus: those that train here.
     pids: of all ranks of the run on this host; none: this process is the only one.
     """
     probes: list[Probe] = []

@@ -1,7 +1,8 @@
-"""Who trains a run right now, so that another terminal can see and stop it, and nobody is second.
+"""Which process trains a run now, so that another terminal can see and stop it, and no second one
+trains it.
 
-`session.lock` is held by the process that trains, whatever becomes of it; `session.json` says who
-that is or was, and how it ended.
+The process that trains holds `session.lock`, which is freed however it ends; `session.json` records
+which process that is or was, and how it ended.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ State = Literal["running", "finished", "stopped", "failed", "gone"]
 
 
 class Session(Section):
-    """One training of a run, from its start to its end; `gone` if it could not say how."""
+    """One training of a run, from its start to its end; `gone` if it could not record its end."""
 
     pid: int
     machine: str
@@ -78,14 +79,14 @@ def training_session(run: Path) -> Iterator[None]:
             state: State = "stopped" if stopped else "failed"
             known = isinstance(error, DragomanError)
             problem = str(error) if known else traceback.format_exception_only(error)[-1].strip()
-            with suppress(MachineError):  # of a full disk, which may be why: the first error counts
+            with suppress(MachineError):  # a full disk may be the cause: the first error counts
                 _write(run, session.model_copy(update={"state": state, "problem": problem}))
             raise
         _write(run, session.model_copy(update={"state": "finished"}))
 
 
 def read_session(run: Path) -> Session | None:
-    """The last session of a run, as it is now; None if there was none."""
+    """The last session of a run, in its present state; None if there was none."""
     try:
         session = Session.model_validate_json(read_regular(run / _RECORD, limit=_LONGEST_RECORD))
     except (OSError, ValidationError):
@@ -96,17 +97,17 @@ def read_session(run: Path) -> Session | None:
 
 
 def stop_session(run: Path, *, wait_s: float) -> Session:
-    """Ask whoever trains the run to save and end, and wait for it; returns how it ended.
+    """Ask the process that trains the run to save and end, and wait for it; returns how it ended.
 
-    Raises CheckpointError if nobody trains it, MachineError if that is another machine or
-    takes longer.
+    Raises CheckpointError if the run is not being trained, MachineError if it is on another machine
+    or takes longer.
     """
     session = read_session(run)
     if session is None or session.state != "running":
         raise CheckpointError(
-            "nobody trains this run",
+            "it is not being trained",
             place=run,
-            remedy=f"dragoman status {shlex.quote(str(run))} says how it ended",
+            remedy=f"dragoman status {shlex.quote(str(run))} shows how it ended",
         )
     if session.machine != socket.gethostname():
         raise MachineError(
@@ -130,9 +131,10 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
 
 
 def _ask_to_end(session: Session, run: Path) -> None:
-    """Nothing but the process that holds the run's lock is sent a signal.
+    """Send a signal only to the process that holds the run's lock.
 
-    Containers number their processes anew, and those on the host's network have the host's name.
+    Containers number their processes themselves, and those on the host's network have the host's
+    name.
     """
     try:
         if _has_open(session.pid, run / _LOCK):
@@ -148,7 +150,7 @@ def _ask_to_end(session: Session, run: Path) -> None:
         ) from error
     if _is_held(run):  # otherwise it has just ended
         raise MachineError(
-            f"process {session.pid} that trains it is not to be seen from here",
+            f"process {session.pid} that trains it cannot be seen from here",
             place=run,
             remedy="stop it in its container, or on its machine",
         )
@@ -190,7 +192,7 @@ def _is_held(run: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # not to be seen from here: what the record says stands
+        return True  # not visible from here: the record counts
     with file:
         return not try_lock(file, shared=True)
 

@@ -1,6 +1,6 @@
-"""Events as TensorBoard and tools beside ours show them: Prometheus, MLflow, Weights & Biases.
+"""Events for TensorBoard and tools of others: Prometheus, MLflow, Weights & Biases.
 
-Each tool is fed by its own client library and is off unless the recipe's `sinks` section names it.
+Each tool uses its own client library and is off unless the recipe's `sinks` section names it.
 One that fails never stops a run.
 """
 
@@ -30,6 +30,7 @@ from dragoman.base.files import disk_errors_named
 from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.events import (
     Alert,
+    DirectionScored,
     Event,
     EventListener,
     EventWriter,
@@ -80,12 +81,15 @@ _ENDED_WELL = ("max_steps", "early_stop")
 
 
 def scalars(event: Event) -> dict[str, float]:
-    """Name -> value of what one event measured; nothing for kinds that measure nothing."""
+    """Name -> value of the measurements in one event; empty for kinds without any."""
     seen = event.payload
     found = {name: seen.get(name) for name in _TAKEN.get(event.kind, ())}
     if event.kind == TestScored.kind:
         test = re.sub(r"\W", "_", str(seen["name"]))
         found = {f"{test}_{name}": value for name, value in found.items()}
+    elif event.kind == DirectionScored.kind:
+        text = re.sub(r"\W", "_", f"{seen['text']}_{seen['source']}_{seen['target']}")
+        found = {f"{text}_{name}": seen[name] for name in ("loss", "bleu", "chrf")}
     elif event.kind == GpuSampled.kind:
         found = {f"gpu_{seen['gpu']}_{name}": value for name, value in found.items()}
     elif event.kind == NetworkSampled.kind and seen["seconds_s"]:
@@ -103,14 +107,14 @@ def scalars(event: Event) -> dict[str, float]:
 class TensorBoardSink(EventListener):
     """Writes the scalars that TensorBoard shows, and sample translations as text.
 
-    Steps after a resume hide what an interrupted process had written for the same steps.
-    Raises MachineError when the disk takes no more. Nothing is written in a thread, which could
-    only print a traceback of that.
+    Steps after a resume hide what an interrupted process wrote for the same steps. Raises
+    MachineError if the disk is full. Nothing is written from a thread, which could only print a
+    traceback then.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # TensorBoard reads files of this name; the parts keep those of all processes apart.
+        # TensorBoard reads files whose names begin so; the other parts separate the processes.
         parts = (int(time.time()), socket.gethostname(), os.getpid(), next(_num_files))
         name = ".".join(["events.out.tfevents", *map(str, parts)])
         with disk_errors_named(directory):
@@ -121,7 +125,7 @@ class TensorBoardSink(EventListener):
         self._sample: tuple[int | None, int] = (None, 0)
 
     def __call__(self, event: Event) -> None:
-        """Write what TensorBoard shows of one event."""
+        """Write the values of one event that TensorBoard shows."""
         if event.kind == RunStarted.kind:
             if (resumed := event.payload["resumed_from_step"]) is not None:
                 log = SessionLog(status=SessionLog.START)
@@ -134,7 +138,7 @@ class TensorBoardSink(EventListener):
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):  # each write was flushed, so that this only repeats an error
+        with suppress(OSError):  # each write was flushed, so this only repeats an error
             self._file.close()
 
     def _text(self, event: Event) -> None:
@@ -164,6 +168,9 @@ class TensorBoardSink(EventListener):
 
 def _tensorboard_scalars(event: Event) -> dict[str, float]:
     """The values that TensorBoard shows, under the names that it has always shown them."""
+    seen = event.payload
+    if event.kind == DirectionScored.kind and seen["text"] == "valid":
+        return scalars(event)
     if event.kind == MetricScored.kind and event.payload["text"] == "valid":
         return {f"eval_{event.payload['metric']}": event.payload["value"]}
     found = scalars(event)
@@ -174,10 +181,10 @@ def _tensorboard_scalars(event: Event) -> dict[str, float]:
 
 
 def subscribe_sinks(events: EventWriter, config: SinksConfig, *, directory: Path) -> None:
-    """Send what is written from now on to every tool that the config names.
+    """Send the events written from now on to every tool that the config names.
 
-    directory: of the run, for a library that keeps files of its own.
-    Raises MachineError if a tool's library is missing or cannot begin.
+    directory: of the run, for a library that keeps files of its own. Raises MachineError if a
+    tool's library is missing or cannot begin.
     """
     sinks: dict[str, EventListener] = {}
     if config.prometheus_port:
@@ -203,7 +210,7 @@ def _library(module: str, *, key: str, off: str = "nothing") -> Any:
 
 
 class Guarded(EventListener):
-    """A sink that is given up, with an alert, when it fails."""
+    """A sink that is switched off, with an alert, when it fails."""
 
     def __init__(self, name: str, sink: EventListener, events: EventWriter) -> None:
         self._name = name
@@ -228,7 +235,7 @@ class Guarded(EventListener):
             )
 
     def close(self) -> None:
-        """Close the sink; what it then fails to send is lost to it alone."""
+        """Close the sink; if it then fails, only the sink loses data."""
         sink, self._sink = self._sink, None
         if sink is not None:
             with suppress(Exception):
@@ -236,9 +243,9 @@ class Guarded(EventListener):
 
 
 class PrometheusSink(EventListener):
-    """Gauges `dragoman_<name>` of the last values and counters of what was used.
+    """Gauges `dragoman_<name>` of the last values, and counters of amounts used.
 
-    They are answered on the loopback interface of rank 0's host for as long as the run lasts.
+    They are served on the loopback interface of rank 0's host for as long as the run lasts.
     """
 
     def __init__(self, port: int) -> None:
@@ -263,7 +270,7 @@ class PrometheusSink(EventListener):
             ) from error
 
     def __call__(self, event: Event) -> None:
-        """Take in one event."""
+        """Read one event."""
         if event.kind == RunStarted.kind:
             names = ("run_name", "recipe_digest", "device", "precision")
             self._run.info({name: str(event.payload[name]) for name in names})

@@ -1,9 +1,9 @@
 """The phases of a step, timed where they happen.
 
 On a CPU a phase lasts from its first to its last instruction on the host. On a GPU it lasts from
-the moment the device's queue reaches its beginning to the moment it reaches its end, so that work
-which the host only enqueues is charged to the phase that enqueued it, and waiting for data costs
-what the device waited, not the host.
+the moment the device's queue reaches its beginning to the moment it reaches its end. So work that
+the host only enqueues is charged to the phase that enqueued it, and waiting for data costs what the
+device waited, not the host.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _COMPUTE: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Where the time of some steps went, in seconds; fields as in the TrainInterval event.
+    """How the time of some steps divides into phases, in seconds; fields as in TrainInterval.
 
-    interval_s is the sum of the step times: what happens between steps (validation, checkpoints)
-    is in none of these numbers.
+    interval_s is the sum of the step times; time between steps (validation, checkpoints) is not
+    included.
     """
 
     steps: int
@@ -65,11 +65,11 @@ class PhaseTimer:
         self._started: int | None = None
 
     def phase(self, name: Phase) -> _TimedPhase:
-        """A context that charges what runs in it to a phase; phases do not nest."""
+        """A context that charges its time to a phase; phases do not nest."""
         return self._phases[name]
 
     def step_done(self, *, steps: int = 1) -> None:
-        """An update of so many steps is complete; at least one phase ran since the last one."""
+        """An update of `steps` steps is complete; at least one phase ran since the last one."""
         assert self._started is not None, "no phase was timed in this step"
         self._moments += (self._started, self._clock.mark())
         self._steps.append(steps)
@@ -77,7 +77,7 @@ class PhaseTimer:
         self._started = None
 
     def take(self) -> PhaseTimes:
-        """Times of the steps since the last call, and a fresh start.
+        """Times of the steps since the last call; starts again from zero.
 
         On a GPU this waits until the device has done them.
         """
@@ -106,13 +106,13 @@ class PhaseTimer:
         return times
 
     def begun(self, moment: int) -> None:
-        """Called by each phase: the first one of a step is where the step begins."""
+        """Called by each phase: a step begins with its first phase."""
         if self._started is None:
             self._started = moment
 
 
 class _TimedPhase:
-    """Keeps the moments at which one phase began and ended, in turn."""
+    """Keeps the moments at which one phase began and ended, alternating."""
 
     def __init__(self, timer: PhaseTimer, name: Phase, clock: _Clock) -> None:
         self._timer = timer
@@ -139,7 +139,7 @@ class _Clock(Protocol):
         """The time between moments 0 and 1, 2 and 3 and so on."""
 
     def forget(self) -> None:
-        """No moment marked so far is needed any more."""
+        """The moments marked so far are no longer needed."""
 
 
 class _HostClock:
@@ -154,7 +154,7 @@ class _HostClock:
 
 
 class _CudaClock:
-    """Moments are the places of CUDA events in a list; the events are used again."""
+    """Moments are indices of CUDA events in a list; the events are reused."""
 
     def __init__(self) -> None:
         self._events: list[torch.cuda.Event] = []

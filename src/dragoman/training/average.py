@@ -28,20 +28,20 @@ _WEIGHTS_FILE: Final = "model.safetensors"
 def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Write the mean weights of checkpoints as a directory that `load_weights` reads.
 
-    It holds the weights, their digest, and which checkpoints they come from. Weights are those
+    It contains the weights, their digest, and the names of the checkpoints. It averages the weights
     after the updates, not their moving averages. An older average at `output` is replaced.
 
-    Raises CheckpointError if a checkpoint is damaged or of another model than the first, or
-    where something else is at `output`; MachineError if the output cannot be written.
+    Raises CheckpointError if a checkpoint is damaged or of another model than the first, or if
+    something else is at `output`; MachineError if the output cannot be written.
     """
     if not paths:
         raise CheckpointError(
             "there is no checkpoint to average", place=output, remedy="train some steps first"
         )
     if output.exists() and not (output / PROVENANCE_FILE).is_file():
-        # It would be replaced as a whole: a run, or somebody's home.
+        # Everything in it would be replaced: a run, or a home directory.
         raise CheckpointError(
-            "is there already and is no average", place=output, remedy="give another --output"
+            "exists already and is not an average", place=output, remedy="give another --output"
         )
     for path in paths:
         verify(path)

@@ -1,14 +1,14 @@
-"""Checkpoints: atomic directories with digests; what to keep; which one to go on from.
+"""Checkpoints: atomic directories with digests; which to keep, and which one to resume from.
 
 step-0004000/
     model.safetensors       the weights, fp32, by parameter name
-    ema.safetensors         their moving average, where the run keeps one
+    ema.safetensors         their moving average, if the run keeps one
     optimizer.safetensors   the optimizer's state, by parameter name and kind
-    strategy.safetensors    what the gradient strategy remembers on all ranks alike
-    replica.safetensors     what it remembers on this rank alone
+    strategy.safetensors    state of the gradient strategy that is equal on all ranks
+    replica.safetensors     state of it that only this rank has
     state.json              see `TrainState`
     digests.json            size and SHA-256 of each of the others
-rank-0001/step-0004000/     the same of another rank, but only what is not the same on all
+rank-0001/step-0004000/     the same for another rank, but only its own state
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from dragoman.training.durable import (
 )
 
 _NO_LONGER_KEPT: Final = {"untrained_loss", "recent_loss"}
-"""What older checkpoints hold beside the rest."""
+"""Further keys in older checkpoints."""
 
 
 class TrainState(BaseModel):
-    """Where training stands after `step` updates.
+    """The state of training after `step` updates.
 
     step: updates made since the beginning; the position in the data follows from it.
-    epoch: that the last update belonged to, from 0.
-    seed, world_size: those of the worker that wrote this; a run may go on with another world size.
-    recipe_digest, corpus_digest: what the run was started with.
-    loss_trend: what tells whether training diverges.
-    best_...: of all validations so far, and the steps they were measured at.
-    validations_without_best: in a row, by the metric that stops early.
+    epoch: the epoch of the last update, from 0.
+    seed, world_size: of the worker that wrote this; a run may resume with another world size.
+    recipe_digest, corpus_digest: of the run at its start.
+    loss_trend: the losses by which divergence is judged.
+    best_...: over all validations so far, and the steps they were measured at.
+    validations_without_best: in a row, by the metric for early stopping.
     dev_loss, bleu: measured at this very step; None if none was.
     validated_step: of the last validation.
-    planned_step_s: what `auto` expects a step to take; None if nothing was planned.
-    link_bytes_per_s: what the network between hosts carried each way when the run began, or came
-        to other machines; None where nobody measured it.
+    planned_step_s: the time of a step that `auto` expects; None if nothing was planned.
+    link_bytes_per_s: the rate of the network between hosts, each way, when the run began or moved
+        to other machines; None if it was not measured.
     machines: host and device of each rank; empty in older checkpoints.
-    sync: the strategy it is trained by; where the recipe says "auto", the one that was chosen.
+    sync: the strategy in use; if the recipe says "auto", the one that was chosen.
     max_steps: the length of the run as a budget has fitted it; None: that of the recipe.
     validation_steps, search_steps: what the last validation and its translations took, in steps,
         if there is a budget.
@@ -116,7 +116,7 @@ class TrainState(BaseModel):
     ) -> Self:
         """The state with this step's scores; patience counts by `stop_metric`.
 
-        Where `stop_metric` is bleu but nothing was decoded, patience does not count.
+        If `stop_metric` is bleu but nothing was decoded, patience does not count.
         """
         better_loss = self.best_dev_loss is None or dev_loss < self.best_dev_loss
         better_bleu = bleu is not None and (self.best_bleu is None or bleu > self.best_bleu)
@@ -140,14 +140,15 @@ STATE_FILE: Final = "state.json"
 TensorGroups = Mapping[str, Mapping[str, Tensor]]
 """Named tensors by the file they belong in: model, ema, optimizer, strategy, replica."""
 TrainedWith = Mapping[str, str]
-"""What weights are wrong without and no tensor's shape tells: settings of the model, digests of the
-vocabularies. It stands in the file of the weights, wherever that is copied to."""
+"""Settings of the model and digests of the vocabularies, without which the weights are wrong though
+every tensor has the right shape. They are stored in the file of the weights, so copies have
+them."""
 _METADATA_KEY: Final = "trained_with"
 _TRAINED_WITH: Final = TypeAdapter(dict[str, str])
 _OTHER_FILE: Final = "use another checkpoint, or copy the file here again"
 _LONGEST_STATE: Final = 1 << 20
 _LONGEST_HEADER: Final = 1 << 24
-"""Bytes of what stands before the tensors: room for a hundred thousand of them."""
+"""Size of the header before the tensors: room for a hundred thousand of them."""
 _FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 _DIGITS: Final = 12
 """Digits of a digest that an error shows."""
@@ -170,7 +171,7 @@ class Checkpoint:
         return cls(path, read_state(path))
 
     def file(self, group: str) -> Path:
-        """Where the tensors of a group are."""
+        """The path of the file with the tensors of a group."""
         return _tensor_file(self.path, group)
 
     def has(self, group: str) -> bool:
@@ -184,7 +185,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a save took."""
+    """Size and time of a save."""
 
     path: Path
     size_bytes: int
@@ -192,7 +193,7 @@ class Saved:
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Only one process may save; any may look."""
+    """The checkpoints of one run. Only one process may save; any process may read."""
 
     def __init__(
         self, directory: Path, config: CheckpointConfig, trained_with: TrainedWith | None = None
@@ -202,7 +203,7 @@ class CheckpointStore:
         self.trained_with = trained_with or {}
 
     def of_rank(self, rank: int) -> CheckpointStore:
-        """Where a rank keeps what is its own; rank 0 keeps it with what all share."""
+        """The store for a rank's own state; rank 0 keeps its own with the shared state."""
         if rank == 0:
             return self
         return CheckpointStore(self.directory / f"rank-{rank:04d}", self.config, self.trained_with)
@@ -238,7 +239,7 @@ class CheckpointStore:
     def latest_valid(self, warn: Callable[[CheckpointError], None]) -> Checkpoint | None:
         """The newest intact checkpoint; None if there is none at all.
 
-        warn: called with the damage of each newer one, which is passed over.
+        warn: called with the damage of each newer one, which is skipped.
         Raises CheckpointError if there are checkpoints and all are damaged.
         """
         paths = self.paths()
@@ -256,7 +257,7 @@ class CheckpointStore:
         return None
 
     def intact(self, step: int) -> Checkpoint | None:
-        """The checkpoint of this step where there is one and nothing of it is damaged."""
+        """The checkpoint of this step if it exists and is not damaged."""
         try:
             return Checkpoint.open(self._path(step))
         except CheckpointError:
@@ -281,8 +282,8 @@ class CheckpointStore:
     def choose(self, which: str) -> Path:
         """The directory of one checkpoint.
 
-        which: "last"; "best-loss"; "best-bleu"; "best", which is by BLEU where any was measured
-            and by dev loss where not; or a step.
+        which: "last"; "best-loss"; "best-bleu"; "best", which is by BLEU if any was measured
+            and by dev loss otherwise; or a step.
         Raises CheckpointError if there is no such checkpoint.
         """
         candidates = {
@@ -307,7 +308,7 @@ class CheckpointStore:
     def _not_kept(self, step: int) -> list[Path]:
         """All but the last ones and the best ones up to `step`.
 
-        Those beyond it belong to a future that was given up because they were damaged.
+        Later ones belong to steps that were given up because they were damaged.
         """
         states = {path: state for path, state in self._states() if _step(path) <= step}
         best = self.config.keep_best
@@ -341,10 +342,10 @@ def read_state(path: Path) -> TrainState:
 
 
 def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None = None) -> None:
-    """Put the weights to translate with into a model: the moving average where there is one.
+    """Load the weights for translation into a model: the moving average if there is one.
 
     path: a checkpoint, or the directory that `average` made.
-    trained_with: of the model and the vocabularies that they are to be used with.
+    trained_with: of the model and the vocabularies that will use them.
     Raises CheckpointError if they are damaged or belong to another model or vocabulary.
     """
     file = weights_file(path)
@@ -356,7 +357,7 @@ def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None 
 def weights_file(path: Path) -> Path:
     """The file that `load_weights` reads; raises CheckpointError."""
     averaged = _tensor_file(path, "ema")
-    # One that is gone is not made up for: the other weights translate, but not the same.
+    # A missing average is not replaced: the other weights translate, but not the same.
     kept = averaged.is_file() or averaged.name in read_digests(path)
     return averaged if kept else _tensor_file(path, "model")
 
@@ -365,7 +366,7 @@ def weight_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor in a file of weights, from its header alone.
 
     Raises CheckpointError if the file cannot be read or holds anything but floats. The library
-    refuses tensors that overlap, or lie outside the file.
+    rejects tensors that overlap, or lie outside the file.
     """
     with _opened_weights(file) as weights:
         slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
@@ -397,7 +398,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _opened_weights(file: Path) -> Iterator[Any]:
-    """A safetensors file whose header has a size that is worth reading; raises CheckpointError."""
+    """A safetensors file whose header has a plausible size; raises CheckpointError."""
     try:
         with open_regular(file) as raw:
             length = int.from_bytes(raw.read(8), "little")
@@ -419,7 +420,7 @@ def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
 
 
 def read_trained_with(file: Path) -> dict[str, str]:
-    """What a file of weights says that they were trained with; nothing if it does not say."""
+    """The settings and digests that a file of weights was trained with; empty if it has none."""
     with _opened_weights(file) as weights:
         metadata: dict[str, str] = weights.metadata() or {}
     try:
@@ -444,8 +445,8 @@ def check_trained_with(file: Path, expected: TrainedWith) -> None:
 def copy_named(source: Mapping[str, Tensor], target: Mapping[str, Tensor], *, place: Path) -> None:
     """Copy tensors onto those of the same name.
 
-    Raises CheckpointError, before anything is copied, that names a tensor which only one side
-    has or whose shapes differ.
+    Raises CheckpointError, before anything is copied, that names a tensor which only one side has
+    or whose shapes differ.
     """
     check_shapes(_shapes(source), _shapes(target), place=place)
     for name, tensor in source.items():
@@ -471,7 +472,7 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _ranked(states: Mapping[Path, TrainState], by: Literal["dev_loss", "bleu"]) -> list[Path]:
-    """Those that were measured, best first, the earlier of two equals first.
+    """Checkpoints that were measured, best first, the earlier of two equal ones first.
 
     A BLEU of 0 does not count: early on all have it, and the first of them is the worst.
     """

@@ -24,7 +24,7 @@ class OptimizerConfig(Section):
 
 
 class TrainConfig(Section):
-    """How long to train, in which precision, and when to look."""
+    """How long to train, in which precision, and when to validate and log."""
 
     max_steps: int = Field(default=100_000, ge=1)
     precision: Precision = "fp32"
@@ -35,7 +35,7 @@ class TrainConfig(Section):
     validate_every_steps: int = Field(default=4000, ge=1)
     validate_at_start: bool = True
     freeze: tuple[Literal["embeddings", "encoder"], ...] = ()
-    """Parts whose weights stay as they are: for training on from another model."""
+    """Parts whose weights do not change: for training that starts from another model."""
     ema_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Decay of the exponential moving average of the weights; 0 keeps none."""
     patience: int = Field(default=0, ge=0)
@@ -48,7 +48,7 @@ class CheckpointConfig(Section):
 
     every_steps: int = Field(default=4000, ge=1)
     every_minutes: float = Field(default=0.0, ge=0.0)
-    """Also after this much time; 0 counts steps only."""
+    """Also after this many minutes; 0 counts steps only."""
     keep_last: int = Field(default=2, ge=1)
     keep_best: int = Field(default=1, ge=0)
-    """Best by dev loss and best by BLEU, this many of each."""
+    """Number of checkpoints kept: the best by dev loss and the best by BLEU, this many of each."""

@@ -1,29 +1,29 @@
 """When training has left the range in which it makes sense, and what to change then.
 
 The loss is judged by its trend, never by one batch: the median of 40 updates against the lowest
-such median so far. It has diverged when the last median stands `far` above the lowest, or when the
-last three, of 120 updates together, all stand 0.4 times as far above it. Far is the largest of:
+such median so far. Training has diverged when the last median is `far` above the lowest, or when
+the last three, over 120 updates, are all 0.4 times as far above it. Far is the largest of:
 
-- five standard deviations of the difference of two such medians, told from the noise between
-  batches, that is from what neighbours differ by (this is never less);
-- a third of the way back to the loss of a model that knows nothing, the logarithm of the number
-  of target pieces;
+- five standard deviations of the difference of two such medians, estimated from the differences of
+  neighbouring batches;
+- a third of the way back to the loss of a model that knows nothing, the logarithm of the number of
+  target pieces;
 - a tenth of that loss, for a model that has hardly learnt.
 
-A run may diverge before it has a first median. Then its first loss stands for one, with the noise
-of a single batch; and the dev loss, which has no such noise, confirms it: both half as far above
-what they were. When the dev loss alone rises, that is overfitting or another kind of text.
+A run may diverge before it has a first median. Then its first loss replaces it, with the noise of a
+single batch; and the dev loss, which has no such noise, must confirm it: both half as far above
+their earlier values. If only the dev loss rises, that is overfitting or another kind of text.
 
-A learning rate that is raised again lifts the loss of a trained model for a while: the demo's own
-peak rate, 30 times a usual one of fine-tuning, by a twentieth of the way back. Targets of other
-sources take it a sixth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10 5`,
+Raising a learning rate again lifts the loss of a trained model for a while: the demo's own peak
+rate, 30 times a usual one of fine-tuning, by a twentieth of the way back, and targets of other
+sources by a sixth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10 5`,
 marian-dev, src/training/scheduler.h) compares a fast moving average of 10 updates with a slow one
-of 1000 by five standard deviations of the losses, and only after 1000 updates. That is later than
-a fine-tuning may be long, and a mean lets one wild batch speak for ten: hence medians. The lowest
-median replaces the slow average, which follows a loss that rises slowly.
+of 1000 by five standard deviations of the losses, and only after 1000 updates. A fine-tuning may be
+shorter than that, and in a mean one wild batch counts for ten, so we use medians. The lowest median
+replaces the slow average, which follows a loss that rises slowly.
 
 Gradients and losses that are NaN or infinite are not part of the trend: those updates change no
-weight, and the loop judges them by themselves (in fp16 by the loss scale).
+weight, and the loop judges them separately (in fp16 by the loss scale).
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ WINDOW: Final = 40
 """Updates whose median is judged."""
 _WINDOWS: Final = 3
 _LASTING: Final = 0.4
-"""So many medians in a row, by so much of what is far, are enough, too."""
+"""This many medians in a row, above by this share of `far`, are enough, too."""
 DEVIATIONS: Final = 5.0
-"""How often the difference that chance makes; Marian's default."""
+"""Multiples of the difference that chance makes; Marian's default."""
 WAY_BACK: Final = 1 / 3
-"""From the lowest median to the loss of a model that knows nothing."""
+"""Share of the way from the lowest median to the loss of a model that knows nothing."""
 LEAST_RISE: Final = 0.1
-"""Part of the loss of a model that knows nothing."""
+"""Share of the loss of a model that knows nothing."""
 _OF_TWO_MEDIANS: Final = math.sqrt(2 * math.pi / (2 * WINDOW))
-"""The standard deviation of the difference of two medians of 40 draws, over that of a draw."""
+"""Standard deviation of the difference of two medians of 40 draws, over that of one draw."""
 _OF_NEIGHBOURS: Final = 1.048
-"""A normal distribution's standard deviation over the median distance of two draws from it."""
+"""Standard deviation of a normal distribution over the median distance between two draws."""
 
 
 class Problem(NamedTuple):
-    """What is wrong, in words, and the step at whose end it began."""
+    """A problem in words, and the step at whose end it began."""
 
     text: str
     since: int
 
 
 class LossTrend(BaseModel):
-    """The training losses so far, as far as the judgement needs them; a part of checkpoints.
+    """The training losses so far that the judgement needs; a part of checkpoints.
 
     recent: of the last 120 updates with a finite loss, in nats per target token, with label
         smoothing. steps: the training steps at whose ends they were measured.
-    first: the loss of the first update. lowest: the lowest median of 40 so far, the last of them
-        at lowest_step; None before there are 40. noise: the standard deviation between batches
-        there.
+    first: the loss of the first update. lowest: the lowest median of 40 so far, whose last update
+        ended at lowest_step; None before there are 40. noise: the standard deviation between
+        batches there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -89,7 +89,7 @@ class LossTrend(BaseModel):
         return statistics.median(self.recent[-WINDOW:])
 
     def after(self, loss: float, *, step: int) -> Self:
-        """The trend with one more update, the one that ended at `step`."""
+        """The trend with one more update, which ended at `step`."""
         if not math.isfinite(loss):
             return self
         kept = _WINDOWS * WINDOW
@@ -105,7 +105,7 @@ class LossTrend(BaseModel):
         return self.model_copy(update=update)
 
     def problem(self, after: LossTrend, *, untrained_loss: float) -> Problem | None:
-        """What is wrong with the trend `after` one more update; None if nothing is.
+        """The problem with the trend `after` one more update; None if there is none.
 
         untrained_loss: of a model that knows nothing, nats per target token.
         """
@@ -137,7 +137,7 @@ class LossTrend(BaseModel):
     def dev_problem(
         self, dev_loss: float, *, best: float, best_step: int, untrained_loss: float
     ) -> Problem | None:
-        """What is wrong when the dev loss is this and was `best`; None if nothing is."""
+        """The problem if this is the dev loss and `best` was the best; None if there is none."""
         if self.first is None or dev_loss <= best + _far(best, untrained_loss) / 2:
             return None
         if self.median <= self.first + _far(self.first, untrained_loss) / 2:
@@ -155,7 +155,7 @@ def _far(known_loss: float, untrained_loss: float) -> float:
 
 
 def not_finite(what: str, loss: float, step: int) -> Problem:
-    """The problem of numbers that are NaN or infinite; what: which of them.
+    """The problem of numbers that are NaN or infinite; what: their name.
 
     loss: of the update that ended at `step`, or the last one that was finite.
     """
@@ -165,8 +165,8 @@ def not_finite(what: str, loss: float, step: int) -> Problem:
 def diverged(problem: Problem, *, step: int, checkpoints: Iterable[Path]) -> DivergenceError:
     """The error that ends the run.
 
-    checkpoints: those of the run, oldest first. The one to go back to is the newest that was
-    written before the problem began.
+    checkpoints: of the run, oldest first. The one to return to is the newest that was written
+    before the problem began.
     """
     good = [path for path in checkpoints if step_number(path.name) < problem.since]
     where = str(good[-1]) if good else "none was written"
@@ -185,7 +185,7 @@ def _noise(losses: Sequence[float]) -> float:
 
 
 def _turn(above: Sequence[bool]) -> int:
-    """Where losses went above the limit: most before it are below, most from it on above."""
+    """The index from which most losses are above the limit; before it most are below."""
     before, best, turn = 0, sum(above), 0
     for number, is_above in enumerate(above, start=1):
         before += 1 if not is_above else -1

@@ -1,7 +1,7 @@
 """Directories that appear on disk whole or not at all, with a digest of every file.
 
-Those of checkpoints are named by their step: step-0004000. They are in order by number, since one
-may have eight digits.
+Directories of checkpoints are named by their step: step-0004000. They are sorted by number, as a
+step may have eight digits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def step_name(step: int) -> str:
 
 
 def step_number(name: str) -> int:
-    """The step of the checkpoint of this name; -1 where no checkpoint is named so."""
+    """The step of the checkpoint of this name; -1 if the name is not a checkpoint's."""
     digits = name.removeprefix(_PREFIX)
     return int(digits) if digits != name and digits.isdecimal() else -1
 
@@ -46,13 +46,13 @@ _LONGEST_LIST: Final = 1 << 20
 
 
 def publish(directory: Path, fill: Callable[[Path], None]) -> int:
-    """Make a directory whose files `fill` writes into the path it is given; returns their bytes.
+    """Make a directory: `fill` writes its files into the path it is given. Returns their bytes.
 
     Everything is on disk before the directory takes its name, so a crash at any moment leaves
-    either all of it or a draft that `remove_drafts` removes. An older directory of the same name
-    is replaced, and not removed before: `remove_drafts` puts it back where it has to. A link to a
-    directory stays one. Who may read the files is left to the umask.
-    Raises MachineError if the disk is full or cannot be written, and leaves nothing behind then.
+    either all of it or a draft that `remove_drafts` removes. An older directory of the same name is
+    replaced, and exists until then: `remove_drafts` restores it if needed. A link to a directory
+    stays a link. The umask decides who may read the files. Raises MachineError if the disk is full
+    or cannot be written, and then leaves nothing behind.
     """
     directory = Path(os.path.realpath(directory))
     # No other process writes to this draft, so files of two writers are never mixed.
@@ -67,7 +67,9 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
         text = json.dumps(digests, indent=1)
         (draft / DIGESTS_FILE).write_text(text, encoding="utf-8")
         for path in draft.iterdir():
-            path.chmod((draft / DIGESTS_FILE).stat().st_mode)  # safetensors lets none but us read
+            path.chmod(
+                (draft / DIGESTS_FILE).stat().st_mode
+            )  # safetensors makes files only we can read
             _flush(path)
         _flush(draft)
         older = _hidden(directory, "older")
@@ -118,7 +120,7 @@ def remove_drafts(parent: Path) -> None:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Remove what killed processes have left of this directory; not what one that lives writes."""
+    """Remove drafts of this directory from killed processes; not those of living ones."""
     for draft in directory.parent.glob(f".{escape(directory.name)}.*.draft"):
         pid = draft.name.split(".")[-2]
         if pid.isdecimal() and (int(pid) == os.getpid() or not _is_alive(int(pid))):

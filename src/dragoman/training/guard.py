@@ -1,6 +1,6 @@
-"""Says when steps take longer than they should: why, and what that costs.
+"""Warns when steps take longer than they should, with the cause and the cost.
 
-All ranks find out together which rank is slow, or what the network carries now.
+All ranks together find out which rank is slow, or which rate the network has now.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from dragoman.telemetry.host import (
 
 WINDOW_STEPS: Final = 10
 _FEWEST_STEPS: Final = 5
-"""Judged where a wait that comes now and then has just ended."""
+"""Steps of a window; it is judged when a periodic wait has just ended."""
 _KNOWN_WAITS: Final = 2
 _KEPT_WAITS: Final = 3
-"""Their median counts: one long wait alone is no slow network."""
+"""Exchanges whose median counts: one long wait alone is not a slow network."""
 _USUAL_WINDOWS: Final = 20
-"""Windows without a complaint whose median tells what is usual."""
+"""Windows without a complaint whose median is the usual time."""
 _MOST: Final = 0.75
-"""Part of the steps since a change that must show it."""
+"""Share of the steps since a change that must show it."""
 STRAGGLES: Final = 1.25
-"""Times the median rank's own work: a rank that takes more is what the others wait for."""
+"""If a rank takes more than this multiple of the median rank's own work, others wait for it."""
 TOLERATED: Final = 1.5
-"""Times the expected; what is slower than this has a cause that is worth looking for."""
+"""If steps take more than this multiple of the expected time, the cause matters."""
 _WARM_STEPS: Final = 5
 SEE_CARD: Final = "look at the cable, the port of the switch and ethtool on that host"
 _CHOOSE: Final = 'compare strategies with dragoman plan, or set distributed.strategy = "auto"'
 WAITS: Final = 0.3
-"""Part of the steps' time; a wait that takes more than this is the cause."""
+"""A wait of more than this share of the steps' time is the cause."""
 _WORTH_A_WORD_S: Final = 600.0
-"""If waiting is as it always was, an alert is given only if the rest of the run would lose this."""
+"""If waits are as long as ever, alert only if the rest of the run would lose at least this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Card:
 
     @classmethod
     def read(cls) -> Card | None:
-        """As it is now; None if there is none."""
+        """Its present state; None if there is no card."""
         interface = collective_interface()
         counters = None if interface is None else InterfaceCounters.read(interface)
         if interface is None or counters is None:
@@ -68,7 +68,7 @@ class Card:
         return cls(interface, counters.carrier_changes, nominal_bits_per_s(interface))
 
     def since(self, before: Card) -> str:
-        """What is otherwise than before, in words."""
+        """The changes since then, in words."""
         was, now = before.nominal_bits_per_s, self.nominal_bits_per_s
         if was is not None and now is not None and was != now:
             speeds = f"{units.BIT_RATE.text(now)}, {units.BIT_RATE.text(was)} before"
@@ -80,8 +80,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the last steps of one rank took: seconds in all, and those of them in which it waited
-    for other ranks and the network, and for data."""
+    """The time of the last steps of one rank: seconds in all, and seconds of waiting for other
+    ranks and the network, and for data."""
 
     rank: int
     host: str
@@ -92,12 +92,12 @@ class Window:
 
     @property
     def waited_share(self) -> float:
-        """The part of the time in which it waited for other ranks and the network."""
+        """The share of time spent waiting for other ranks and the network."""
         return self.waited_s / self.seconds_s if self.seconds_s else 0.0
 
     @property
     def own_step_s(self) -> float:
-        """What a step takes it without waiting for others."""
+        """Seconds of a step without waiting for others."""
         return (self.seconds_s - self.waited_s) / max(self.steps, 1)
 
     @property
@@ -108,9 +108,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """Steps take another time than expected: since when, and what it costs, in words.
+    """Steps take another time than expected: since when, and the cost, in words.
 
-    slow: False if they are as fast again. card: what happened to the network card meanwhile.
+    slow: False if they are as fast again.
+    card: changes of the network card meanwhile.
     from_start: the first steps were slow, so that there is no usual time.
     """
 
@@ -125,7 +126,7 @@ class Slowness:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Some steps in a row: the first, when it began, how many, and seconds of one."""
+    """Some consecutive steps: the first, when it began, their number, and seconds of one."""
 
     first: int
     began: float
@@ -135,20 +136,22 @@ class _Turn:
 
 @dataclass
 class StepGuard:
-    """Looks at the last ten steps of this rank.
+    """Watches the last ten steps of this rank.
 
-    expected_s: of a step by the plan; where there is none, what is usual: the median of windows
-    that were not slow. A network that was slow from the beginning is told of, too: by how long the
+    expected_s: of a step by the plan; without a plan, the usual time: the median of windows that
+    were not slow. A network that was slow from the beginning is reported, too, by how long the
     first steps waited for it.
 
-    What counts is the median step. Strategies that wait now and then would pass under it: with them
-    it is the median of what a step takes beside its waits, and to that comes the wait of a step,
-    over all steps from one exchange to the next: the median of the last three.
+    The median step counts. It would miss strategies that wait only now and then. For these, it is
+    the median time of a step without its waits plus the mean wait of a step, over all steps between
+    two exchanges; the wait is the median of the last three.
 
-    judges_steps: one rank speaks for all; the others speak of slow first steps, which they may see
-    alone. watches_card: one rank of each host looks at its network
-    card. price: of all machines, where it is known. alone: no other rank has to be asked why steps
-    are slow; else that is left in `found`, until all ranks have met to find out.
+    judges_steps: one rank judges for all; the others report only slow first steps, which they may
+        see alone.
+    watches_card: one rank of each host watches its network card.
+    price: of all machines, if it is known.
+    alone: no other rank has to be asked why steps are slow; otherwise the slowness is kept in
+        `found` until all ranks have met to find the cause.
     """
 
     sync: GradientSync
@@ -174,14 +177,14 @@ class StepGuard:
     _first: _Turn | None = field(default=None, init=False)
     """The first update of this process."""
     _own_s: list[float] = field(default_factory=list, init=False)
-    """Seconds of a step beside its waits, by update of this window."""
+    """Seconds of a step without its waits, by update of this window."""
     _seen_exposed_s: float = field(default=0.0, init=False)
     _since_wait: list[_Turn] | None = field(default=None, init=False)
     """The waits of the updates since the last exchange; None until the first has passed."""
     _waits: deque[_Turn] = field(
         default_factory=lambda: deque[_Turn](maxlen=_KEPT_WAITS), init=False
     )
-    """From each exchange to the next: what a step waited."""
+    """The mean wait of a step between two exchanges, for each pair of exchanges."""
     _know_waits: bool = field(default=False, init=False)
     _start_is_judged: bool = field(default=False, init=False)
 
@@ -192,7 +195,7 @@ class StepGuard:
         self.last = Window(self.rank, self._host, 0, 0.0, 0.0, 0.0)
 
     def see(self, *, step: int, steps: int, seconds_s: float, data_wait_s: float) -> Alert | None:
-        """Take in an update of so many steps that ends at `step`; an alert where one is due."""
+        """Add an update of `steps` steps that ends at `step`; returns an alert if one is due."""
         self._steps += steps
         began = time.time() - seconds_s
         update = _Turn(step - steps + 1, began, steps, seconds_s / steps)
@@ -230,7 +233,8 @@ class StepGuard:
         return min(step_s, statistics.median(one.step_s for one in self._window_steps()))
 
     def _take_in_waits(self, update: _Turn) -> bool:
-        """Note what an update waited; whether an exchange with other ranks ended with it."""
+        """Record the wait of an update; returns whether an exchange with other ranks ended with
+        it."""
         waited_s = self.sync.waited_s - self._seen_exposed_s
         self._seen_exposed_s = self.sync.waited_s
         self._own_s.append(update.step_s - waited_s / update.steps)
@@ -243,7 +247,7 @@ class StepGuard:
             all_s = sum(one.step_s * one.steps for one in self._since_wait)
             self._waits.append(_Turn(first.first, first.began, steps, all_s / steps))
             if len(self._waits) == _KNOWN_WAITS and not self._know_waits:
-                # Until now a step seemed to take no longer than its own work.
+                # Until now a step seemed to take only its own work.
                 self._know_waits = True
                 self._usual_s.clear()
                 self.expected_s = self.expected_s if self._planned else None
@@ -268,7 +272,8 @@ class StepGuard:
 
     @property
     def _wait_s(self) -> float:
-        """Wait in a step by the last exchanges; 0 if too few have passed, or if each step waits."""
+        """Mean wait of a step in the last exchanges; 0 if too few have passed, or if each step
+        waits."""
         return statistics.median(one.step_s for one in self._waits) if self._know_waits else 0.0
 
     def _judge(self, step_s: float, left: int, changed: str) -> Alert | None:
@@ -295,7 +300,7 @@ class StepGuard:
         return self._say(Slowness(True, took, cost, turn.first, turn.began, changed))
 
     def _judge_the_start(self, step_s: float, left: int) -> Alert | None:
-        """If the rank that judges the steps is itself what others wait for, only they see it."""
+        """If the judging rank itself is the slow one, only the ranks that wait see it."""
         if self._planned or self._start_is_judged:
             return None
         self._start_is_judged = True
@@ -306,7 +311,7 @@ class StepGuard:
         return list(self._recent)[-len(self._times_s) :]
 
     def _say(self, found: Slowness) -> Alert | None:
-        """At once where there is no other rank to ask; else the ranks meet first."""
+        """Alert at once if there is no other rank to ask; otherwise the ranks meet first."""
         if not self.alone:
             self.found = found
             return None
@@ -317,7 +322,7 @@ class StepGuard:
         )
 
     def _turned(self, before_s: float, step_s: float) -> _Turn:
-        """Since when steps take this time and not that of before: from then on three of four did.
+        """Since when steps take this time and not the earlier one: from then on three of four did.
 
         With a strategy that waits now and then there may be no such step: then the window counts.
         """
@@ -337,7 +342,7 @@ class StepGuard:
         return _Turn(first.first, first.began, self._steps, step_s)
 
     def _slow_from_the_start(self, step_s: float, left: int) -> Alert | None:
-        """Where nothing was planned: whether waiting for others makes all of this long."""
+        """Without a plan: whether waiting for others makes the first steps long."""
         working_s = step_s * (1 - self.last.waited_share)
         wasted_s = left * (step_s - working_s)
         if step_s <= TOLERATED * working_s or wasted_s < _WORTH_A_WORD_S:
@@ -355,7 +360,7 @@ class StepGuard:
         return f"The rest will take {now} on every machine, not {was}{more}"
 
     def _card_changed(self) -> str:
-        """What happened to the network card since the last time; "" where nothing did."""
+        """The changes of the network card since the last call; "" if there are none."""
         before, self._card = self._card, Card.read()
         if before is None or self._card is None:
             return ""
@@ -384,13 +389,13 @@ def explained(found: Slowness, cause: str, remedy: str) -> Alert:
 
 
 def recovered(found: Slowness) -> Alert:
-    """The alert of steps that are as fast again."""
+    """The alert that steps are as fast again."""
     since = f"since step {units.COUNT.text(found.since_step)}, {moment(found.since)}"
     return Alert(severity="info", cause=f"{found.steps}, {since}", remedy="nothing is to be done")
 
 
 def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, str]:
-    """Cause and remedy of slow steps, from what every rank's last steps took; or this rank's.
+    """Cause and remedy of slow steps, from the last steps of every rank, or of this one alone.
 
     from_start: the network was never faster, so another strategy helps, not a search for a fault.
     """
@@ -421,15 +426,15 @@ def moment(at: float) -> str:
 
 
 _CHANGED: Final = 1.5
-"""Times as much or as little: a link's rate has changed."""
+"""A link's rate has changed if it is larger or smaller by this factor."""
 _AS_SLOW: Final = 1.5
-"""Times the slowest direction: one that carries less is slow, too."""
+"""Every direction within this factor of the slowest is slow, too."""
 
 
 class Examination:
-    """What ranks find when they meet because steps are slow, or as fast again.
+    """The ranks meet to examine why steps are slow, or as fast again.
 
-    link_bytes_per_s: what the network between hosts carried when the run began; None: not known.
+    link_bytes_per_s: the rate of the network between hosts when the run began; None: not known.
     """
 
     def __init__(self, world: World, link_bytes_per_s: float | None) -> None:
@@ -438,12 +443,11 @@ class Examination:
         self._topology: Topology | None = None
 
     def run(self, guard: StepGuard) -> list[Payload]:
-        """Every rank calls it; the main one gets what there is to tell, the others nothing."""
+        """Every rank calls it; the main one gets the events to write, the others nothing."""
         windows = [Window(**one) for one in self._world.gather_json(asdict(guard.last))]
-        # Several may have seen it; the first is the one that judges all steps.
-        found = next(
-            one for one in self._world.gather_json(_as_json(guard.found)) if one is not None
-        )
+        # Several may have seen it; the first one judges all steps.
+        own = None if guard.found is None else asdict(guard.found)
+        found = next(one for one in self._world.gather_json(own) if one is not None)
         guard.found = None
         slowness = Slowness(**found)
         if self._topology is None:
@@ -467,7 +471,7 @@ class Examination:
     def _measure(
         self, topology: Topology, windows: list[Window], slowness: Slowness
     ) -> LinkChanged | None:
-        """What the network carries now, where that is another rate than it was."""
+        """The rates of the network now, if they have changed."""
         now = measure_link(self._world, topology).bytes_per_s
         before, self._known = self._known, now
         if before is None or 1 / _CHANGED < now / before < _CHANGED:
@@ -505,7 +509,3 @@ def _slow_link(changed: LinkChanged, slowness: Slowness) -> Alert:
         f"{slowness.steps}. {slowness.left}",
         remedy=f"{SEE_CARD}; dragoman doctor measures every link",
     )
-
-
-def _as_json(found: Slowness | None) -> dict[str, object] | None:
-    return None if found is None else asdict(found)

@@ -1,4 +1,4 @@
-"""What happened since the last TrainInterval event, summed without waiting for the device."""
+"""Sums over the updates since the last TrainInterval event, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.training.step import StepResult
 
 
 class IntervalSums:
-    """Adds up updates until they are told as one event."""
+    """Adds up updates until they become one event."""
 
     def __init__(self, *, world: World, sync: GradientSync, timer: PhaseTimer) -> None:
         self._world = world
@@ -26,7 +26,7 @@ class IntervalSums:
         self._restart()
 
     def add(self, update: Update, result: StepResult) -> None:
-        """Take in one update."""
+        """Add one update."""
         self.steps += update.steps
         self._updates += 1
         self._epoch = update.epoch
@@ -38,9 +38,9 @@ class IntervalSums:
         self._sums += torch.stack([result.loss, result.nll, norm, result.skipped]).double()
 
     def take(self, *, learning_rate: float, loss_scale: Tensor | None) -> TrainInterval:
-        """The event for what was added, at least one update, and a fresh start.
+        """The event for the updates added, at least one; starts again from zero.
 
-        Every rank must call it after the same update: losses are summed over them here.
+        Every rank must call it after the same update: losses are summed over ranks here.
         """
         # The norm and the skips are the same on every rank, or those of a rank that trains alone.
         self._world.sum(self._sums[:2])

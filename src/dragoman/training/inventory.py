@@ -1,6 +1,6 @@
-"""What each file of a run is for, how large it is, and how much disk a run will need.
+"""The purpose and size of each file of a run, and the disk that a run will need.
 
-Free of torch: to look at files takes no model.
+Free of torch: listing files needs no model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Part = Literal["weights", "optimizer", "state", "vocabulary", "text", "record"]
 _EVENT_BYTES: Final = 900
 """A TrainInterval as a line of JSON; it outweighs all other events."""
 _TENSORBOARD_BYTES: Final = 600
-"""The same for TensorBoard."""
+"""The size of an interval in TensorBoard's file."""
 
 
 class _Purpose(NamedTuple):
@@ -93,16 +93,17 @@ class Inventory:
         return sum(entry.size_bytes for entry in self.entries)
 
     def bytes_by_part(self) -> dict[Part, int]:
-        """The same by what the files hold; parts without a file are left out."""
+        """Bytes by the purpose of the files; purposes without a file are left out."""
         sizes: dict[Part, int] = {}
         for entry in self.entries:
             sizes[entry.part] = sizes.get(entry.part, 0) + entry.size_bytes
         return sizes
 
     def inference_bytes(self) -> int:
-        """What translating takes: one set of weights and the vocabularies.
+        """Bytes needed to translate: one set of weights and the vocabularies.
 
-        That of the newest checkpoint, or of its moving average; 0 without a checkpoint.
+        The weights are those of the newest checkpoint, or their moving average; 0 without a
+        checkpoint.
         """
         weights = [entry for entry in self.entries if entry.part == "weights"]
         if not weights:
@@ -115,7 +116,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class DiskForecast:
-    """Bytes that a run will have on disk at the most.
+    """Bytes of disk that a run will need at most.
 
     num_checkpoints: those that are kept, and the one being written beside them.
     """
@@ -155,10 +156,9 @@ def forecast_disk(
     strategy_tensors: int = 0,
 ) -> DiskForecast:
     """The most disk that a run takes under its keep policy, by arithmetic alone.
-
-    A checkpoint is the weights, two moments of each and perhaps their moving average, in fp32.
+    A checkpoint holds the weights, two moments of each and perhaps their moving average, in fp32.
     The best by dev loss and the best by BLEU may be different ones.
-    strategy_tensors: what ranks save beside these, in tensors as large as the weights.
+    strategy_tensors: further state that ranks save, in tensors as large as the weights.
     """
     tensors = 3 + (train.ema_decay > 0) + strategy_tensors
     intervals = train.max_steps // train.log_every_steps + 1
@@ -170,13 +170,13 @@ def forecast_disk(
 
 
 def _entry(root: Path, path: Path) -> InventoryEntry | None:
-    """None if the file has gone meanwhile, as old checkpoints do, or is a link to nowhere."""
+    """None if the file has gone meanwhile, as old checkpoints do, or is a broken link."""
     try:
         size_bytes = path.stat().st_size
     except OSError:
         return None
     relative = path.relative_to(root)
-    # With the root's own name, so that patterns see the files of a checkpoint in their place.
+    # With the root's own name, so that patterns match even if the root is a checkpoint itself.
     part, purpose = _purpose(f"{root.resolve().name}/{relative}")
     return InventoryEntry(relative, part, purpose, size_bytes)
 

@@ -1,4 +1,4 @@
-"""What the matrix products of one device reach, beside which useful FLOPs are judged."""
+"""The rate of matrix products on one device, against which useful FLOPs are judged."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _DTYPES: Final[dict[Precision, torch.dtype]] = {
     "fp16": torch.float16,
 }
 _SIZES: Final = {"cuda": 8192, "cpu": 1024}
-"""Square matrices that fill the device and are made in an instant."""
+"""Square matrices that fill the device and take little time to make."""
 _TRIES: Final = 7
 _ENOUGH_S: Final = 1.0
-"""A type without instructions on the device (fp16 on most CPUs) is not tried again and again."""
+"""A type without instructions on the device (fp16 on most CPUs) is tried only once."""
 _CLEARLY_SLOWER: Final = 1.25
-"""fp32 against half precision: less may be noise."""
+"""Half precision over fp32: a smaller slowdown may be noise."""
 
 
 def measure_device(device: torch.device, precision: Precision) -> DeviceMeasured:
     """Multiply matrices for some tenths of a second in the precision of training.
 
-    Where several ranks share a host, each calls this at the same time and finds its own part.
+    If several ranks share a host, each calls this at the same time and measures its own part.
     """
     size = _SIZES.get(device.type, _SIZES["cpu"])
     matrix = torch.randn(size, size, device=device, dtype=_DTYPES[precision])
@@ -47,10 +47,10 @@ def measure_device(device: torch.device, precision: Precision) -> DeviceMeasured
 
 
 def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | None:
-    """What to say where a product takes longer in half precision than it would in fp32.
+    """The alert if a product takes longer in half precision than in fp32.
 
-    A processor without instructions for bf16 (AVX2 alone) computes it a number at a time: an EPYC
-    of 2021 takes up to 15 times as long as in fp32, and nothing else tells why a training crawls.
+    A processor without instructions for bf16 (AVX2 alone) computes it number by number: an EPYC of
+    2021 takes up to 15 times as long as in fp32, and nothing else shows why training is so slow.
     """
     if precision == "fp32":
         return None

@@ -1,10 +1,10 @@
 """Measures steps and the network in one process of a host: `python -m dragoman.training.measuring`.
 
-PyTorch is imported once, which takes seconds. Orders are lines of JSON on standard input:
+PyTorch is imported once, which takes seconds. Commands are lines of JSON on standard input:
 
-{"do": "steps"}                          answers with the line of `step_rate`
-{"do": "store", "address": ADDRESS}      opens the store in which all hosts meet; answers its port
-{"do": "network", "environment": {...}}  the last order; prints the lines of `distributed.probe`
+{"do": "steps"}                          prints the line of `step_rate`
+{"do": "store", "address": ADDRESS}      opens the store in which all hosts meet; prints its port
+{"do": "network", "environment": {...}}  the last command; prints the lines of `distributed.probe`
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dragoman.training.step_rate import measure_steps
 
 
 def main() -> int:
-    """Obey until the input ends."""
-    keep_freed_memory()  # as a training does
-    stores = []  # each is open as long as it is referred to
+    """Run commands until the input ends."""
+    keep_freed_memory()  # as in training
+    stores = []  # each is open as long as it is referenced
     for line in sys.stdin:
         order = json.loads(line)
         if order["do"] == "steps":

@@ -1,4 +1,4 @@
-"""Adam and what stands around it: gradient norm, clipping, fp16 loss scaling, averaged weights.
+"""Adam and its surroundings: gradient norm, clipping, fp16 loss scaling, averaged weights.
 
 Nothing here waits for the device: norms, scales and skips are tensors that stay on it.
 """
@@ -15,11 +15,11 @@ from dragoman.training.config import OptimizerConfig
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Adam:
-    """Fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019) over what is trained.
+    """Fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019) over trained weights.
 
     Weight decay is for matrices only: biases and the scales of LayerNorm never decay. Adam's is
     an L2 term in the gradient, AdamW's shrinks the weights themselves.
-    The learning rate is 0 until `apply_gradients` is told one.
+    The learning rate is 0 until `apply_gradients` sets it.
     """
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     decaying = [weight for weight in trained if weight.ndim >= 2]
@@ -40,7 +40,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Ada
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The L2 norm of all gradients taken as one vector; a scalar on their device."""
+    """The L2 norm of all gradients as one vector; a scalar on their device."""
     return torch.nn.utils.get_total_norm(
         [weight.grad for weight in parameters if weight.grad is not None]
     )
@@ -57,12 +57,12 @@ def apply_gradients(
     """One step of the optimizer, unless a gradient is NaN or infinite; then nothing changes.
 
     norm: of the true gradients, without the loss scale.
-    clip_norm: gradients are scaled down to this norm where they exceed it; 0 never clips.
-    loss_scale: what the gradients have been multiplied by.
+    clip_norm: gradients are scaled down to this norm if they exceed it; 0 never clips.
+    loss_scale: the factor in the gradients.
     Returns whether the step was skipped, as a scalar of 0.0 or 1.0.
 
-    Clipping, unscaling and skipping ride on the fused kernel, which divides each gradient as it
-    reads it: they cost no pass over memory of their own.
+    Clipping, unscaling and skipping are part of the fused kernel, which divides each gradient as it
+    reads it: they need no pass over memory of their own.
     """
     divisor = loss_scale
     if clip_norm > 0:
@@ -80,20 +80,20 @@ def apply_gradients(
 class LossScaler:
     """Dynamic loss scaling for fp16 (Micikevicius et al. 2018), with PyTorch's numbers.
 
-    scale: what the loss is multiplied by. It halves when a step overflows and doubles after
+    scale: multiplies the loss. It halves when a step overflows and doubles after
         2000 good steps in a row.
     """
 
     GROWTH_INTERVAL = 2000
     MINIMUM = 1e-4
-    """Below this the gradients overflow because the model diverges (fairseq's threshold)."""
+    """Below this, gradients overflow because the model diverges (fairseq's threshold)."""
 
     def __init__(self, device: torch.device, *, initial: float = 2.0**16) -> None:
         self.scale = torch.full((), initial, device=device)
         self._good_steps = torch.zeros((), device=device)
 
     def update(self, skipped: Tensor) -> None:
-        """Learn whether the last step overflowed, a scalar of 0.0 or 1.0."""
+        """Record whether the last step overflowed, a scalar of 0.0 or 1.0."""
         good_steps = (self._good_steps + 1) * (1 - skipped)
         grown = (good_steps >= self.GROWTH_INTERVAL).float()
         self.scale *= (1 + grown) * (1 - 0.5 * skipped)
@@ -104,7 +104,7 @@ class LossScaler:
         return {"scale": self.scale.item(), "good_steps": self._good_steps.item()}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the result of `state_dict`."""
         self.scale.fill_(state["scale"])
         self._good_steps.fill_(state["good_steps"])
 
@@ -112,10 +112,10 @@ class LossScaler:
 class Ema:
     """An exponential moving average of a model's weights.
 
-    Early on the decay is (1 + step) / (10 + step), so that the random start is soon forgotten
-    (as TensorFlow and Marian do).
+    Early on the decay is (1 + step) / (10 + step), so that the random start fades quickly (as in
+    TensorFlow and Marian).
 
-    live: what to average, by parameter, where it is not the model's weights themselves.
+    live: the tensors to average, by parameter, if they are not the model's weights themselves.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after update number `step`."""
+        """Add the weights after update number `step`."""
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self._average, self._live, 1 - decay)
 
@@ -138,13 +138,13 @@ class Ema:
         return dict(zip(self._names, self._average, strict=True))
 
     def in_model(self) -> AbstractContextManager[None]:
-        """Let the model work with the averages inside the block."""
+        """Give the model the averages inside the block."""
         return lent(self._model, self._average)
 
 
 @contextmanager
 def lent(model: nn.Module, weights: Iterable[Tensor]) -> Iterator[None]:
-    """Let a model work with other weights inside the block; nothing is copied."""
+    """Give a model other weights inside the block; nothing is copied."""
     own = [weight.data for weight in model.parameters()]
     for weight, other in zip(model.parameters(), weights, strict=True):
         weight.data = other

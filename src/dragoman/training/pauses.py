@@ -1,7 +1,7 @@
-"""Says which rank stands still, while the others wait for it and when it goes on.
+"""Reports a rank that stands still, while the others wait for it and after it goes on.
 
-The rank that stood still sees it afterwards, by its clock: a thread that looks twice a second did
-not run. The others see meanwhile that they wait, and who has not come.
+The rank itself notices it afterwards: a thread that looks at the clock twice a second did not run.
+The other ranks notice meanwhile that they wait, and which rank is missing.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from dragoman.telemetry.timers import PhaseTimer
 
 LOOK_EVERY_S: Final = 0.5
 PAUSE_S: Final = 3.0
-"""A thread that did not run for so long did not only wait for its turn."""
+"""A thread that did not run for this long did not just wait for its turn."""
 _COMPUTED: Final = 0.5
-"""Part of a pause in processor time; a process that computed more did not stand still."""
+"""Share of a pause in processor time; a process that computed more did not stand still."""
 LATE_S: Final = 5.0
 _LATE_UPDATES: Final = 5.0
-"""Usual updates; a wait is told of when it is longer than this and than `LATE_S`."""
+"""Usual updates; a wait is reported if it is longer than this and than `LATE_S`."""
 _KEPT_UPDATES: Final = 50
 _FEWEST_UPDATES: Final = 5
 _READ_AFTER_S: Final = 2.0
 _SILENT_S: Final = 2.5
 _WRITE_EVERY: Final = 2
-"""Looks: a rank says once a second where it stands."""
+"""Looks: a rank writes its standing once a second."""
 _END_S: Final = 2.0
 _ENDED: Final = "ended"
-"""What a rank does that has left: its silence means nothing."""
+"""The phase of a rank that has left: its silence means nothing."""
 _LOOK_AT_IT: Final = "look at that machine: its memory, its load, whether the process was stopped"
 _WORDS: Final = {
     "data_wait": "in the wait for data",
@@ -54,7 +54,7 @@ _WORDS: Final = {
 
 @dataclass(slots=True)
 class _Missed:
-    """A rank that is waited for: what it said last and when, and whether it was told of."""
+    """A missing rank: its last standing and the time of it, and whether it was reported."""
 
     standing: Standing
     heard_at: float
@@ -75,10 +75,10 @@ class _Wait:
 
 
 class PauseWatch:
-    """Looks from a thread at this rank, and while it waits at the others; used as a context.
+    """Watches this rank from a thread and, while it waits, the others; used as a context.
 
-    The loop says what it does: `step` is the number of completed updates, `updated` what one took,
-    `outside` what is done between them.
+    The loop reports its phases: `step` is the number of completed updates, `updated` the time of
+    one, `outside` the activity between them.
 
         with PauseWatch(world, timer, events, board) as watch:
             watch.updated(step=1, seconds_s=0.2)

@@ -39,7 +39,7 @@ class ScheduleConfig(Section):
 
 
 class Run(NamedTuple):
-    """What a schedule may know of the run beside its own numbers."""
+    """The facts of the run that a schedule may use beside its own numbers."""
 
     d_model: int
     total_steps: int
@@ -48,10 +48,11 @@ class Run(NamedTuple):
 class Schedule(NamedTuple):
     """A schedule and what reports say of it.
 
-    rate: of a step. formula: its text, in which {peak}, {final}, {total}, {decay}, {warmup},
-    {scale} and the name of every field of ScheduleConfig stand for the numbers of the recipe.
+    rate: of a step.
+    formula: its text, in which {peak}, {final}, {total}, {decay}, {warmup}, {scale} and the name of
+        every field of ScheduleConfig stand for the numbers of the recipe.
     ends: whether it falls to its end at a known step: as long as that is to come, a flat dev loss
-    proves nothing.
+        proves nothing.
     """
 
     rate: Callable[[int, ScheduleConfig, Run], float]
@@ -62,8 +63,8 @@ class Schedule(NamedTuple):
 def noam(step: int, config: ScheduleConfig, run: Run) -> float:
     """Linear warmup, then 1 / sqrt(step), scaled by the model's width.
 
-    noam_scale * d_model^-0.5 * min((step + 1) * warmup^-1.5, (step + 1)^-0.5), as OpenSeq2Seq
-    computes it (Vaswani et al. 2017, section 5.3, with a scale of 1).
+    noam_scale * d_model^-0.5 * min((step + 1) * warmup^-1.5, (step + 1)^-0.5), as in OpenSeq2Seq
+    (Vaswani et al. 2017, section 5.3, with a scale of 1).
     """
     n = step + 1
     shape = n * config.warmup_steps**-1.5 if n < config.warmup_steps else n**-0.5
@@ -73,8 +74,8 @@ def noam(step: int, config: ScheduleConfig, run: Run) -> float:
 def inverse_sqrt(step: int, config: ScheduleConfig, _run: Run) -> float:
     """Linear warmup to the peak, then peak * sqrt(warmup / (step + 1)).
 
-    fairseq's inverse_sqrt (warmup from 0) after step + 1 updates, so that the first update is not
-    lost to a rate of 0.
+    fairseq's inverse_sqrt (warmup from 0) after step + 1 updates, so that the first update does not
+    have a rate of 0.
     """
     n = step + 1
     if n < config.warmup_steps:
@@ -139,8 +140,8 @@ SCHEDULES: dict[str, Schedule] = {
 def learning_rate(step: int, config: ScheduleConfig, *, d_model: int, max_steps: int) -> float:
     """The rate of update number `step`, counted from 0.
 
-    d_model: the model's width; only `noam` looks at it.
-    max_steps: the run's length, which counts where the config sets no total of its own.
+    d_model: the model's width; only `noam` uses it.
+    max_steps: the run's length, which counts if the config sets no total of its own.
     """
     total_steps = max_steps if config.total_steps is None else config.total_steps
     return SCHEDULES[config.kind].rate(step, config, Run(d_model, total_steps))
@@ -151,7 +152,7 @@ def _warmup(step: int, config: ScheduleConfig) -> float:
 
 
 def _share(steps: int, length: int) -> float:
-    """How much of a stretch of `length` steps is gone, from 0 to 1."""
+    """The share of a stretch of `length` steps that has passed, from 0 to 1."""
     return min(steps / length, 1.0) if length > 0 else 1.0
 
 

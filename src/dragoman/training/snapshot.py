@@ -1,4 +1,4 @@
-"""Everything an update changes, as named tensors: into a checkpoint and back."""
+"""Everything that an update changes, as named tensors, to and from a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from dragoman.training.step import TrainStep
 
 
 def snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGroups]:
-    """What rank 0 saves: the state with the loss scale in it; the tensors by group.
+    """The content of rank 0's checkpoint: the state with the loss scale in it; the tensors by
+    group.
 
     Tensors are not copied: write them before the next update.
     """
@@ -40,7 +41,7 @@ def snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGrou
 
 
 def own_snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGroups]:
-    """What each other rank saves: what is not the same on all."""
+    """The content of another rank's checkpoint: only its own state."""
     scale = None if step.scaler is None else step.scaler.state_dict()
     groups = {"replica": step.sync.own_state()}
     if step.sync.own_optimizer:
@@ -51,12 +52,12 @@ def own_snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, Tensor
 def agreed_checkpoint(
     store: CheckpointStore, world: World, warn: Callable[[CheckpointError], None]
 ) -> Checkpoint | None:
-    """The newest checkpoint that every rank finds intact where it is, with the same content.
+    """The newest checkpoint that every rank has intact, with the same content.
 
-    Every rank calls it, and all get the same: machines may have other checkpoints.
-    warn: called with the damage of those that this rank passes over.
-    Returns None if there is no checkpoint, or only that of step 0: the weights of another model,
-    which the run began with. Raises CheckpointError if ranks have none in common.
+    Every rank calls it, and all get the same: machines may have other checkpoints. warn: called
+    with the damage of those that this rank skips. Returns None if there is no checkpoint, or only
+    that of step 0: the weights of another model, with which the run began. Raises CheckpointError
+    if ranks have none in common.
     """
     newest = store.latest_valid(warn)
     steps = world.gather_json(-1 if newest is None else newest.state.step)
@@ -79,10 +80,9 @@ def agreed_checkpoint(
 def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> TrainState:
     """Load a checkpoint of the store, on any number of ranks; every rank calls it.
 
-    Ranks that remember something of their own get it back where all of them are the ones that
-    wrote it, on hosts of as many ranks; else each goes on from what all share, with the optimizer
-    of rank 0.
-    Raises CheckpointError.
+    Ranks get their own state back if they are the ranks that wrote it, with the same number on each
+    host. Otherwise each continues from the shared state, with the optimizer of rank 0. Raises
+    CheckpointError.
     """
     check_trained_with(checkpoint.file("model"), store.trained_with)
     restore(checkpoint, step, own=_own(store, checkpoint, step))
@@ -90,10 +90,10 @@ def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> T
 
 
 def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:
-    """Put model, optimizer, averages, loss scale and strategy where the checkpoint has them.
+    """Load model, optimizer, averages, loss scale and strategy from a checkpoint.
 
-    own: of this rank; None if it has nothing of its own, or where the ranks are others.
-    Raises CheckpointError if the checkpoint is of another model or of other settings.
+    own: of this rank; None if it has none, or if the ranks are others. Raises CheckpointError if
+    the checkpoint is of another model or of other settings.
     """
     path = checkpoint.path
     weights = dict(step.model.named_parameters())
@@ -112,7 +112,7 @@ def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None =
 
 
 def _own(store: CheckpointStore, checkpoint: Checkpoint, step: TrainStep) -> Checkpoint | None:
-    """This rank's part of the checkpoint, unless a rank lacks its own."""
+    """This rank's part of the checkpoint; None if any rank lacks its own."""
     if not checkpoint.has("replica"):
         return None
     own = store.of_rank(step.world.rank).intact(checkpoint.state.step)
@@ -162,5 +162,5 @@ def _other_settings(place: Path, what: str) -> CheckpointError:
     return CheckpointError(
         f"{what}: it was written with other settings",
         place=place,
-        remedy="go on with the settings of the run, or start a new one with --fresh",
+        remedy="resume with the settings of the run, or start a new one with --fresh",
     )

@@ -23,12 +23,12 @@ _AUTOCAST_DTYPES: Final = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.f
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one update did. Tensors are scalars that are still on the device.
+    """The results of one update. Tensors are scalars that are still on the device.
 
     loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
-    gradient_norm: of the whole gradient before clipping; where ranks train by themselves, of what
-        it would be if the others had this rank's.
-    skipped: 1.0 if a gradient was NaN or infinite and the weights were left alone, else 0.0.
+    gradient_norm: of the whole gradient before clipping; if ranks train alone, its norm if all had
+        this rank's gradient.
+    skipped: 1.0 if a gradient was NaN or infinite and the weights did not change, else 0.0.
     """
 
     loss: Tensor
@@ -38,12 +38,12 @@ class StepResult:
 
 
 class TrainStep:
-    """Makes updates, and holds what they change: model, optimizer, loss scale, averaged weights.
+    """Makes updates, and holds the model, optimizer, loss scale and averaged weights they change.
 
     The gradient is that of the summed token loss over the target tokens of the *global* batch,
     so any number of ranks and of micro-batches gives the same update.
-    Dropout draws from a generator seeded by (seed, update, micro-batch, rank): a resumed run
-    draws what the uninterrupted one would have drawn.
+    Dropout draws from a generator seeded by (seed, update, micro-batch, rank): a resumed run draws
+    the same numbers as an uninterrupted one.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TrainStep:
         self._autocast_dtype = _AUTOCAST_DTYPES[config.precision]
 
     def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
-        """Make one update; a GPU is only given the work, not waited for."""
+        """Make one update; a GPU is given the work, but not waited for."""
         scale = None if self.scaler is None else self.scaler.scale
         factor = self.sync.loss_factor / update.global_target_tokens
         scaled = factor if scale is None else factor * scale
@@ -93,7 +93,7 @@ class TrainStep:
         return StepResult(sums[0], sums[1], norm, skipped)
 
     def _accumulate(self, batch: Batch, factor: Tensor | float, *, last: bool) -> LossSum:
-        """Add the gradients of `factor` times the loss of one micro-batch to what is there."""
+        """Add `factor` times the gradients of one micro-batch's loss to the gradients."""
         with self.sync.micro_step(last=last):  # on leaving, it may wait for the other ranks
             with self.timer.phase("forward"), self._autocast():
                 loss: LossSum = self.sync.module(batch)
@@ -102,7 +102,8 @@ class TrainStep:
         return loss
 
     def _apply(self, learning_rate: float, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Turn gradients into weights; returns their norm and whether they were left alone."""
+        """Apply the gradients to the weights; returns their norm and whether the step was
+        skipped."""
         norm = gradient_norm(self._weights) * self.sync.rate_factor
         if scale is not None:
             norm = norm / scale
@@ -127,6 +128,6 @@ class TrainStep:
 
 
 def seed_dropout(seed: int, update: int, micro: int, rank: int) -> None:
-    """Seed PyTorch's generators with a mix of the four that is the same on every machine."""
+    """Seed PyTorch's generators with a hash of the four, equal on every machine."""
     mixed = hashlib.blake2b(f"{seed} {update} {micro} {rank}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(mixed, "little"))

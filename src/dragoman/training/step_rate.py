@@ -1,7 +1,7 @@
-"""Real steps of one rank without any network; `measuring` runs them.
+"""Measures real steps of one rank without any network; `measuring` runs it.
 
 The result is {"step_s", "flop_per_s"}: the median of the steps, and the model's useful arithmetic
-divided by it. Doctor compares hosts by the one, `plan` computes with the other.
+divided by it. Doctor compares hosts by the first; `plan` uses the second.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LEAST_STEPS: Final = 3
 _WARM_STEPS: Final = 2
 _AT_MOST_S: Final = 10.0
 _UNSURE: Final = 0.05
-"""No more steps are needed when their median is known to this part of it, at 95% confidence."""
+"""Steps suffice if their median is known to this share of it, with 95% confidence."""
 _FIRST_PIECE: Final = 4
-"""Below it are the special pieces."""
+"""Smaller ids are the special pieces."""
 _FLOP_PER_WEIGHT: Final = 6
-"""For each token and each weight of a matrix: 2 forward, 4 backward."""
+"""FLOP for each token and each weight of a matrix: 2 forward, 4 backward."""
 _SMALL: Final = ModelConfig(
     d_model=256, num_heads=4, d_ffn=1024, encoder_layers=2, decoder_layers=2
 )
@@ -111,7 +111,7 @@ def agree(seconds: Sequence[float]) -> bool:
 
 
 def _update(pairs: int, vocab_size: int, world: World) -> Update:
-    """Sentences of one length on both sides, so that each matrix sees as many tokens."""
+    """Sentences of one length on both sides, so that each matrix sees the same number of tokens."""
     pieces = np.random.default_rng(1).integers(_FIRST_PIECE, vocab_size, pairs * _LENGTH)
     lengths = np.full(pairs, _LENGTH)
     batch = make_batch(pieces, lengths, pieces, lengths).to(world.device)

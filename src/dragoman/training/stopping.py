@@ -14,11 +14,11 @@ from dragoman.base.interrupts import StopHandler
 from dragoman.distributed.world import World
 
 _listening: list[StopSignals] = []
-"""Those whose blocks this process is in; the signals of a process are one thing, too."""
+"""The open blocks of this process; there is one list, as a process has one set of signals."""
 
 
 class GivenUpError(Exception):
-    """What was under way was given up, on every rank, because one was asked to stop."""
+    """Work was given up, on every rank, because one was asked to stop."""
 
 
 def is_asked_to_stop() -> bool:
@@ -27,10 +27,10 @@ def is_asked_to_stop() -> bool:
 
 
 class StopSignals(StopHandler):
-    """Inside the block SIGTERM and SIGINT only set `received`; the loop looks at it when it can.
+    """Inside the block SIGTERM and SIGINT only set `received`; the loop reads it when it can.
 
-    alone: whether a second signal does what it would have done outside the block, for somebody who
-        will not wait for a long validation. If there are other ranks, their launcher sees to it.
+    alone: whether a second signal ends the process at once, for a user who will not wait for a
+        long validation. If there are other ranks, their launcher does that.
     """
 
     def __init__(self, *, alone: bool) -> None:
@@ -51,7 +51,7 @@ class StopSignals(StopHandler):
         _listening.remove(self)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Note the first; the second ends a process that is alone."""
+        """Record the first; the second ends a process that is alone."""
         if self.received and self._alone:
             signal.signal(number, self.before[signal.Signals(number)])
             os.kill(os.getpid(), number)
@@ -59,7 +59,7 @@ class StopSignals(StopHandler):
 
 
 class Votes(NamedTuple):
-    """What one rank wants after an update, or what all have agreed on."""
+    """The wishes of one rank after an update, or those that all have agreed on."""
 
     stop: bool
     save: bool
@@ -72,8 +72,9 @@ class Votes(NamedTuple):
 class Agreement:
     """After every update each rank votes; what any of them wants, all do after the same update.
 
-    It costs one exchange of four integers an update, and nothing if there is one rank. On GPUs
-    the result is that of the update before, which the device has long done: nobody waits for it.
+    It costs one exchange of four integers for each update, and nothing if there is one rank. On
+    GPUs the result is that of the update before, which the device finished long ago: the exchange
+    does not wait.
     """
 
     def __init__(self, world: World) -> None:
@@ -91,7 +92,7 @@ class Agreement:
         return Votes(stop > 0, save > 0, examine > 0, length)
 
     def _exchange_with_previous(self, ballot: Tensor) -> Tensor:
-        """Start to fetch this ballot from the device; wait for the one before it."""
+        """Start to copy this ballot from the device; wait for the one before it."""
         fetched = torch.zeros(ballot.shape, dtype=ballot.dtype, pin_memory=True)
         fetched.copy_(ballot, non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]

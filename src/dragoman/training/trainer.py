@@ -1,4 +1,4 @@
-"""The loop and nothing else: update, look, measure, save, until there is a reason to stop.
+"""The loop and nothing else: update, log, validate, save, until there is a reason to stop.
 
 Every rank runs the same loop and takes the same decisions at the same update; rank 0 alone writes
 checkpoints and what all ranks have measured together.
@@ -22,7 +22,7 @@ from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,
     EventWriter,
-    MetricScored,
+    Payload,
     RunFinished,
     SampleTranslation,
     Validated,
@@ -46,15 +46,15 @@ _JUDGED_TOGETHER: Final = 50
 
 
 class Validation(Protocol):
-    """What the loop must know of a validation: evaluate.validate.Validation is one."""
+    """The interface of a validation to the loop; evaluate.validate.Validation has it."""
 
     @property
     def samples(self) -> Sequence[SampleTranslation]:
         """Sample translations."""
 
     @property
-    def further_scores(self) -> Sequence[MetricScored]:
-        """Scores of metrics for which `event` has no field."""
+    def further_scores(self) -> Sequence[Payload]:
+        """Events of scores for which `event` has no field."""
 
     def event(self) -> Validated:
         """The scores."""
@@ -89,13 +89,13 @@ def fit(
     untrained_loss: of a model that knows nothing, in nats per target token: the logarithm of the
         number of target pieces. Divergence is judged by how much of it comes back.
     validate: measures the model as it is; it is called with the number of updates made so far,
-        with the averaged weights in the model where there are any, and else with those that all
-        ranks share. It may raise GivenUpError, on every rank, where a signal asks to stop; it is
-        called again when training goes on.
+        with the averaged weights in the model if there are any, otherwise with the weights that all
+        ranks share. It may raise GivenUpError, on every rank, if a signal asks to stop; it is
+        called again when training resumes.
     pace: of rank 0, if the run has to end in time: it says how many steps it has, in place of
         `config`.
-    On SIGTERM and SIGINT the update under way is finished and saved. A second one ends a rank that
-    is alone at once; several ranks are ended by who launched them.
+    On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank
+    that is alone at once; several ranks are ended by their launcher.
 
     Raises DivergenceError, MachineError if a checkpoint cannot be written, and what
     `updates` and `validate` raise.
@@ -133,7 +133,7 @@ def fit(
 
 @dataclass
 class _Loop:
-    """What `fit` was given, and where it stands."""
+    """The arguments of `fit`, and the present state."""
 
     step: TrainStep
     updates: Iterator[Update]
@@ -169,14 +169,14 @@ class _Loop:
         self.pauses.begin(self.state.step)
         self.saved_at_s = time.monotonic()
         self.told_step = self.saved_step = self.state.step
-        measured = self.state.dev_loss is not None  # an older checkpoint says no more than that
+        measured = self.state.dev_loss is not None  # an older checkpoint records no more than that
         self.validated_step = self.state.step if measured else self.state.validated_step or 0
 
     def run(self) -> Reason:
         """Train until there is a reason to stop."""
         self.step.model.train()
         if self._validation_is_due() and self.state.dev_loss is None:
-            # Before the first update, or where a signal came in place of the validation.
+            # Before the first update, or if a signal came instead of the validation.
             if not self._validate():
                 return "signal"
             if self.state.step:
@@ -265,7 +265,7 @@ class _Loop:
         self.unjudged.append(
             _Unjudged(self.state.step, result.loss / update.global_target_tokens, result.skipped)
         )
-        if self.world.device.type == "cpu":  # where looking costs nothing
+        if self.world.device.type == "cpu":  # where reading the result costs nothing
             self._check_gradient(update, result)
         if len(self.unjudged) == _JUDGED_TOGETHER:
             self._judge_losses()
@@ -274,8 +274,8 @@ class _Loop:
     def _agree(self, step: int) -> Votes:
         """Meet the other ranks. Waiting for them is a part of the step.
 
-        A strategy that sums now and then finds the sum there, if all have met since they sent their
-        shares: then the slowest rank is waited for here.
+        With a strategy that sums only now and then, the sum may have arrived already if all have
+        met since they sent their shares. Then the wait for the slowest rank happens here.
         """
         if self.world.world_size == 1:
             return self._votes(step)
@@ -293,9 +293,9 @@ class _Loop:
             self._diverge(not_finite(f"the gradient's norm is {norm}", loss, self.state.step))
 
     def _judge_losses(self) -> None:
-        """Take the losses of the last updates into the trend; raises DivergenceError.
+        """Add the losses of the last updates to the trend; raises DivergenceError.
 
-        Every rank must call it after the same update: losses are summed over them here.
+        Every rank must call it after the same update: losses are summed over ranks here.
         """
         losses = self.world.sum(torch.stack([one.loss for one in self.unjudged]))
         skipped = torch.stack([one.skipped for one in self.unjudged])
@@ -338,7 +338,7 @@ class _Loop:
         raise diverged(problem, step=self.state.step, checkpoints=self.store.paths())
 
     def _votes(self, step: int) -> Votes:
-        """What this rank wants after this step; the clock of rank 0 counts for all."""
+        """The votes of this rank after this step; the clock of rank 0 counts for all."""
         every_s = self.store.config.every_minutes * 60
         save = self.world.is_main and 0 < every_s <= time.monotonic() - self.saved_at_s
         if save:
@@ -356,7 +356,7 @@ class _Loop:
         return due or step == self.max_steps
 
     def _validate(self) -> bool:
-        """Measure; False if it was given up for a signal, on all ranks alike."""
+        """Validate; False if it was given up for a signal, on all ranks alike."""
         started = time.monotonic()
         ema, shared = self.step.ema, self.step.sync.weights()
         try:
@@ -410,7 +410,7 @@ class _Loop:
         return "best" if any(self.world.gather_json(among_best)) else None
 
     def _save(self, reason: str | None) -> None:
-        """Save where there is a reason to: rank 0 all, the others what is theirs alone."""
+        """Save if there is a reason to: rank 0 everything, the others their own state."""
         if reason is None:
             return
         self.saved_at_s, self.saved_step = time.monotonic(), self.state.step
@@ -435,9 +435,9 @@ class _Loop:
 
 
 class _Unjudged(NamedTuple):
-    """One update whose loss is not looked at yet.
+    """One update whose loss has not been judged yet.
 
-    loss: this rank's part of the mean over the global target tokens; on the device, as is skipped.
+    loss: this rank's part of the mean over the global target tokens; on the device, like skipped.
     """
 
     step: int

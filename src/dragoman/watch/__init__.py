@@ -1,9 +1,9 @@
-"""A run while it runs: the same facts as the report's, read again and again.
+"""A run while it runs: the report's facts, read again and again.
 
-live     new lines of files that grow, are cut short or replaced -> where the run stands now
+live     new lines of files that grow, are cut short or replaced -> the present state of the run
 remote   the same files, copied here over ssh while they grow
-sender   what a host runs for that
-screen   where the run stands, on a terminal
-server   the same in a browser on this machine
-status   where runs stand: a line each
+sender   the program on a host that sends them
+screen   the state on a terminal
+server   the state in a browser on this machine
+status   the states of several runs, a line each
 """

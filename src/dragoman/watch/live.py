@@ -1,4 +1,4 @@
-"""The events of a run, followed -> where it stands now. Nothing here trusts a file."""
+"""The events of a run, followed -> its present state. Nothing here trusts a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Price
 from dragoman.reporting.health import examine
 from dragoman.reporting.network import is_network, network
-from dragoman.reporting.payloads import number
 from dragoman.reporting.rank_file import RankFile
 from dragoman.reporting.reading import Records, combine, event_paths
 from dragoman.telemetry.events import (
@@ -22,6 +21,7 @@ from dragoman.telemetry.events import (
     GpuSampled,
     HostSampled,
     NetworkSampled,
+    number,
     read_line,
 )
 from dragoman.telemetry.follower import Follower
@@ -40,7 +40,7 @@ _PHASES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What went through an interface at one moment, bytes/s."""
+    """The rate through an interface at one moment, bytes/s."""
 
     time: float
     sent: float
@@ -57,10 +57,10 @@ class HostNow:
     gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
     rates: deque[Rate] = field(default_factory=lambda: deque(maxlen=_KEPT_SAMPLES))
     sampled: float | None = None
-    """When, on this host's own clock."""
+    """The time of the sample, on this host's own clock."""
 
     def see(self, event: Event) -> None:
-        """Take in one sample."""
+        """Add one sample."""
         seen = event.payload
         self.sampled = event.time
         if event.kind == HostSampled.kind:
@@ -76,7 +76,7 @@ class HostNow:
 
     @property
     def memory_share(self) -> float | None:
-        """The part of the host's memory that is in use."""
+        """The share of the host's memory that is in use."""
         used, limit = (
             number(self.machine.get(f"memory_{name}_bytes")) for name in ("used", "limit")
         )
@@ -85,7 +85,7 @@ class HostNow:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Where a run stands at one moment."""
+    """The state of a run at one moment."""
 
     facts: Facts
     progress: Progress
@@ -101,9 +101,10 @@ class Now:
     def phases(self) -> dict[str, float]:
         """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
-        What the rank that waits least spends in sums is the network's if question 5 of the report
-        says so (`is_network`); else it is that or ranks that are late in turn: "sums". The others
-        wait for ranks. Nobody can tell these apart on one host, or if a rank is missing.
+        The wait in sums of the rank that waits least is called "network" if question 5 of the
+        report says so (`is_network`), otherwise "sums": the network, or ranks that are late by
+        turns. The other ranks also wait for ranks. These cannot be told apart on one host, or if a
+        rank is missing.
         """
         found = {}
         for phase, fields in _PHASES.items():
@@ -124,7 +125,7 @@ class Now:
         return found
 
     def _shares(self, fields: tuple[str, ...]) -> list[float]:
-        """The part of a step that some fields took lately, for each rank that records them."""
+        """The share of a step that some fields took lately, for each rank that records them."""
         shares = (
             measures.mean_share(rank.intervals[-_RECENT_INTERVALS:], fields)
             for rank in self.facts.ranks
@@ -132,13 +133,14 @@ class Now:
         return [share for share in shares if share is not None]
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
-        """The measured capacity of a host's link; that of the slowest where its own was not."""
+        """The measured capacity of a host's link, or of the slowest link if its own was not
+        measured."""
         known = [link.bytes_per_s for link in self.life.links if link.host == host]
         return min(known, default=measures.capacity_bytes_per_s(self.life))
 
 
 class LiveRun:
-    """A run that may not have started yet, may be running or over; `look` again and again."""
+    """A run that may not have started yet, may be running or over; call `look` again and again."""
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ class LiveRun:
         price: Price | None = None,
         troubles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """troubles: what is wrong with getting the records themselves, at this moment."""
+        """troubles: present problems with getting the records."""
         self._directory = directory
         self._price = price
         self._troubles = troubles
@@ -156,11 +158,11 @@ class LiveRun:
         self._hosts: dict[str, HostNow] = {}
         self._lines: dict[Path, int] = {}
         self._first: dict[Path, bytes] = {}
-        """The line that each file began with; its times make it the only one of its kind."""
+        """The first line of each file; its times make it unique."""
         self._progress = Progress()
 
     def look(self) -> bool:
-        """Read what was added; whether that was anything."""
+        """Read the lines that were added; returns whether there were any."""
         changed = self._find_records()
         for path in event_paths(self._directory):
             if path not in self._files:
@@ -172,7 +174,7 @@ class LiveRun:
         return changed
 
     def now(self) -> Now:
-        """Where the run stands by what was read."""
+        """The state of the run, from what was read."""
         files = [file for _, (_, file) in sorted(self._files.items())]
         records = self._records or Records()
         facts = combine(self._directory, files, records, price=self._price, now=time.time())
@@ -180,12 +182,12 @@ class LiveRun:
         return Now(facts, self._progress, tuple(self._hosts.values()), alerts)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for follower, _ in self._files.values():
             follower.close()
 
     def _find_records(self) -> bool:
-        """Recipe and manifest, which are there from the beginning of a run or come with it."""
+        """Read recipe and manifest, which exist from the beginning of a run or arrive with it."""
         if self._records is not None or not (self._directory / "recipe.toml").is_file():
             return False
         self._records = Records.read(self._directory)
@@ -196,7 +198,7 @@ class LiveRun:
         return True
 
     def _see(self, path: Path, line: bytes) -> None:
-        if line == self._first.get(path):  # copied anew as a whole, as rsync does
+        if line == self._first.get(path):  # the whole file was copied again, as rsync does
             self._files[path] = (self._files[path][0], RankFile.empty(path))
             self._lines[path] = 0
         file = self._files[path][1]
@@ -215,7 +217,7 @@ class LiveRun:
 
 
 def open_run(directory: Path, *, price: Price | None = None) -> LiveRun:
-    """The run of a directory, which need not hold anything yet.
+    """The run of a directory, which may still be empty.
 
     Raises CheckpointError if there is no such directory.
     """
@@ -239,7 +241,7 @@ def newest_run(runs: Path) -> Path:
 
 
 def _alerts(facts: Facts) -> Iterator[str]:
-    """What a person should look at: the run's own alerts of the last hour, the newest first."""
+    """Messages for the user: the run's own alerts of the last hour, the newest first."""
     if facts.exit is not None and facts.exit.problem:
         yield facts.exit.problem
     since = facts.segments[-1].ended - _ALERTS_S if facts.segments else 0.0

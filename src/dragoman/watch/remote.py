@@ -17,13 +17,13 @@ from typing import IO, Final, Self
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
+from dragoman.cluster.copying import READ_PROGRAM
 from dragoman.cluster.hosts import Host, Hosts, record_hosts
 from dragoman.reporting.facts import Price
 from dragoman.watch import sender
 from dragoman.watch.live import LiveRun
 
 _PROGRAM: Final = Path(sender.__file__).read_bytes()
-_READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
 _NAME: Final = re.compile(r"events/[a-z0-9-]{1,40}\.jsonl|recipe\.toml|manifest\.json")
 _AGAIN_S: Final = 5.0
 _FIRST_S: Final = 60.0
@@ -33,7 +33,7 @@ _MOST_BYTES: Final = 16 << 20
 
 @dataclass(slots=True)
 class _Line:
-    """The connection to one host. heard: it has sent what it had, or failed, once."""
+    """The connection to one host. heard: it has sent its records, or failed, once."""
 
     host: Host
     heard: threading.Event = field(default_factory=threading.Event)
@@ -43,10 +43,10 @@ class _Line:
 
 
 class Mirror:
-    """Copies of the records of a run, kept up to date for as long as its `with` lasts.
+    """Copies of the records of a run, kept up to date inside a `with` block.
 
-    A host whose connection ends is called again; `troubles` says so meanwhile. Nothing that a host
-    sends is written elsewhere than below the directory.
+    A lost connection is opened again; `troubles` reports it meanwhile. Nothing that a host sends is
+    written outside of the directory.
     """
 
     def __init__(self, directory: Path, hosts: Sequence[Host], run: Path) -> None:
@@ -60,7 +60,7 @@ class Mirror:
         ]
 
     def __enter__(self) -> Self:
-        """Wait until every host was heard; raises MachineError if none can be reached."""
+        """Wait until every host has answered; raises MachineError if none can be reached."""
         (self._directory / "events").mkdir(parents=True, exist_ok=True)
         for thread in self._threads:
             thread.start()
@@ -81,7 +81,7 @@ class Mirror:
         self._end()
 
     def troubles(self) -> Iterator[str]:
-        """What is not as it should be at this moment."""
+        """The present problems."""
         for line in self._lines:
             if line.failure is not None:
                 yield f"{line.failure}; trying again"
@@ -110,17 +110,17 @@ class Mirror:
             self._over.wait(_AGAIN_S)
 
     def _listen(self, line: _Line) -> None:
-        """Take what one connection brings; raises MachineError when it ends."""
+        """Read what one connection sends; raises MachineError when it ends."""
         host = line.host
         places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
-        command = [host.python, "-c", _READ_PROGRAM, str(len(_PROGRAM)), *places]
+        command = [host.python, "-c", READ_PROGRAM, str(len(_PROGRAM)), *places]
         with tempfile.TemporaryFile() as errors:
             process = line.process = ssh.start(host, command, stderr=errors.fileno())
             assert process.stdin is not None
             assert process.stdout is not None
-            if self._over.is_set():  # `_end` has not seen this one
+            if self._over.is_set():  # `_end` has not seen this connection
                 process.kill()
-            # What could not be written is written again when the pipe is closed.
+            # Bytes that could not be written are written again when the pipe is closed.
             with suppress(BrokenPipeError), process:
                 with suppress(BrokenPipeError):
                     process.stdin.write(_PROGRAM + json.dumps(self._had()).encode() + b"\n")
@@ -149,7 +149,7 @@ class Mirror:
                 raise ValueError(f"a frame of {size} bytes")
             content = stream.read(size)
             if len(content) < size:
-                return  # cut off; it is asked for again
+                return  # cut off; it is requested again
             line.failure = None
             if "file" in values:
                 self._write(str(values["file"]), int(values["at"]), bool(values["anew"]), content)
@@ -158,7 +158,7 @@ class Mirror:
                 line.heard.set()
 
     def _write(self, name: str, at: int, anew: bool, content: bytes) -> None:
-        """Hosts that share a folder send the same; written at its place, it is there once."""
+        """Write a piece at its place: hosts that share a folder send the same piece."""
         if not _NAME.fullmatch(name) or at < 0:
             raise ValueError(f"no record of a run: {name}")
         path = self._directory / name
@@ -179,10 +179,10 @@ class Mirror:
 
 @contextmanager
 def remote_run(hosts: Hosts, run: Path, *, price: Price | None) -> Iterator[LiveRun]:
-    """A run that hosts hold: by its name in their folders, or by its path there.
+    """A run on hosts: by its name in their folders, or by its path there.
 
-    price: of one machine for an hour; if it is None, what the run recorded or else its hosts cost.
-    Raises MachineError if no host can be reached.
+    price: of one machine for an hour; if None, the recorded price, or else the price in the
+    settings of its hosts. Raises MachineError if no host can be reached.
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:
         directory = Path(scratch) / run.name

@@ -1,4 +1,4 @@
-"""Where a run stands, as lines and curves that fit a terminal of any size."""
+"""The state of a run as lines and curves that fit a terminal of any size."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dragoman.reporting import measures
 from dragoman.reporting.cost import spent_text
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.page import state_text
-from dragoman.reporting.payloads import number
 from dragoman.telemetry.console import clock_time, time_left, told
+from dragoman.telemetry.events import number
 from dragoman.watch.live import HostNow, Now
 
 _BRAILLE: Final = 0x2800
@@ -49,7 +49,7 @@ def chart(
 ) -> list[Text]:
     """A heading, then `height` - 1 rows of curves with their highest and lowest value beside.
 
-    Lines are at most `width` characters wide. Without two points to draw it says so.
+    Lines have at most `width` characters. Without two points to draw, the chart says so.
     """
     heading = Text.assemble((title, "bold"), no_wrap=True)
     for curve in curves if len(curves) > 1 else ():
@@ -81,7 +81,7 @@ def chart(
 
 
 def spark(values: Sequence[float], *, width: int, most: float | None = None) -> str:
-    """The last `width` values as blocks from 0 to `most`, their largest where it is None."""
+    """The last `width` values as blocks from 0 to `most` (the largest of them if it is None)."""
     shown = list(values)[-width:]
     top = most or max(shown, default=0.0)
     if top <= 0:
@@ -92,7 +92,7 @@ def spark(values: Sequence[float], *, width: int, most: float | None = None) -> 
 
 
 def bar(parts: Sequence[tuple[float, str]], *, width: int) -> Text:
-    """Shares of 1 side by side, each in its style; what is missing to 1 stays dim."""
+    """Shares of 1 side by side, each in its style; the rest up to 1 is dim."""
     line, used, end = Text(no_wrap=True), 0, 0.0
     for share, style in parts:
         end = min(end + max(share, 0.0), 1.0)
@@ -105,7 +105,7 @@ def bar(parts: Sequence[tuple[float, str]], *, width: int) -> Text:
 def _draw(
     curves: Sequence[Curve], *, low: float, high: float, columns: int, rows: int
 ) -> list[list[tuple[str, str]]]:
-    """(character, style) by row and column; the curve that was drawn last colours a character."""
+    """(character, style) by row and column; the curve drawn last gives a character its colour."""
     bits = [[0] * columns for _ in range(rows)]
     styles = [[""] * columns for _ in range(rows)]
     xs = [x for curve in curves for x, _ in curve.points]
@@ -165,8 +165,8 @@ _UNKNOWN: Final = "-"
 def screen(now: Now, *, width: int, height: int) -> list[Text]:
     """At most `height` lines of at most `width` characters: the important ones first.
 
-    Charts take what the rest leaves; where that is too little they are left out, then hosts.
-    No name in a file steers the terminal: what cannot be printed is shown as �.
+    Charts get the space that the rest leaves; if it is too small they are left out, then hosts. No
+    name in a file steers the terminal: unprintable characters are shown as �.
     """
     head = [*_head(now, width), Text()]
     phases, alerts = list(_phases(now, width)), list(_alerts(now))
@@ -196,12 +196,12 @@ def _head(now: Now, width: int) -> Iterator[Text]:
     yield bar([(share, "cyan")], width=max(width - len(done) - _GAP, 10)).append(f"  {done}")
     yield _pairs([("", part) for part in times(now, state)])
     yield _pairs(how_well(now))
-    # Its units name it, and a terminal of 80 columns has no room for more.
+    # The units in its value name it, and a terminal of 80 columns has no room for a label.
     yield _pairs(("" if name == "a step" else name, text) for name, text in how_fast(now))
 
 
 def times(now: Now, state: str) -> Iterator[str]:
-    """What is left or was used, in time and in money."""
+    """Time and money: what is left, or what was used."""
     facts, left_s = now.facts, now.progress.left_s
     if state == "running":
         yield time_left(now.progress)
@@ -218,7 +218,7 @@ def times(now: Now, state: str) -> Iterator[str]:
 
 
 def how_well(now: Now) -> Iterator[tuple[str, str]]:
-    """(what it is, value): what was learnt."""
+    """(name, value): the quality so far."""
     facts = now.facts
     for interval in facts.intervals[-1:]:
         yield "loss", told(units.LOSS, interval.train_loss)
@@ -232,7 +232,7 @@ def how_well(now: Now) -> Iterator[tuple[str, str]]:
 
 
 def how_fast(now: Now) -> Iterator[tuple[str, str]]:
-    """(what it is, value): the speed of the last interval."""
+    """(name, value): the speed of the last interval."""
     facts = now.facts
     recent = facts.intervals[-1:]
     if not recent:
@@ -307,7 +307,7 @@ def _phases(now: Now, width: int) -> Iterator[Text]:
 
 
 def _hosts(now: Now, width: int) -> list[Text]:
-    """A row a host under a heading; columns without any value are left out."""
+    """A row for each host under a heading; columns without any value are left out."""
     rows = [host_cells(now, host) for host in now.hosts]
     names = list(dict.fromkeys(name for row in rows for name in row))
     names = [name for name in names if any(row.get(name, _UNKNOWN) != _UNKNOWN for row in rows)]
@@ -324,7 +324,7 @@ def _hosts(now: Now, width: int) -> list[Text]:
 
 
 def host_cells(now: Now, host: HostNow) -> dict[str, str]:
-    """Column -> text, the most important columns first; "-" where it is not measured."""
+    """Column -> text, the most important columns first; "-" if it is not measured."""
     cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
     gpus = list(host.gpus.values())
     cells["GPU"] = _mean(units.SHARE, gpus, "utilisation_share")
@@ -377,7 +377,7 @@ def _row(cells: dict[str, str], widths: dict[str, int], style: str) -> Text:
 
 
 def _cut(rows: list[Text], most: int) -> list[Text]:
-    """A heading and hosts, as many as fit, then how many do not; a heading needs a host below."""
+    """A heading and as many hosts as fit, then the number of the others; at least one host."""
     if len(rows) <= most:
         return rows
     shown = rows[: most - 1] if most >= _LEAST_TABLE else []

@@ -1,10 +1,10 @@
-"""What a host runs for `dragoman watch --hosts`: the records of a run, as they grow.
+"""The program on a host for `dragoman watch --hosts`: sends the records of a run as they grow.
 
     python -c 'exec(...)' PLACE...
 
-The first of the places that holds a run is told of; there may be none yet. One line of JSON comes
-in, what the reader has of each file by name, and frames go out: a line of JSON, then as many bytes
-as it says. It ends when its input ends. Only the standard library is used.
+It sends the first of the places that holds a run; there may be none yet. It reads one line of JSON,
+the number of bytes that the reader has of each file, and writes frames: a line of JSON, then as
+many bytes as that line says. It ends when its input ends. Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sender:
         self._told_run: bool | None = None
 
     def send(self) -> None:
-        """Send all that was added since the last time, then say where this stands."""
+        """Send all that was added since the last call, then the place of the run."""
         run = find_run(self._places)
         names = [] if run is None else [name for name in _WHOLE if (run / name).is_file()]
         if run is not None:
@@ -52,7 +52,7 @@ class Sender:
 
     def _send_file(self, path: Path, name: str) -> None:
         try:
-            # Somebody may have put a pipe there, whose opening would wait.
+            # A pipe in this place would block when it is opened.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as file:
                 state = os.fstat(descriptor)
@@ -78,7 +78,7 @@ def _frame(values: dict[str, Any], content: bytes) -> None:
 
 
 def main() -> None:
-    """Send until nobody listens."""
+    """Send until the reader is gone."""
     sender = Sender([Path(text) for text in sys.argv[1:]], json.loads(sys.stdin.buffer.readline()))
     while True:
         sender.send()

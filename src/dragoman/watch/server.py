@@ -1,6 +1,6 @@
-"""Where a run stands, as a page for this machine's browser and for nobody else.
+"""The state of a run as a page for a browser on this machine only.
 
-The page asks for itself anew and needs nothing from elsewhere.
+The page refreshes itself and needs nothing from other servers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MEGA = 1e6
 
 
 def shell(now: Now, *, nonce: str) -> str:
-    """The whole page; its script replaces what `live` shows every two seconds."""
+    """The whole page; its script replaces the part of `live` every two seconds."""
     style = _resource("dragoman.reporting", "page.css") + _resource("dragoman.watch", "watch.css")
     script = _resource("dragoman.watch", "watch.js")
     return (
@@ -47,7 +47,7 @@ def shell(now: Now, *, nonce: str) -> str:
 
 
 def live(now: Now) -> str:
-    """What changes: all of the page's body."""
+    """The part that changes: the body of the page."""
     parts = [*_head(now), *_alerts(now), *_curves(now), *_step(now), *_hosts(now)]
     return printable("".join(parts))
 
@@ -117,7 +117,8 @@ def _hosts(now: Now) -> Iterator[str]:
 
 
 def _network(now: Now, width: int) -> str:
-    """What each host sends; minutes before the last sample of that host, by its own clock."""
+    """The rate each host sends at; minutes before the last sample of that host, by its own
+    clock."""
     series = [
         Series(
             host.name,
@@ -143,15 +144,15 @@ def _resource(package: str, name: str) -> str:
 _LOOPBACK: Final = "127.0.0.1"
 _MOST_CONNECTIONS: Final = 64
 _CONNECTION_S: Final = 10.0
-"""For a request and its answer; a browser on the same machine takes milliseconds."""
+"""Seconds for a request and its answer; a browser on the same machine takes milliseconds."""
 
 
 class WatchServer(ThreadingHTTPServer):
     """The page of one run on the loopback interface; port 0 takes a free one.
 
-    Only requests that name this machine are answered, and none that a page of another site made a
-    browser send. Each connection has a thread, a deadline and one request; if there are too many,
-    a new one is closed.
+    Only requests that name this machine are answered, and none that a page of another site
+    triggered. Each connection has a thread, a deadline and one request; if there are too many, a
+    new one is closed.
     """
 
     daemon_threads = True
@@ -171,16 +172,16 @@ class WatchServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """The address to open in a browser."""
         return f"http://{_LOOPBACK}:{self.server_port}/"
 
     @property
     def names(self) -> set[str]:
-        """What a request may call this server."""
+        """The names that a request may use for this server."""
         return {f"{host}:{self.server_port}" for host in (_LOOPBACK, "localhost")}
 
     def now(self) -> Now:
-        """Where the run stands at this moment."""
+        """The present state of the run."""
         with self._lock:
             self._run.look()
             return self._run.now()
@@ -205,7 +206,7 @@ class WatchServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone is no error of ours."""
+        """A client that disconnects is not an error of ours."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -214,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: WatchServer
 
     def do_GET(self) -> None:
-        """Answer with the page or with its changing part."""
+        """Answer with the page or with the part that changes."""
         if self.headers.get_all("Host") not in [[name] for name in self.server.names]:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             return
@@ -233,11 +234,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(make(self.server.now()).encode(errors="replace"), nonce)
 
     def _is_of_another_site(self) -> bool:
-        """Whether a page of another site asks for this; a link may lead to our page."""
+        """Whether a page of another site made this request; a link may lead to our page."""
         given = [self.headers.get_all(f"Sec-Fetch-{what}", []) for what in ("Site", "Mode")]
         given.append(self.headers.get_all("Origin", []))
         if any(len(values) > 1 for values in given):
-            return True  # which of them a browser meant is anybody's guess
+            return True  # several headers of one name: which one the browser meant is not known
         site, mode, origin = (values[0] if values else None for values in given)
         if origin is not None and origin not in {f"http://{name}" for name in self.server.names}:
             return True
@@ -264,11 +265,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Nobody needs to know which Python this is."""
+        """Do not reveal the version of Python."""
         return "dragoman"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal belongs to the user."""
+        """Print nothing: the terminal belongs to the user."""
 
 
 def serve(run: LiveRun, *, port: int) -> None:

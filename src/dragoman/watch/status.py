@@ -1,4 +1,4 @@
-"""Where runs stand: from their session, their events and nothing else."""
+"""The states of runs, from their sessions and events alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from rich.text import Text
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
-from dragoman.reporting.payloads import number
 from dragoman.telemetry.console import clock_time
-from dragoman.telemetry.events import read_events
+from dragoman.telemetry.events import number, read_events
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.session import read_session
 
@@ -39,7 +38,7 @@ class Status:
 
 
 def read_status(run: Path) -> Status:
-    """Where a run stands; `not started` where nobody has trained it."""
+    """The state of a run; `not started` if it was never trained."""
     session, progress = read_session(run), Progress()
     last = None
     events = run / "events" / "rank-0000.jsonl"
@@ -67,12 +66,12 @@ def read_status(run: Path) -> Status:
 
 
 def status_as_json(found: list[Status]) -> str:
-    """The same for programs."""
+    """The same as JSON."""
     return json.dumps([asdict(status) for status in found], indent=2)
 
 
 def print_status(found: list[Status], console: Console) -> None:
-    """A line a run, and what went wrong below it."""
+    """A line for each run, and its error below it."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("run", "state", "step", "loss", "tokens/s", "last event", "done at"):
         table.add_column(heading, no_wrap=heading != "run", overflow="fold")

@@ -460,7 +460,7 @@ def test_the_table_shows_remedies_and_a_verdict() -> None:
     text = capture.get()
     assert "2 GPUs stated, 1 visible" in text
     assert "-> see nvidia-smi there" in text
-    assert "Not fit to train: 1 to put right (1 with a warning)." in text
+    assert "Not fit to train: 1 to fix (1 with a warning)." in text
     assert "a sum over all hosts moves 116 MB/s through each interface" in text
     assert "…" not in text
 

@@ -15,13 +15,13 @@ from dragoman.cluster.checks import Finding, Wanted, examine
 from dragoman.cluster.examine import (
     ask,
     bring_code,
-    compare_files,
     examine_hosts,
     marked,
     measuring_limit_s,
 )
-from dragoman.cluster.facts import HostFacts
+from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import Host, Hosts, recorded_hosts
+from dragoman.cluster.team import Team
 from dragoman.cluster.training import HostRun, NotFitError, train_on_hosts
 from dragoman.distributed.probe import tournament
 
@@ -39,6 +39,11 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "ssh").write_text(SSH.format(homes=tmp_path))
     (programs / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
+def compare_files(hosts: Hosts, *, code: str, run: str, mark: str = "") -> ClusterFacts:
+    with Team(hosts.host, code=code) as team:
+        return ClusterFacts(hosts=tuple(ask(team, hosts, run=run, mark=mark)))
 
 
 def test_one_host_needs_no_interface_to_others() -> None:

@@ -103,7 +103,7 @@ def test_a_plan_says_what_spot_hosts_are_expected_to_cost(tmp_path: Path) -> Non
     assert f"and {found.price:,.2f} USD, saving every {found.every_steps:,} steps" in text
     assert f"every {found.best_every_steps:,} steps it would take" in text
     assert f"and {found.steady_price:,.2f} USD.\n" in text
-    assert "the way back: 5 min 37 s: replacement_s, and 37 s to start again" in text
+    assert "restart: 5 min 37 s: replacement_s, and 37 s to start again" in text
     assert "a checkpoint: 12 bytes a weight" in text
     assert json.loads(plan_as_json(made))["interrupted"]["run_s"] == found.run_s
     assert planned(tmp_path, "").interrupted is None
@@ -117,7 +117,7 @@ def test_a_run_that_is_interrupted_before_it_saves_is_told(tmp_path: Path) -> No
     console = Console(width=1000, force_terminal=False)
     with console.capture() as capture:
         print_plan(made, console)
-    assert "the run is not to be expected to end, saving every 100,000 steps" in capture.get()
+    assert "the run is unlikely ever to end, saving every 100,000 steps" in capture.get()
     assert json.loads(plan_as_json(made))["interrupted"]["run_s"] is None
 
 
@@ -134,7 +134,7 @@ def test_what_never_ends_has_no_price_and_no_long_number(
     with console.capture() as capture:
         print_plan(made, console)
     text = capture.get()
-    assert "the run is not to be expected to end, saving every" in text
+    assert "the run is unlikely ever to end, saving every" in text
     assert "; nor with any other checkpoint.every_steps. Undisturbed: " in text
     assert not re.search(r"[\d,.]{40}|not finite|\binf\b", text)
 

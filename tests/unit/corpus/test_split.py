@@ -7,9 +7,12 @@ import pytest
 
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.directions import Direction
 from dragoman.corpus.pairs import NamedPath, TextEntry
 from dragoman.corpus.runs import HeldOutSides, SortedRuns, pair_keys, write_run
 from dragoman.corpus.split import hold_out, read_split, read_text, write_text
+
+EN_DE = Direction("en", "de")
 
 
 def runs_of(folder: Path, pairs: list[tuple[str, str]]) -> SortedRuns:
@@ -22,23 +25,32 @@ def runs_of(folder: Path, pairs: list[tuple[str, str]]) -> SortedRuns:
 def test_held_out_sets_share_no_side_with_each_other_or_with_given_ones(tmp_path: Path) -> None:
     pairs = [(f"s{number % 300}", f"t{number // 2}") for number in range(2000)]
     given = HeldOutSides([("s7", "t9")])
-    taken, keys = hold_out(runs_of(tmp_path, pairs), {"valid": 60, "test": 90}, given)
+    taken, keys = hold_out(
+        runs_of(tmp_path, pairs), {"valid": 60, "test": 90}, given, directions=[EN_DE]
+    )
     assert (len(taken["valid"]), len(taken["test"]), len(keys)) == (60, 90, 150)
     both = taken["valid"] + taken["test"]
-    assert len({source for source, _ in both} | {"s7"}) == 151
-    assert len({target for _, target in both} | {"t9"}) == 151
-    sources, targets = [s for s, _ in both], [t for _, t in both]
+    assert len({source for source, _, _ in both} | {"s7"}) == 151
+    assert len({target for _, target, _ in both} | {"t9"}) == 151
+    sources, targets = [s for s, _, _ in both], [t for _, t, _ in both]
     assert sorted(pair_keys(sources, targets, seed=1)) == sorted(keys)
 
 
 def test_nothing_wanted_takes_nothing(tmp_path: Path) -> None:
-    taken, keys = hold_out(runs_of(tmp_path, [("a", "b")]), {"valid": 0}, HeldOutSides())
+    taken, keys = hold_out(
+        runs_of(tmp_path, [("a", "b")]), {"valid": 0}, HeldOutSides(), directions=[EN_DE]
+    )
     assert (taken, len(keys)) == ({"valid": []}, 0)
 
 
 def test_too_little_text_to_hold_out_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"corpus\.train: too little text.*lower valid_pairs"):
-        hold_out(runs_of(tmp_path, [("a", "b")]), {"valid": 1, "test": 1}, HeldOutSides())
+        hold_out(
+            runs_of(tmp_path, [("a", "b")]),
+            {"valid": 1, "test": 1},
+            HeldOutSides(),
+            directions=[EN_DE],
+        )
 
 
 def test_a_given_set_keeps_order_and_all_that_can_be_scored(tmp_path: Path) -> None:

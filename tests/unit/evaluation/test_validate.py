@@ -20,13 +20,12 @@ from dragoman.base.errors import CorpusError
 from dragoman.corpus.shards import SideSize, write_side
 from dragoman.distributed.world import World, join_world
 from dragoman.evaluation.config import EvaluateConfig
-from dragoman.evaluation.metrics import METRICS, Score
+from dragoman.evaluation.metrics import METRICS, Score, score_all
 from dragoman.evaluation.validate import (
     ValidationData,
     further_scores,
     mean_loss,
     read_lines,
-    score_all,
     translate_corpus,
     validate,
 )

@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import EOS
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.subword import Subword, count_words, train_on_words, train_subword
 from dragoman.formats.ctranslate2 import write_ctranslate2
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.formats.huggingface import (
@@ -266,10 +267,6 @@ HOSTILE = [
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("signs", ["", "<", "< / >"])
 def test_the_tokenizer_gives_our_ids(kind: Any, lowercase: bool, signs: str) -> None:
-    from sentencepiece import SentencePieceProcessor
-
-    from dragoman.corpus.subword import train_subword
-
     text = normalize("\n".join(real_lines("valid", "de")), lowercase=lowercase)
     lines = [*text.split("\n"), *[signs] * 20]  # of the names of special pieces
     config = SubwordConfig(vocab_size=600, kind=kind)
@@ -280,3 +277,18 @@ def test_the_tokenizer_gives_our_ids(kind: Any, lowercase: bool, signs: str) -> 
         assert tokenizer.encode(line).ids == [*expected, EOS], line
     rows = own.encode(lines[:50])
     assert [tokenizer.decode(row) for row in rows] == own.decode(rows)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_tokenizer_knows_the_tokens_of_target_languages(kind: Any, lowercase: bool) -> None:
+    tokens = ("<2de>", "<2pt-br>")
+    words = count_words(normalize("\n".join(real_lines("valid", "de"))).split("\n"))
+    file = train_on_words(words, SubwordConfig(vocab_size=600, kind=kind), tokens=tokens)
+    own = Subword(SentencePieceProcessor(model_proto=file))
+    tokenizer = make_tokenizer(own.scored_pieces(), kind=kind, lowercase=lowercase, tokens=tokens)
+    for token in tokens:
+        for line in [*real_lines("valid", "de")[:100], *HOSTILE]:
+            (expected,) = own.encode([f"{token} {normalize(line, lowercase=lowercase)}"])
+            assert expected[0] == own.tokens[token]
+            assert tokenizer.encode(f"{token} {line}").ids == [*expected, EOS], line

@@ -20,6 +20,7 @@ import sentencepiece
 from dragoman import Translator
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
+from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import UNICODE_SPACES, normalize
 from dragoman.corpus.subword import Subword
@@ -183,7 +184,8 @@ def test_the_language_chosen_at_import_is_added_there(tmp_path: Path) -> None:
         source, target = (ImportedVocabulary.parse(file, place=folder) for file in files)
         package = tmp_path / language
         write_argos(
-            imported.model, (source, target), files[0], imported.recipe, package,
+            imported.model, (source, target), files[0], package,
+            direction=Direction("eng", language), token="", lowercase=False,
             quantization="float32",
         )  # fmt: skip
         plain = tmp_path / f"{language}-plain"

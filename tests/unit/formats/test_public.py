@@ -70,6 +70,7 @@ def test_the_free_text_of_recipes_is_known() -> None:
     }  # fmt: skip
     assert set(TextFiles.model_fields) == {
         "source", "target", "tsv", "mtdata", "tmx", "moses", "tag", "name", "weight", "scores",
+        "source_language", "target_language",
     }  # fmt: skip
 
 
@@ -85,6 +86,7 @@ def marked(tmp_path: Path) -> RunDirectory:
         {"source": "/secret-folder/a/known.en", "target": "secret-folder/known.de"},
         {
             "tsv": "C:\\secret-folder\\known.tsv",
+            "target_language": "tl",
             "scores": [{"column": "secret-column", "at_most": 1.0}],
         },
         {"tmx": "secret-folder/known.tmx"},

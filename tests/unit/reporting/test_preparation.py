@@ -9,8 +9,7 @@ import pytest
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS, RunDirectory
-from dragoman.reporting.preparation import prepare_s
-from dragoman.reporting.reading import read_facts
+from dragoman.reporting.reading import prepare_s, read_facts
 from dragoman.reporting.verdicts import judge
 from dragoman.run.run import prepare
 from dragoman.telemetry.events import (

@@ -89,7 +89,7 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     run = SHORT.write(tmp_path / "run")
     (run / "events" / "rank-0001.jsonl").unlink()
     facts = read_facts(run)
-    assert facts.problems == ("no events of rank 1, of 2 ranks: answers rest on the others",)
+    assert facts.problems == ("no events of rank 1, of 2 ranks: answers use the other ranks",)
     assert _answers(facts)["straggler"] == "cannot tell"
 
 
@@ -150,7 +150,7 @@ def test_an_event_that_lacks_what_its_kind_needs_is_counted(tmp_path: Path) -> N
     _edit(run, 0, {"step": None}, kind="validated")
     facts = read_facts(run)
     assert facts.validations == ()
-    assert "events of rank 0: 6 events without what their kind needs" in facts.problems
+    assert "events of rank 0: 6 events lack values that their kind needs" in facts.problems
 
 
 def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
@@ -247,10 +247,10 @@ def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
     with (run / "events" / "rank-0000.jsonl").open("a") as events:
         events.write(json.dumps(later) + "\n")
     facts = read_facts(run, now=whole.segments[-1].ended + 80)
-    assert facts.untold_s == pytest.approx(77)
+    assert facts.unrecorded_s == pytest.approx(77)
     rows = {row.name: row.value for row in judge(facts)[0].evidence}
     assert rows["idle"] == pytest.approx(0, abs=1e-6)
-    assert rows["since the last interval, not told yet"] == pytest.approx(77)
+    assert rows["since the last interval, not recorded yet"] == pytest.approx(77)
     assert rows["train"] == pytest.approx(411)
 
 

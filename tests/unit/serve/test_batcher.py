@@ -227,7 +227,8 @@ class Untouched(list[str]):
 
 
 def test_a_refusal_costs_no_look_at_the_text(bundle: Bundle) -> None:
-    model = ServedModel.of(bundle, translator_of(bundle, threads=1), Limits(max_waiting_pieces=9))
+    limits = Limits(max_waiting_pieces=9)
+    (model,) = ServedModel.of(bundle, translator_of(bundle, threads=1), limits)
     model.batcher.waiting_pieces = 9
     with pytest.raises(OverloadedError):
         asyncio.run(model.translate(Untouched(["A man."]), text_format="document"))

@@ -78,7 +78,7 @@ def test_nothing_but_an_older_average_is_replaced(store: CheckpointStore) -> Non
     file = store.directory / "recipe.toml"
     file.write_text("precious")
     for other in (paths[0], store.directory, file):
-        with pytest.raises(CheckpointError, match="is no average"):
+        with pytest.raises(CheckpointError, match="is not an average"):
             average_checkpoints(paths, other)
     assert file.read_text() == "precious"
     verify(paths[0])

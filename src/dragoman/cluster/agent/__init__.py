@@ -1,7 +1,7 @@
-"""What runs on each host, started over ssh: `python -m dragoman.cluster.agent VERB FOLDER`.
+"""The program on each host, started over ssh: `python -m dragoman.cluster.agent VERB FOLDER`.
 
-It is told what to do by lines of JSON on its standard input, answers with lines of JSON, and ends
-all that it started when its input ends: no process outlives the connection.
+It reads commands as lines of JSON from its standard input and answers with lines of JSON. When its
+input ends, it ends all that it started: no process outlives the connection.
 
 channel    lines of JSON, in and out
 network    interfaces, addresses, listening sockets

@@ -32,11 +32,12 @@ def list_checkpoints(run: Path) -> None:
     checkpoints = run / "checkpoints"
     found = (path.parent for path in checkpoints.glob("**/step-*/digests.json"))
     names = sorted(path.relative_to(checkpoints).as_posix() for path in found)
-    print(json.dumps([name for name in names if not any(map(_is_draft, Path(name).parts))]))
+    drafts = {name for name in names if any(part.startswith(".") for part in Path(name).parts)}
+    print(json.dumps([name for name in names if name not in drafts]))
 
 
 def forget(run: Path, *names: str) -> None:
-    """Remove checkpoints that are not what the controller has under their names: NAME=SHA256."""
+    """Remove checkpoints that differ from the controller's of the same name: NAME=SHA256."""
     for name, _, expected in (word.partition("=") for word in names):
         path = run / "checkpoints" / name
         if path.is_dir():
@@ -46,7 +47,7 @@ def forget(run: Path, *names: str) -> None:
 
 
 def answer(channel: Channel) -> None:
-    """Do what the controller says until it is gone, or until this host's share of a job is done.
+    """Do what the controller asks until it is gone, or until this host's share of a job is done.
 
     Raises ValueError if a request is not understood.
     """
@@ -71,10 +72,6 @@ def answer(channel: Channel) -> None:
         prepared.close()
 
 
-def _is_draft(name: str) -> bool:
-    return name.startswith(".")
-
-
 _FILES: Final[dict[str, Callable[..., None]]] = {
     "send": send,
     "list": list_checkpoints,
@@ -83,7 +80,7 @@ _FILES: Final[dict[str, Callable[..., None]]] = {
 
 
 def main() -> None:
-    """Go to the folder and do what the verb says."""
+    """Change to the folder and run the verb."""
     verb, folder, *rest = sys.argv[1:]
     # Programs started from here find this code wherever they run.
     os.environ["PYTHONPATH"] = str(Path(os.environ["PYTHONPATH"]).resolve())

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 SILENCE_S: Final = 30
-"""The controller says something every second; after so long without a word it is gone."""
+"""The controller sends something every second; after this long without anything it is gone."""
 
 
 class Channel:
-    """The agent's end: standard input and output, of which nobody else has the output."""
+    """The agent's end: standard input and output. Nothing else writes to that output."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
@@ -27,7 +27,7 @@ class Channel:
         os.dup2(nowhere, sys.stdout.fileno())
 
     def say(self, what: str, **values: Any) -> None:
-        """Tell the controller something; whether it still listens, its silence will show."""
+        """Send a message to the controller. If the controller is gone, its silence will show it."""
         line = json.dumps({"say": what, **values}).encode() + b"\n"
         with self._lock:
             try:
@@ -45,7 +45,7 @@ class Channel:
                 message = json.loads(line)
                 if message["do"] != "stay":
                     yield message
-            # Waits are counted and not the clock: a machine that slept has not heard anything.
+            # Waits are counted, not the clock: a machine that slept has heard nothing.
             started = time.monotonic()
             if select.select([sys.stdin], [], [], 1.0)[0]:
                 received = os.read(sys.stdin.fileno(), 1 << 16)
@@ -56,7 +56,7 @@ class Channel:
                 silent_s += min(time.monotonic() - started, 2.0)
 
     def expect(self) -> dict[str, Any]:
-        """The next thing the controller says; the agent ends where it is gone."""
+        """The controller's next message; the agent ends if the controller is gone."""
         for message in self.hear():
             return message
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""What this host is: all that doctor wants to know and that one host can tell alone."""
+"""The facts of this host: all that doctor asks and one host can find out alone."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ _INSIDE_S: Final = 60
 
 
 class FactsRequest(Section):
-    """What to look at.
+    """The questions to a host.
 
-    run: a directory below this host's folder, "" where there is none yet. mark: a file that the
-    controller has put into its own directory of that run, by name. ranks: of this host.
+    run: a directory below this host's folder, "" if there is none yet.
+    mark: the name of a file that the controller has put into its own directory of that run.
+    ranks: of this host.
     measure: whether to train for some seconds, to learn how fast it is.
     """
 
@@ -92,7 +93,7 @@ def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFac
 
 
 def _interface(request: FactsRequest) -> InterfaceFacts | None:
-    """That to the peers. A host that is alone, or is all that is left, needs none but loopback."""
+    """The interface to the peers. A host without peers needs none but loopback."""
     peers = [address for peer in request.peers for address in network.resolve(peer)]
     name = network.route_to(peers) if request.peers else request.interface or network.LOOPBACK
     return network.interface_facts(name) if name in network.addresses() else None
@@ -109,7 +110,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _gpus() -> tuple[int, int, dict[str, str | None]]:
-    """GPUs that torch sees, those that compute right, and versions of what they run with."""
+    """GPUs that torch sees, those that compute correctly, and the versions of their software."""
     program = [sys.executable, "-P", "-m", "dragoman.distributed.devices"]
     driver = host.gpu_driver_version()
     try:
@@ -149,7 +150,7 @@ def _digests(run_name: str) -> dict[str, str | None]:
     if not run_name:
         return digests
     run = Path(run_name)
-    if not run.is_dir():  # training brings it
+    if not run.is_dir():  # training copies it here
         return digests
     digests |= dict.fromkeys(("recipe", "data", "vocabulary"))
     with contextlib.suppress(OSError, ValueError, RecursionError, CorpusError):
@@ -167,7 +168,7 @@ def vocabulary_digest(folder: Path) -> str:
 
 
 def data_digest(prepared: Path) -> str:
-    """The digest of a prepared corpus as its files are now, not as its manifest claims.
+    """The digest of a prepared corpus from its present files, not from its manifest.
 
     Raises OSError if one is missing, CorpusError if there is no manifest.
     """
@@ -188,7 +189,7 @@ def _size(folder: Path) -> int:
 
 
 def _write_speed(folder: Path) -> float | None:
-    """Bytes a second that reach the disk; None if nothing can be written."""
+    """Bytes a second written to the disk; None if nothing can be written."""
     path = folder / f".speed-{os.getpid()}"
     block = os.urandom(_WRITE_BYTES)
     started = time.perf_counter()

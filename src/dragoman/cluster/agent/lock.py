@@ -1,7 +1,7 @@
-"""One agent a run on each machine: what a connection left behind makes way for the next.
+"""One agent for each run on each machine: an agent left by a lost connection is ended.
 
-After a cut the controller is back before an agent that it lost has given up. Two agents would write
-the same events and share the device.
+After a lost connection the controller is back before its old agent has given up. Two agents would
+write the same events and share the device.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PROGRAM: Final = b"dragoman.cluster.agent"
 def agent_lock(logs: Path) -> Iterator[None]:
     """Inside the block this process is the run's only agent on this machine.
 
-    logs: of the run; hosts may share it. Another agent is killed with all that it started.
-    Raises MachineError if it cannot be.
+    logs: of the run; hosts may share it. Another agent is killed with all that it started. Raises
+    MachineError if it cannot be killed.
     """
     path = logs / f"agent-{socket.gethostname()}.pid"
     with path.open("a+") as record:
@@ -52,8 +52,8 @@ def agent_lock(logs: Path) -> Iterator[None]:
 def _end(text: str) -> None:
     """Kill the agent of this number, which holds the lock, and all that it started.
 
-    What the file says is old until the agent that has just got the lock has written its own number:
-    another program may have that of a dead agent by now.
+    The number in the file is old until the agent that has just got the lock has written its own: by
+    now another program may have the number of a dead agent.
     """
     if text.isdecimal() and _is_agent(text):
         for pid in network.descendants(int(text)):

@@ -1,4 +1,4 @@
-"""The process of this host that measures: its steps first, later the network with other hosts."""
+"""The process of this host that measures: first its steps, later the network to other hosts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from dragoman.distributed.launch import NO_GPUS, rank_environment
 
 
 class Measuring:
-    """Starts `dragoman.training.measuring` when it is first asked; closed, the process ends.
+    """Starts `dragoman.training.measuring` on first use; `close` ends the process.
 
-    ranks: of this host, whose cores one of them shares. on_processor: its GPUs are left alone.
+    ranks: of this host, which share its cores.
+    on_processor: its GPUs are not used.
     """
 
     def __init__(self, *, ranks: int, on_processor: bool) -> None:
@@ -30,7 +31,7 @@ class Measuring:
         )
 
     def steps(self, *, timeout_s: float) -> dict[str, float]:
-        """The findings of `step_rate`; empty if that fails or takes too long."""
+        """The results of `step_rate`; empty if that fails or takes too long."""
         try:
             found: dict[str, float] = json.loads(self._answer("steps", timeout_s=timeout_s))
         except ValueError:
@@ -42,12 +43,12 @@ class Measuring:
         return self._answer("store", timeout_s=timeout_s, address=address).strip()
 
     def measure_network(self, environment: Mapping[str, str]) -> None:
-        """Let it begin as one rank of several; its lines are on its standard output."""
+        """Let it begin as one rank of several; it prints its lines to its standard output."""
         own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
         self._tell("network", environment=own)
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End it, whatever it is doing."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
@@ -62,7 +63,7 @@ class Measuring:
             self.process.stdin.flush()
 
     def _answer(self, do: str, *, timeout_s: float, **values: Any) -> str:
-        """The line that it answers; "" if there is none in time, after which there will be none."""
+        """The line that it answers; "" if none comes in time, after which none will come."""
         assert self.process.stdout is not None
         self._tell(do, **values)
         if not select.select([self.process.stdout], [], [], timeout_s)[0]:

@@ -1,4 +1,4 @@
-"""This host's interfaces and sockets, as Linux tells them."""
+"""This host's interfaces and sockets, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.cluster.facts import InterfaceFacts
+from dragoman.telemetry.host import nominal_bits_per_s
 
 LOOPBACK: Final = "lo"
 _SIOCGIFADDR: Final = 0x8915
@@ -33,7 +34,7 @@ def addresses() -> dict[str, str]:
 
 
 def resolve(name: str) -> tuple[str, ...]:
-    """The IPv4 addresses that a name stands for here."""
+    """The IPv4 addresses of a name on this host."""
     try:
         entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
@@ -55,14 +56,13 @@ def route_to(peers: Iterable[str]) -> str | None:
 
 
 def interface_facts(name: str) -> InterfaceFacts:
-    """What the kernel says of an interface that has an address."""
+    """What the kernel reports about an interface that has an address."""
     card = _INTERFACES / name
-    speed = _number(card / "speed")
     duplex = _text(card / "duplex")
     return InterfaceFacts(
         name=name,
         address=addresses()[name],
-        speed_bits_per_s=speed * 1e6 if speed is not None and speed > 0 else None,
+        speed_bits_per_s=nominal_bits_per_s(name),
         full_duplex={"full": True, "half": False}.get(duplex),
         mtu_bytes=_number(card / "mtu") or 0,
         errors=sum(_number(card / "statistics" / name) or 0 for name in _LOSSES),
@@ -70,7 +70,7 @@ def interface_facts(name: str) -> InterfaceFacts:
 
 
 def unreachable(endpoints: Iterable[tuple[str, int]]) -> list[str]:
-    """Those address:port that do not take a connection."""
+    """The endpoints (address:port) that do not take a connection."""
     closed = []
     for address, port in endpoints:
         try:
@@ -81,7 +81,7 @@ def unreachable(endpoints: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """Where these processes take TCP connections."""
+    """Addresses and ports at which these processes take TCP connections."""
     inodes = {inode for pid in pids for inode in _sockets(pid)}
     return {
         (address, port)

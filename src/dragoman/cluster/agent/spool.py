@@ -14,8 +14,8 @@ _AT_ONCE_BYTES = 1 << 20
 class Spool:
     """Reads what is appended to the event files of some ranks, whole lines only.
 
-    had: for each file the size and sha256 of what the user has of it. Where the file here begins
-    otherwise it is of another time or another host's rank; it makes way for a new one.
+    had: for each file the size and sha256 of what the user has of it. If the file here begins
+    differently, it is from another time or another host's rank, and a new one replaces it.
     """
 
     def __init__(self, directory: Path, had: Mapping[str, tuple[int, str]]) -> None:
@@ -26,7 +26,7 @@ class Spool:
         }
 
     def forward(self, channel: Channel) -> None:
-        """Tell what has been written since the last time."""
+        """Send what has been written since the last call."""
         for path in self._read:
             while lines := self._next(path):
                 channel.say("events", file=path.name, text=lines.decode())
@@ -44,7 +44,7 @@ class Spool:
 
 
 def prefix_digest(path: Path, size: int) -> str:
-    """sha256 of the first bytes of a file; of nothing if it is not there."""
+    """sha256 of the first bytes of a file; of nothing if the file does not exist."""
     whole = hashlib.sha256()
     if size and path.is_file():
         with path.open("rb") as file:
@@ -53,7 +53,8 @@ def prefix_digest(path: Path, size: int) -> str:
 
 
 def _goes_on(path: Path, size: int, digest: str) -> int:
-    """How much of the file here the user has; a file that does not go on from there is removed."""
+    """How many bytes of the file here the user has; a file that does not continue them is
+    removed."""
     if path.is_file() and (path.stat().st_size < size or prefix_digest(path, size) != digest):
         path.unlink()
     return size if path.is_file() else 0

@@ -1,8 +1,8 @@
 """This host's share of a job that all hosts do together: training, or measuring the network.
 
-The controller says what to do. The first host opens the store in which all meet; the controller
-tells everyone where it is, and they begin. `stop` lets workers save and end, `kill` ends them at
-once, and so does the loss of the controller, after a while.
+The controller gives the commands. The first host opens the store in which all meet; the controller
+sends its address to every host, and they begin. `stop` lets workers save and end, `kill` ends them
+at once; so does the loss of the controller, after a while.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from dragoman.training.durable import discard, step_directories, step_number
 _FORWARD_EVERY_S: Final = 0.2
 _STORE_S: Final = 60.0
 _SAVE_S: Final = 60.0
-"""How long workers may save once the controller is gone."""
+"""How long workers may save after the controller is gone."""
 _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
 
 
 class WorkRequest(Section):
     """One host's share. run: the run's directory below the folder, also its name on the host.
 
-    events: file name, size and digest of what the controller has of each of this host's ranks.
-    checkpoint: the one to go on from, by name; newer ones are of a time that was given up.
-    price_per_hour: of all hosts, with its currency; "" where it is not known.
+    events: file name, size and digest of the controller's copy for each of this host's ranks.
+    checkpoint: the name of the one to resume from; newer ones belong to steps that were given up.
+    price_per_hour: of all hosts, with its currency; "" if it is not known.
     on_processor: its ranks do not use the GPUs that the host may have.
     """
 
@@ -75,9 +75,9 @@ class WorkRequest(Section):
 
 @dataclass
 class Prepared:
-    """Processes that import PyTorch while the controller has other things to do.
+    """Processes that import PyTorch while the controller is busy with other things.
 
-    Each is started when it is first asked for, or before; the agent ends them all.
+    Each starts on first use, or earlier; the agent ends them all.
     """
 
     _measuring: Measuring | None = None
@@ -106,7 +106,7 @@ class Prepared:
 
 
 def work(channel: Channel, values: dict[str, Any], prepared: Prepared) -> None:
-    """Do the share and tell how it ended."""
+    """Do the share and report how it ended."""
     request = WorkRequest.model_validate(values)
     try:
         with _store(request, prepared) as endpoint:
@@ -135,7 +135,7 @@ def _train(channel: Channel, request: WorkRequest, share: Share, _prepared: Prep
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
     with agent_lock(run / "logs"):
-        launch_log(run, request.number).unlink(missing_ok=True)  # lines of an earlier time
+        launch_log(run, request.number).unlink(missing_ok=True)  # lines of an earlier run
         forget_newer(run / "checkpoints", request.checkpoint)
         spool = Spool(run / "events", request.events)
         with _passing_signals(channel), _forwarding(spool, channel):
@@ -148,7 +148,7 @@ def _train(channel: Channel, request: WorkRequest, share: Share, _prepared: Prep
 
 
 def forget_newer(checkpoints: Path, last: str) -> None:
-    """Remove what was saved after the checkpoint of this name; all where it is ""."""
+    """Remove what was saved after the checkpoint of this name; all if the name is ""."""
     for path in step_directories(checkpoints):
         if step_number(path.name) > step_number(last):
             with contextlib.suppress(FileNotFoundError):  # another host that shares the folder
@@ -156,7 +156,7 @@ def forget_newer(checkpoints: Path, last: str) -> None:
 
 
 def _probe(channel: Channel, request: WorkRequest, share: Share, prepared: Prepared) -> None:
-    """One process a host measures the network; its lines go to the controller as they are."""
+    """One process on each host measures the network; its lines go to the controller unchanged."""
     measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
     process = measuring.process
     with _passing_signals(channel, process.pid):
@@ -192,11 +192,11 @@ _JOBS: Final[dict[str, Callable[[Channel, WorkRequest, Share, Prepared], None]]]
 
 @contextmanager
 def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
-    """On the first host the store in which all meet, and where it listens; elsewhere nothing."""
+    """On the first host, open the store in which all meet and yield its address; elsewhere ""."""
     if request.number:
         yield ""
         return
-    if request.job == "probe":  # what measures has PyTorch already
+    if request.job == "probe":  # the measuring process has imported PyTorch already
         measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
         port = measuring.open_store(request.address, timeout_s=_STORE_S)
     else:
@@ -220,7 +220,7 @@ def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
 
 @contextmanager
 def _test_port(request: WorkRequest) -> Iterator[int]:
-    """A port to which the other hosts connect once, to learn whether they get through."""
+    """A port to which the other hosts connect once, to check that they reach this host."""
     with socket.create_server((request.address, 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -280,7 +280,7 @@ def _forwarding(spool: Spool, channel: Channel) -> Iterator[None]:
 
 
 def _exposed(address: str) -> list[str]:
-    """Where processes of this agent listen for others, but not at the private address."""
+    """Addresses beside the private one at which processes of this agent take connections."""
     found = network.listening(network.descendants(os.getpid()))
     return sorted(
         f"{where}:{port}"
@@ -290,9 +290,9 @@ def _exposed(address: str) -> list[str]:
 
 
 def weight_of(error: DragomanError, log: Path) -> Weight:
-    """How likely this is the cause: torchrun's report tells killed workers from failed ones.
+    """How likely this error is the cause: torchrun's report separates killed from failed workers.
 
-    log: where torchrun wrote.
+    log: the output of torchrun.
     """
     if isinstance(error, WorkerError):
         return "own"

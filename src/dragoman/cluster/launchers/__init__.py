@@ -1,6 +1,6 @@
-"""Files for the schedulers of the field; each starts `dragoman join` on every machine.
+"""Files for schedulers; each starts `dragoman join` on every machine.
 
-job          what a generated file must know
+job          the contents of a generated file, whatever the scheduler
 slurm        a script for sbatch
 kubernetes   a TrainJob of Kubeflow Trainer
 skypilot     a SkyPilot task

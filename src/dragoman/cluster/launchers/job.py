@@ -1,4 +1,4 @@
-"""What a generated file must know, and the command that it starts everywhere."""
+"""The settings of a generated file, and the command that it starts on every machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Final
 from dragoman.base.errors import ConfigError
 
 PORT: Final = 29_400
-"""Where the machines of a run meet, on the first one's private address."""
+"""The port at which the machines of a run meet, on the first one's private address."""
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOURS: Final = 24 * 365
 _GPUS: Final = 64
 
 
 def quoted(value: str | Sequence[str]) -> str:
-    """A string or list for YAML, which reads those of JSON but for pairs of escapes: emoji."""
+    """A string or list for YAML, which reads JSON except for escaped surrogate pairs (emoji)."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -28,12 +28,13 @@ def quoted(value: str | Sequence[str]) -> str:
 class ScheduledJob:
     """A training for a scheduler.
 
-    name: what the scheduler calls it: a DNS label, as Kubernetes asks for.
-    recipe: a shipped recipe, or a TOML file as the machines see it.
-    folder: that all machines share; runs and prepared text lie in it.
-    gpus: of each machine; on none the ranks compute on its processor.
-    ranks: of each machine. hours: after which the scheduler may end it; it can go on later.
-    image: of the container; the environment that is there already where it is empty.
+    name: the scheduler's name for it: a DNS label, as Kubernetes requires.
+    recipe: a shipped recipe, or a TOML file by its path on the machines.
+    folder: shared by all machines, for runs and prepared text.
+    gpus: of each machine; with 0 the ranks compute on its processor.
+    ranks: of each machine.
+    hours: after them the scheduler may end the job; it can be resumed.
+    image: of the container; "" for the environment that is there already.
     """
 
     name: str
@@ -59,11 +60,13 @@ class ScheduledJob:
                 place="--folder",
                 remedy="name the shared folder as all machines see it",
             )
-        # A comment of a script ends with its line, and so does a block of YAML.
+        # A line break would end a comment of a script, or a block of YAML.
         for word in (str(self.folder), self.recipe, *self.overrides):
             if not word.isprintable():
                 raise ConfigError(
-                    f"{word!r} does not fit on one line", place="generate", remedy="write it in one"
+                    f"{word!r} does not fit on one line",
+                    place="generate",
+                    remedy="write it without line breaks",
                 )
         if not 0 <= self.gpus <= _GPUS:
             raise ConfigError(f"{self.gpus} GPUs", place="--gpus", remedy=f"0 to {_GPUS}")
@@ -80,6 +83,7 @@ class ScheduledJob:
         ]
 
     def shell_command(self, *, at: str) -> str:
-        """The same for bash, which takes every word as it is but `at`, where it fills in."""
+        """The same for bash, which takes every word literally except `at`, where it fills in
+        variables."""
         before, after = self.command(at=at)[:3], self.command(at=at)[4:]
         return f'{shlex.join(before)} "{at}" {shlex.join(after)}'

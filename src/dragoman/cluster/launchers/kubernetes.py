@@ -11,13 +11,13 @@ _LONGEST: Final = 63
 
 
 def kubernetes(job: ScheduledJob) -> str:
-    """The manifest. Raises ConfigError if its pods would have too long a name."""
+    """The manifest. Raises ConfigError if the names of its pods would be too long."""
     _check_name(job)
-    # Kubernetes fills in $(...) and takes $$ for a dollar.
+    # Kubernetes replaces $(...) and reads $$ as a dollar.
     words = [word.replace("$", "$$") for word in job.command(at="")]
     words[3] = "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
     command = quoted(words)
-    name = quoted(job.name)  # `no` and `on` are names too
+    name = quoted(job.name)  # YAML would read the name `no` or `on` as a boolean
     gpus = f"\n      limits: {{nvidia.com/gpu: {job.gpus}}}" if job.gpus else " {}"
     return f"""\
 # For Kubeflow Trainer 2.3 or newer.
@@ -54,9 +54,10 @@ spec:
                   spec:
                     template:
                       spec:
-                        # As in the image: nobody is root, and files in the volume are theirs.
+                        # As in the image: no process runs as root, and the user owns the files in
+                        # the volume.
                         securityContext: {{runAsNonRoot: true, runAsUser: 1000, fsGroup: 1000}}
-                        # Workers save when they are asked to end.
+                        # Workers save when the pod is asked to end.
                         terminationGracePeriodSeconds: 180
                         volumes:
                           - name: shared
@@ -72,7 +73,7 @@ spec:
 
 
 def _check_name(job: ScheduledJob) -> None:
-    """JobSet rejects pods whose names are longer than this, and the TrainJob never begins."""
+    """JobSet rejects pods with longer names, and the TrainJob would never begin."""
     added = len(f"-node-0-{job.nodes - 1}-abcde")
     if len(job.name) + added > _LONGEST:
         raise ConfigError(

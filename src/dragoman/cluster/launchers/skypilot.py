@@ -9,15 +9,15 @@ from dragoman.base.errors import ConfigError
 from dragoman.cluster.launchers.job import PORT, ScheduledJob, quoted
 
 _PYTHON: Final = "3.12"
-"""Machines have what their image has, be it older than dragoman asks for; SkyPilot brings uv. One
-of uv's own has the headers that torch.compile wants."""
+"""The machine's own Python may be older than dragoman requires; SkyPilot installs uv, and a Python
+of uv has the headers that torch.compile needs."""
 _ACCELERATOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def skypilot(job: ScheduledJob, *, accelerator: str) -> str:
     """The task; accelerator: SkyPilot's name of the GPU, such as V100.
 
-    Raises ConfigError if that cannot be one.
+    Raises ConfigError if the text cannot be the name of a GPU.
     """
     if not _ACCELERATOR.fullmatch(accelerator):
         raise ConfigError(
@@ -26,7 +26,7 @@ def skypilot(job: ScheduledJob, *, accelerator: str) -> str:
     command = job.shell_command(at=f"$first:{PORT}")
     gpus = quoted(f"{accelerator}:{job.gpus}")
     machine = f"accelerators: {gpus}" if job.gpus else "cpus: 8+"
-    name = quoted(job.name)  # `no` and `on` are names too
+    name = quoted(job.name)  # YAML would read the name `no` or `on` as a boolean
     return f"""\
 # Launch it from a checkout of dragoman, which is copied to the machines and installed there.
 # The volume {job.name} must be one that all machines can mount: sky volumes apply ...
@@ -38,7 +38,7 @@ workdir: .
 num_nodes: {job.nodes}
 resources:
   {machine}
-  # Nobody pays for machines that have nothing to do any more.
+  # Do not pay for idle machines.
   autostop: {{idle_minutes: 10, down: true}}
 volumes:
   {quoted(str(job.folder))}: {name}

