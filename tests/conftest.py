@@ -14,6 +14,7 @@ if not Path("/dev/nvidia0").exists():
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many processes as cores or more: with several threads each, they wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["DRAGOMAN_CURVES"] = "off"  # a run of a test is nothing to learn from
 TESTS = Path(__file__).resolve().parent
 SYSTEM = ("docs", "e2e", "image", "lab", "learning")
 """Folders whose tests start whole commands, hosts and browsers: `make test-system`."""

@@ -23,6 +23,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import EventWriter, MetricScored, SampleTranslation, Validated
 from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
 from dragoman.training.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from dragoman.training.pace import Budget, Pace
 from dragoman.training.schedule import ScheduleConfig, learning_rate
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.trainer import FitResult, fit
@@ -90,6 +91,7 @@ class ToyRun:
     pairs: ToyPairs = TRAIN_PAIRS
     distributed: DistributedConfig = SYNC
     link_bytes_per_s: float | None = None
+    budget: Budget | None = None
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
     change_update: Callable[[Update], Update] = field(default=lambda update: update)
     rate_factor: Callable[[int], float] = field(default=lambda _step: 1.0)
@@ -132,12 +134,12 @@ class ToyRun:
                 state = resume(checkpoint, store, training.step)
             model = training.model
 
-            def rate(step: int) -> float:
+            def rate(step: int, length: int) -> float:
                 return self.rate_factor(step) * learning_rate(
                     step,
                     self.schedule,
                     d_model=self.model.d_model,
-                    max_steps=self.train.max_steps,
+                    max_steps=length,
                 )
 
             def updates() -> Iterator[Update]:
@@ -150,7 +152,7 @@ class ToyRun:
                 merged(
                     updates(),
                     self.distributed.batches_per_update,
-                    max_steps=self.train.max_steps,
+                    max_steps=None if self.budget else self.train.max_steps,
                 ),
                 state=state,
                 config=self.train,
@@ -159,7 +161,21 @@ class ToyRun:
                 validate=lambda step: self.validate(step, model),
                 store=store,
                 events=events,
+                pace=self._pace(state) if world.is_main else None,
             )
+
+    def _pace(self, state: TrainState) -> Pace | None:
+        if self.budget is None:
+            return None
+        return Pace(
+            self.budget,
+            length=state.max_steps or self.train.max_steps,
+            validate_every=self.train.validate_every_steps,
+            save_every=self.checkpoint.every_steps,
+            multiple=self.distributed.batches_per_update,
+            validation_steps=state.validation_steps,
+            search_steps=state.search_steps,
+        )
 
 
 def _refuse(error: Exception) -> None:

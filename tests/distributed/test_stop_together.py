@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
+from dragoman.distributed.config import AccumConfig, DistributedConfig
 from dragoman.distributed.world import World
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import read_events
 from dragoman.training.config import CheckpointConfig, TrainConfig
+from dragoman.training.pace import Budget
 from ranks import run_ranks
 from toy_fit import ToyRun
 
@@ -43,3 +46,42 @@ def test_all_ranks_stop_after_the_same_update(tmp_path: Path) -> None:
         assert written == (6 if rank == 0 else 0)
     assert losses[0] == losses[1]
     assert [step for step, _ in losses[0]] == [1, 2, 3, 4, 5, 6]
+
+
+def _fit_in_time(world: World, directory: str) -> Any:
+    def before_update(_update_index: int, _model: Transformer) -> None:
+        time.sleep(0.02)
+
+    # PyTorch imports more at its first use, which takes seconds.
+    ToyRun(Path(directory) / "first", TrainConfig(max_steps=1)).fit(world)
+    budget = Budget(
+        asked="",
+        started=time.time(),
+        seconds_s=6.0,
+        aim_s=6.0,
+        validation_s=0.01,
+        search_s=0.01,
+        after_s=0.0,
+        after_searches=0.0,
+        expected_bleu=20.0,
+        expected_bleu_low=10.0,
+        expected_bleu_high=30.0,
+    )
+    run = ToyRun(
+        Path(directory),
+        TrainConfig(max_steps=10_000, validate_every_steps=1000),
+        distributed=DistributedConfig(strategy="accum", accum=AccumConfig(every=3)),
+        before_update=before_update,
+        budget=budget,
+    )
+    result = run.fit(world)
+    return [result.reason, result.state.step, result.state.max_steps]
+
+
+def test_all_ranks_agree_on_the_length_that_fits_a_budget(tmp_path: Path) -> None:
+    first, second = run_ranks(_fit_in_time, str(tmp_path), world_size=2)
+    reason, step, length = first
+    assert second == first
+    assert (reason, step) == ("max_steps", length)
+    assert length % 3 == 0
+    assert length < 500

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
+from dragoman.base.errors import ConfigError
 from dragoman.cli import options as shared
 from dragoman.cli.options import Commands
+
+if TYPE_CHECKING:
+    from dragoman.recipe.recipe import Recipe
 
 
 def add_parser(commands: Commands) -> None:
@@ -19,6 +24,17 @@ def add_parser(commands: Commands) -> None:
     shared.add_recipe(parser)
     shared.add_places(parser)
     shared.add_training(parser)
+    parser.add_argument(
+        "--budget",
+        metavar="TIME|MONEY",
+        help='what all of it may take, such as 30min, 6h or "50 USD": what the recipe does not set '
+        "is chosen",
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help="with --budget: the machines to train on, and their prices; or this machine's price",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what it will take, do nothing")
     parser.set_defaults(run_command=run)
 
@@ -29,6 +45,14 @@ def run(options: Namespace) -> int:
     from dragoman.recipe.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
+    if options.hosts is not None and options.budget is None:
+        raise ConfigError(
+            "only a budget needs the price of hosts",
+            place="--hosts",
+            remedy="add --budget, or train on hosts with: dragoman train RECIPE --hosts HOSTS",
+        )
+    if options.budget is not None:
+        return _run_in_budget(recipe, options)
     if options.dry_run:
         console.print_dry_run(recipe, world_size=options.ranks or 1)
         return 0
@@ -48,4 +72,45 @@ def run(options: Namespace) -> int:
         listeners=[ConsoleSink()],
     )
     print_summary(directory)
+    return 0
+
+
+def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
+    from dragoman.base.terminal import open_console
+    from dragoman.cli.budget_view import print_outcome, print_plan
+    from dragoman.cli.summary import print_summary
+    from dragoman.cluster.doctor_view import print_findings
+    from dragoman.cluster.training import NotFitError
+    from dragoman.recipe.budget import parse_budget
+    from dragoman.run.budget import Place, plan_budget, run_in_budget
+    from dragoman.run.progress import preparing
+    from dragoman.telemetry.console import ConsoleSink
+    from dragoman.telemetry.host import process_started
+
+    place = Place.of(options.hosts, ranks=options.ranks)
+    seconds_s = parse_budget(options.budget, place.price)
+    if options.dry_run:
+        print_plan(plan_budget(recipe, seconds_s, place, prepared=options.prepared))
+        return 0
+    console = open_console(outlives_reader=True)
+    try:
+        directory = run_in_budget(
+            recipe,
+            seconds_s,
+            place,
+            runs=options.runs,
+            prepared=options.prepared,
+            workers=options.workers,
+            began=process_started(),
+            fresh=options.fresh,
+            show=preparing(),
+            listeners=[ConsoleSink()],
+            tell_plan=print_plan,
+            tell=console.print,
+        )
+    except NotFitError as error:
+        print_findings(error.findings, error.facts, console)
+        raise
+    print_summary(directory)
+    print_outcome(directory)
     return 0

@@ -146,6 +146,11 @@ class Hosts(Section):
         return sum(prices) if len(prices) == len(self.host) else None
 
 
+def is_this_machine(hosts: Hosts) -> bool:
+    """Whether there is one host, and it is the one that asks."""
+    return len(hosts.host) == 1 and _address(hosts.host[0]) == "localhost"
+
+
 def load_hosts(text: str) -> Hosts:
     """The hosts of a file (it exists, or its name ends like a file's) or of the inline form.
 

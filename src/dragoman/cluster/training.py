@@ -52,6 +52,7 @@ from dragoman.telemetry.events import (
     EventWriter,
 )
 from dragoman.training.durable import step_number
+from dragoman.training.pace import BUDGET_FILE
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
 _MOST_TRIES: Final = 3
@@ -208,6 +209,8 @@ def parcels_of(run: HostRun, remote: RunOnHosts) -> list[Parcel]:
     record = json.loads(read_regular(run.path / "corpus.json", limit=1 << 20))
     corpus = json.dumps(record | {"prepared": data_place}, indent=1).encode()
     files = {name: run.path / name for name in _RUN_FILES}
+    if (run.path / BUDGET_FILE).is_file():  # the first host's clock keeps to it
+        files[BUDGET_FILE] = run.path / BUDGET_FILE
     return [
         directory_parcel(data_place, run.prepared),
         Parcel(remote.place, {**files, "corpus.json": corpus}),

@@ -64,8 +64,11 @@ class Update:
     steps: int = 1
 
 
-def merged(updates: Iterator[Update], every: int, *, max_steps: int) -> Iterator[Update]:
-    """Updates of `every` batches each; groups end at multiples of it, and at `max_steps`."""
+def merged(updates: Iterator[Update], every: int, *, max_steps: int | None) -> Iterator[Update]:
+    """Updates of `every` batches each; groups end at multiples of it, and at `max_steps`.
+
+    max_steps: None: the run may become longer or shorter, always by whole groups.
+    """
     group: list[Update] = []
     for update in updates:
         group.append(update)

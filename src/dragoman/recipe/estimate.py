@@ -88,7 +88,7 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
     )
     half = recipe.train.precision != "fp32"
     kept, saved = strategy_numbers(recipe.distributed, world_size)
-    sizes = [_text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
+    sizes = [text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
     id_bytes = 2 if vocab_size <= 1 << 16 else 4
     return Estimate(
         num_parameters=num_parameters,
@@ -189,7 +189,7 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
     return tokens * (encoder + decoder + ends)
 
 
-def _text_bytes(entry: TextFiles, folder: Path) -> float | None:
+def text_bytes(entry: TextFiles, folder: Path) -> float | None:
     """Bytes of text, unpacked; None if a file is not there (yet)."""
     names: Iterable[str] = filter(None, (entry.source, entry.target, entry.tsv, entry.moses))
     paths = [folder / name for name in names]

@@ -403,6 +403,8 @@ class Facts:
     precision: str | None = None
     num_parameters: int | None = None
     max_steps: int | None = None
+    lengths: tuple[tuple[int, int], ...] = ()
+    """From which step on the run was to have how many, as a budget has fitted them."""
     train_pairs: int | None = None
     segments: tuple[Segment, ...] = ()
     exit: Exit | None = None

@@ -88,6 +88,8 @@ class RankFile:
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     link_changes: list[facts.LinkChange] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
+    lengths: list[tuple[int, int]] = field(default_factory=list)
+    """Of the run, as a budget has fitted it: from which step on, and how many steps it has."""
     alerts: list[facts.Alert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     prepare_s: float | None = None
@@ -215,6 +217,7 @@ class RankFile:
         self.repeated += [interval for interval in self.intervals if interval.step > last_kept]
         self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
+        self._note_length(event, max(last_kept, 0))
         ranks = number(event.payload.get("world_size"))
         told = from_payload(_StartPrice, event.payload)
         price, device = None, event.payload.get("device")
@@ -227,6 +230,15 @@ class RankFile:
             price,
             device if isinstance(device, str) else None,
         )
+
+    def _length_fitted(self, event: Event, _moment: float) -> None:
+        self._note_length(event, event.step or 0)
+
+    def _note_length(self, event: Event, step: int) -> None:
+        steps = number(event.payload.get("max_steps"))
+        self.lengths = [one for one in self.lengths if one[0] < step]
+        if steps is not None and (not self.lengths or self.lengths[-1][1] != int(steps)):
+            self.lengths.append((step, int(steps)))
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:
@@ -334,6 +346,7 @@ def _kept(kind: type[Any], name: str) -> _Reader:
 _READERS: dict[str, _Reader] = {
     events.RunStarted.kind: RankFile._run_started,
     events.RunFinished.kind: RankFile._run_finished,
+    events.LengthFitted.kind: RankFile._length_fitted,
     events.TrainInterval.kind: RankFile._train_interval,
     events.Validated.kind: _kept(facts.Validation, "validations"),
     TestScored.kind: _kept(facts.TestScore, "test_scores"),

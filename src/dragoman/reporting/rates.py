@@ -23,12 +23,16 @@ class Rates:
     d_model: int
     max_steps: int
     recipe: Recipe | None = None
+    lengths: tuple[tuple[int, int], ...] = ()
+    """From which step on the run was to have how many, if that changed; see `Facts.lengths`."""
 
     def at(self, update: int) -> float:
         """The rate of update number `update`, counted from 0."""
+        known = [steps for since, steps in self.lengths if since <= update]
+        length = known[-1] if known else self.max_steps
         if self.recipe is not None:
-            return self.recipe.learning_rate(update, max_steps=self.max_steps)
-        return learning_rate(update, self.config, d_model=self.d_model, max_steps=self.max_steps)
+            return self.recipe.learning_rate(update, max_steps=length)
+        return learning_rate(update, self.config, d_model=self.d_model, max_steps=length)
 
     @property
     def formula(self) -> str:
@@ -48,6 +52,8 @@ class Rates:
             text += f", d_model = {self.d_model}"
         if "warmup" in formula.lower():
             text += f", warmup = {units.COUNT.text(config.warmup_steps)}"
+        if len(self.lengths) > 1:
+            text += f"; its length was fitted to the budget {len(self.lengths) - 1} times"
         for factor, start in self.factors:
             text += f"; times {factor:g} from step {units.COUNT.text(start + 1)} on"
         return text
@@ -81,7 +87,8 @@ def rates_of(facts: Facts) -> Rates | None:
         return None
     if facts.recipe is not None:
         recipe = facts.recipe
-        return Rates(recipe.schedule, recipe.model.d_model, facts.max_steps, recipe)
+        width = recipe.model.d_model
+        return Rates(recipe.schedule, width, facts.max_steps, recipe, facts.lengths)
     seen = facts.imported
     if seen is None or not (seen.schedule_scale and seen.schedule_width and seen.schedule_warmup):
         return None

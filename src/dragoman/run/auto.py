@@ -6,6 +6,8 @@ a run goes on with what it began with.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
@@ -89,11 +91,17 @@ def choose_strategy(
 
 
 def measure_compute(
-    recipe: Recipe, model: torch.nn.Module, updates: Iterator[Update], *, world: World
+    recipe: Recipe,
+    model: torch.nn.Module,
+    updates: Iterator[Update],
+    *,
+    world: World,
+    at_most_s: float = math.inf,
 ) -> tuple[float, float]:
     """Seconds of a step on the slowest rank without any network, and target tokens of a step.
 
     These are real steps with a learning rate of zero, so that the weights stay as they are.
+    at_most_s: no step is begun after that time, but for one that is timed.
     """
     timer = PhaseTimer(world.device)
     step = TrainStep(
@@ -105,16 +113,20 @@ def measure_compute(
         world=world,
         timer=timer,
     )
-    tokens = 0
+    tokens = steps = 0
     model.train()
+    started = time.monotonic()
     for number, update in enumerate(islice(updates, _WARM_STEPS + _TIMED_STEPS)):
         if number == _WARM_STEPS:
             timer.take()
+        if number > _WARM_STEPS and time.monotonic() - started > at_most_s:
+            break
         step(update, learning_rate=0.0)
         timer.step_done()
         tokens += update.global_target_tokens
+        steps += 1
     own_s = timer.take().step_median_s
-    return max(world.gather_json(own_s)), tokens / (_WARM_STEPS + _TIMED_STEPS)
+    return max(world.gather_json(own_s)), tokens / steps
 
 
 def device_name(world: World) -> str:

@@ -21,6 +21,7 @@ from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_wo
 from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.cleaning import write_cleaning_page
+from dragoman.run.curves import keep
 from dragoman.telemetry.events import EventListener, EventWriter, read_line
 from dragoman.telemetry.follower import Follower
 from dragoman.telemetry.session import training_session
@@ -118,11 +119,13 @@ def train(
 ) -> None:
     """Train until the run's recipe says stop, from its newest checkpoint if it has one.
 
+    A run that finished adds its learning curve to the local table (`run.curves`).
     ranks: processes on this machine; None: one a GPU, or one.
     listeners: called with each event of rank 0. What one of them raises ends the training.
     """
     with training_session(directory.path):
         _work(["train", str(directory.path)], directory, ranks, listeners)
+    keep(directory)
 
 
 def train_share(
@@ -164,6 +167,7 @@ def train_on(
         finally:
             for listener in listeners:
                 listener.close()
+    keep(directory)
 
 
 def evaluate(

@@ -13,6 +13,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -57,13 +58,14 @@ from dragoman.telemetry.events import (
     MixturePlanned,
     RunStarted,
 )
-from dragoman.telemetry.host import collective_interface, hourly_price
+from dragoman.telemetry.host import collective_interface, hourly_price, process_started
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
 from dragoman.training.matrix_rate import measure_device, slow_precision
 from dragoman.training.optimizer import make_optimizer
+from dragoman.training.pace import Budget, Pace, read_budget
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.step import TrainStep
 from dragoman.training.trainer import fit
@@ -83,7 +85,10 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     recipe = run.recipe()
     prepared = run.prepared()
     manifest = Manifest.load(prepared)
+    budget = read_budget(run.path)
     with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
+        if budget is not None:
+            budget = budget.with_starts(time.time() - process_started())
         torch.manual_seed(recipe.train.seed)
         store = _store(run, recipe, manifest)
         model = _model(recipe, manifest, world, store)
@@ -105,6 +110,11 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
             )
             first = _first_state(recipe, manifest, world, distributed)
             state = first if checkpoint is None else resume(checkpoint, store, step)
+            every = distributed.batches_per_update
+            if budget is not None:
+                length = state.max_steps or recipe.train.max_steps
+                whole = max(every, length // every * every)  # it ends with an update
+                state = state.model_copy(update={"max_steps": whole})
             _tell_start(run, recipe, manifest, model, state, world, events)
             if not state.step or has_moved:
                 _tell_device(recipe, world, events, step=state.step)
@@ -119,7 +129,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
                 }
             )
             with (
-                _updates(recipe, prepared, state.step, world) as updates,
+                batches(recipe, prepared, state.step, world) as updates,
                 _sampling(run, updates, world, events),
             ):
                 oversized = max(sampler.num_oversized for sampler in updates.samplers)
@@ -129,24 +139,25 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
                     events.write(_oversized(oversized), step=state.step)
                 result = fit(
                     step,
-                    merged(
-                        updates,
-                        distributed.batches_per_update,
-                        max_steps=recipe.train.max_steps,
-                    ),
+                    merged(updates, every, max_steps=None if budget else recipe.train.max_steps),
                     state=state,
                     config=recipe.train,
-                    learning_rate=recipe.learning_rate,
+                    learning_rate=lambda number, length: recipe.learning_rate(
+                        number, max_steps=length
+                    ),
                     untrained_loss=math.log(manifest.target_vocab_size),
                     validate=_validation(recipe, prepared, model, world),
                     store=store,
                     events=events,
+                    pace=_pace(recipe, budget, state, every) if world.is_main else None,
                 )
     if result.reason == "signal":
         raise InterruptedRunError(
             f"stopped by a signal at step {result.state.step}; everything is saved",
             place=run.path,
-            remedy=f"go on with: dragoman train {shlex.quote(str(run.path))}",
+            remedy="go on with the same command; the clock of its budget runs on"
+            if budget is not None
+            else f"go on with: dragoman train {shlex.quote(str(run.path))}",
         )
 
 
@@ -273,8 +284,23 @@ def _strategy(
     if checkpoint is not None:
         # Elsewhere the choice stays, but the plan is not theirs.
         return Chosen(checkpoint.state.sync, None if has_moved else checkpoint.state.planned_step_s)
-    with _updates(recipe, prepared, 0, world) as updates:
+    with batches(recipe, prepared, 0, world) as updates:
         return choose_strategy(recipe, model, updates, world=world, events=events)
+
+
+def _pace(recipe: Recipe, budget: Budget | None, state: TrainState, every: int) -> Pace | None:
+    """What keeps a run to its budget, if it has one."""
+    if budget is None:
+        return None
+    return Pace(
+        budget,
+        length=state.max_steps or recipe.train.max_steps,
+        validate_every=recipe.train.validate_every_steps,
+        save_every=recipe.checkpoint.every_steps,
+        multiple=every,
+        validation_steps=state.validation_steps,
+        search_steps=state.search_steps,
+    )
 
 
 def _first_state(
@@ -319,7 +345,7 @@ def _tell_start(
         device=str(world.device),
         precision=recipe.train.precision,
         num_parameters=sum(weight.numel() for weight in model.parameters()),
-        max_steps=recipe.train.max_steps,
+        max_steps=state.max_steps or recipe.train.max_steps,
         train_pairs=manifest.train.pairs,
         resumed_from_step=state.step or None,
         price_per_hour=price.amount if price else None,
@@ -409,7 +435,8 @@ def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
             events.write(planned, step=0)
 
 
-def _updates(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+    """The updates of a run of this recipe from number `start` on, without end."""
     shards = TokenShards(prepared / "train")
     return BatchStream(
         shards,

@@ -126,6 +126,13 @@ def _strategy_chosen(event: Event, _progress: Progress, _width: int) -> list[Tex
     ]
 
 
+def _length_fitted(event: Event, _progress: Progress, _width: int) -> list[Text]:
+    seen = event.payload
+    before, now = (units.COUNT.text(seen[key]) for key in ("before_max_steps", "max_steps"))
+    text = f"to end in time: {now} steps, not {before}, at {units.STEP_TIME.text(seen['step_s'])}"
+    return [Text(text, style="dim")]
+
+
 def _mixture_planned(event: Event, _progress: Progress, _width: int) -> list[Text]:
     part = event.payload
     share = units.SHARE.text(part["share"])
@@ -236,6 +243,7 @@ def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
 _WORDS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
     events.RunStarted.kind: _run_started,
     StrategyChosen.kind: _strategy_chosen,
+    events.LengthFitted.kind: _length_fitted,
     events.MixturePlanned.kind: _mixture_planned,
     events.Validated.kind: _validated,
     TestScored.kind: _test_scored,

@@ -339,6 +339,22 @@ class StrategyChosen(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthFitted(Payload):
+    """A run with a budget has another length from here on, as steps took other time than thought.
+
+    step_s, validation_s: what they take now. left_s: for training, before the last scores and the
+    export.
+    """
+
+    kind: ClassVar[str] = "length_fitted"
+    max_steps: int
+    before_max_steps: int
+    step_s: float
+    validation_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MixturePlanned(Payload):
     """The part that one entry of text has in a stage of training.
 

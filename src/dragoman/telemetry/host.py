@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -44,6 +45,17 @@ def cpu_model() -> str:
     """The processor's own name, or its architecture if it has none."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def process_started() -> float:
+    """When this process began, UTC seconds since 1970: before Python and its imports, on Linux."""
+    ticks = _read("/proc/self/stat").rpartition(")")[2].split()[19:20]  # the 22nd field
+    uptime = _read("/proc/uptime").split()[:1]
+    now = time.time()
+    if not ticks or not uptime:
+        return now
+    age_s = float(uptime[0]) - int(ticks[0]) / os.sysconf("SC_CLK_TCK")
+    return now - max(age_s, 0.0)
 
 
 def cpu_cores() -> int:

@@ -7,11 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.telemetry.events import Event, RunStarted, TrainInterval, Validated, number
+from dragoman.telemetry.events import (
+    Event,
+    LengthFitted,
+    RunStarted,
+    TrainInterval,
+    Validated,
+    number,
+)
 
 _RECENT_INTERVALS = 20
 _NUMBERS = {
     RunStarted.kind: ("max_steps",),
+    LengthFitted.kind: ("max_steps",),
     TrainInterval.kind: (
         *("steps", "interval_s", "source_tokens", "target_tokens", "data_wait_s"),
     ),
@@ -62,6 +70,8 @@ class Progress:
             self.step = event.payload["resumed_from_step"] or 0
             self._recent.clear()
             self._began, self._steps, self._in_steps_s = None, 0, 0.0
+        elif event.kind == LengthFitted.kind:
+            self.run = {**self.run, "max_steps": event.payload["max_steps"]}
         elif event.kind == TrainInterval.kind:
             steps, seconds = event.payload["steps"], event.payload["interval_s"]
             self.interval = event.payload

@@ -65,6 +65,9 @@ class TrainState(BaseModel):
         to other machines; None if it was not measured.
     machines: host and device of each rank; empty in older checkpoints.
     sync: the strategy in use; if the recipe says "auto", the one that was chosen.
+    max_steps: the length of the run as a budget has fitted it; None: that of the recipe.
+    validation_steps, search_steps: what the last validation and its translations took, in steps,
+        if there is a budget.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,6 +94,9 @@ class TrainState(BaseModel):
     link_bytes_per_s: float | None = None
     machines: tuple[str, ...] = ()
     sync: DistributedConfig = DistributedConfig()
+    max_steps: int | None = None
+    validation_steps: float | None = None
+    search_steps: float | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -48,6 +48,7 @@ _PURPOSES: Final = tuple(
         ("*environment.json", "record", "versions and hardware of the last start"),
         ("*session.*", "record", "who trains the run now, or how the last training ended"),
         ("*hosts.json", "record", "the hosts it was last trained on: what resume reads"),
+        ("*budget.json", "record", "the time it may take, what was expected, when it was done"),
         ("*rank-*.jsonl", "record", "what happened, one event a line"),
         ("*prepare.jsonl", "record", "what happened while the corpus was prepared"),
         ("*tfevents*", "record", "the same for TensorBoard"),

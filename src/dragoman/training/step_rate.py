@@ -21,7 +21,7 @@ from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.config import OptimizerConfig, Precision, TrainConfig
 from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep
 
@@ -46,6 +46,27 @@ _LENGTH: Final = 31
 def measure_steps(world: World) -> dict[str, float]:
     """Train a new model on random pieces until the steps agree, for up to ten seconds."""
     config, vocab_size, pairs = _SIZES[world.device.type]
+    precision: Precision = "bf16" if world.device.type == "cuda" else "fp32"
+    step_s, tokens, matrices = time_steps(
+        world, config, vocab_size=vocab_size, pairs=pairs, precision=precision
+    )
+    flop = _FLOP_PER_WEIGHT * matrices * tokens
+    return {"step_s": step_s, "flop_per_s": flop / step_s}
+
+
+def time_steps(
+    world: World,
+    config: ModelConfig,
+    *,
+    vocab_size: int,
+    pairs: int,
+    precision: Precision,
+    at_most_s: float = _AT_MOST_S,
+) -> tuple[float, int, int]:
+    """Seconds of a step of a model on so many pairs, their target tokens, its weights in matrices.
+
+    at_most_s: no step is begun after that time, but for the three that are timed at least.
+    """
     model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     model = model.to(world.device)
     optimizer = OptimizerConfig()
@@ -54,7 +75,7 @@ def measure_steps(world: World) -> dict[str, float]:
         model,
         sync=NoSync(model),
         optimizer=make_optimizer(model, optimizer),
-        config=TrainConfig(precision="bf16" if world.device.type == "cuda" else "fp32"),
+        config=TrainConfig(precision=precision),
         optimizer_config=optimizer,
         world=world,
         timer=timer,
@@ -67,7 +88,7 @@ def measure_steps(world: World) -> dict[str, float]:
         if number == _WARM_STEPS:
             timer.take()
         if number >= _WARM_STEPS + _LEAST_STEPS and (
-            time.monotonic() - started > _AT_MOST_S
+            time.monotonic() - started > at_most_s
             or agree(np.diff(ends[_WARM_STEPS - 1 :]).tolist())
         ):
             break
@@ -76,8 +97,7 @@ def measure_steps(world: World) -> dict[str, float]:
         ends.append(time.perf_counter())
     step_s = timer.take().step_median_s
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
-    flop = _FLOP_PER_WEIGHT * matrices * update.global_target_tokens
-    return {"step_s": step_s, "flop_per_s": flop / step_s}
+    return step_s, update.global_target_tokens, matrices
 
 
 def agree(seconds: Sequence[float]) -> bool:

@@ -65,12 +65,14 @@ class Votes(NamedTuple):
     save: bool
     examine: bool = False
     """Whether to find out together why steps are slow."""
+    length: int = 0
+    """Steps that the run is to have from now on, by rank 0, whose clock counts; 0: as before."""
 
 
 class Agreement:
     """After every update each rank votes; what any of them wants, all do after the same update.
 
-    It costs one exchange of three integers for each update, and nothing if there is one rank. On
+    It costs one exchange of four integers for each update, and nothing if there is one rank. On
     GPUs the result is that of the update before, which the device finished long ago: the exchange
     does not wait.
     """
@@ -86,8 +88,8 @@ class Agreement:
         ballot = torch.tensor(votes, dtype=torch.int32, device=self._world.device)
         self._world.sum(ballot)
         counted = ballot if ballot.device.type == "cpu" else self._exchange_with_previous(ballot)
-        stop, save, examine = counted.tolist()
-        return Votes(stop > 0, save > 0, examine > 0)
+        stop, save, examine, length = counted.tolist()
+        return Votes(stop > 0, save > 0, examine > 0, length)
 
     def _exchange_with_previous(self, ballot: Tensor) -> Tensor:
         """Start to copy this ballot from the device; wait for the one before it."""

@@ -34,6 +34,7 @@ from dragoman.training.divergence import Problem, diverged, not_finite
 from dragoman.training.guard import Examination, StepGuard
 from dragoman.training.interval import IntervalSums
 from dragoman.training.optimizer import LossScaler, lent
+from dragoman.training.pace import Pace
 from dragoman.training.pauses import PauseWatch
 from dragoman.training.snapshot import own_snapshot, snapshot
 from dragoman.training.step import StepResult, TrainStep
@@ -74,22 +75,25 @@ def fit(
     *,
     state: TrainState,
     config: TrainConfig,
-    learning_rate: Callable[[int], float],
+    learning_rate: Callable[[int, int], float],
     untrained_loss: float,
     validate: Callable[[int], Validation],
     store: CheckpointStore,
     events: EventWriter,
+    pace: Pace | None = None,
 ) -> FitResult:
     """Train from `state` to the end; every rank calls it.
 
     updates: from step number `state.step` on, without end.
-    learning_rate: of a step by its number.
+    learning_rate: of a step by its number and the length of the run.
     untrained_loss: of a model that knows nothing, in nats per target token: the logarithm of the
         number of target pieces. Divergence is judged by how much of it comes back.
     validate: measures the model as it is; it is called with the number of updates made so far,
         with the averaged weights in the model if there are any, otherwise with the weights that all
         ranks share. It may raise GivenUpError, on every rank, if a signal asks to stop; it is
         called again when training resumes.
+    pace: of rank 0, if the run has to end in time: it says how many steps it has, in place of
+        `config`.
     On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank
     that is alone at once; several ranks are ended by their launcher.
 
@@ -114,6 +118,7 @@ def fit(
             events,
             signals,
             pauses,
+            pace,
         )
         try:
             reason = loop.run()
@@ -134,13 +139,14 @@ class _Loop:
     updates: Iterator[Update]
     state: TrainState
     config: TrainConfig
-    learning_rate: Callable[[int], float]
+    learning_rate: Callable[[int, int], float]
     untrained_loss: float
     validate: Callable[[int], Validation]
     store: CheckpointStore
     events: EventWriter
     signals: StopSignals
     pauses: PauseWatch
+    pace: Pace | None
 
     def __post_init__(self) -> None:
         self.world = self.step.world
@@ -149,7 +155,7 @@ class _Loop:
         self.agreement = Agreement(self.world)
         self.guard = StepGuard(
             self.step.sync,
-            self.config.max_steps,
+            self.max_steps,
             expected_s=self.state.planned_step_s,
             judges_steps=self.world.is_main,
             watches_card=self.world.local_rank == 0,
@@ -159,6 +165,7 @@ class _Loop:
         )
         self.examination = Examination(self.world, self.state.link_bytes_per_s)
         self._asked = False
+        self.update_steps = 1
         self.pauses.begin(self.state.step)
         self.saved_at_s = time.monotonic()
         self.told_step = self.saved_step = self.state.step
@@ -181,7 +188,12 @@ class _Loop:
                     self._tell_interval()
             elif self._take_stock(agreed):
                 return "signal"
-        return "max_steps" if self.state.step >= self.config.max_steps else "early_stop"
+        return "max_steps" if self.state.step >= self.max_steps else "early_stop"
+
+    @property
+    def max_steps(self) -> int:
+        """The length of the run: that of the recipe, or what its budget leaves room for."""
+        return self.state.max_steps or self.config.max_steps
 
     def _take_stock(self, agreed: Votes) -> bool:
         """All ranks are here: measure and save what is due; returns whether to stop at once."""
@@ -197,7 +209,17 @@ class _Loop:
             found = "signal" if stopping else self._reason_after_validation()
             save_reason = found or save_reason
         self._save(save_reason)
+        if agreed.length and not stopping and not self._finished():
+            self._fit_length(agreed.length)
         return stopping
+
+    def _fit_length(self, length: int) -> None:
+        """Make the run so long, and at least one update longer than it is by now."""
+        length = max(length, self.state.step + self.update_steps)
+        self.state = self.state.model_copy(update={"max_steps": length})
+        self.guard.max_steps = length
+        if self.pace is not None:
+            self.events.write(self.pace.fitted(length), step=self.state.step)
 
     def _examine(self) -> None:
         """All ranks find out why steps are slow."""
@@ -206,7 +228,7 @@ class _Loop:
                 self.events.write(event, step=self.state.step)
 
     def _finished(self) -> bool:
-        return self.state.step >= self.config.max_steps or self._lost_patience()
+        return self.state.step >= self.max_steps or self._lost_patience()
 
     def _lost_patience(self) -> bool:
         patience = self.config.patience
@@ -220,10 +242,13 @@ class _Loop:
         fed = time.perf_counter()
         assert update.update_index == self.state.step
         last_step = self.state.step + update.steps - 1
-        result = self.step(update, learning_rate=self.learning_rate(last_step))
-        if last_step + 1 >= self.config.max_steps:
+        result = self.step(update, learning_rate=self.learning_rate(last_step, self.max_steps))
+        if last_step + 1 >= self.max_steps:
             self.step.sync.finish()
-        agreed = self._agree() if self.step.sync.settled else None
+        self.update_steps = update.steps
+        if self.pace is not None:
+            self.pace.updated(last_step + 1)
+        agreed = self._agree(last_step + 1) if self.step.sync.settled else None
         self.step.timer.step_done(steps=update.steps)
         seconds_s = time.perf_counter() - started
         self.pauses.updated(step=last_step + 1, seconds_s=seconds_s)
@@ -246,16 +271,16 @@ class _Loop:
             self._judge_losses()
         return agreed
 
-    def _agree(self) -> Votes:
+    def _agree(self, step: int) -> Votes:
         """Meet the other ranks. Waiting for them is a part of the step.
 
         With a strategy that sums only now and then, the sum may have arrived already if all have
         met since they sent their shares. Then the wait for the slowest rank happens here.
         """
         if self.world.world_size == 1:
-            return self._votes()
+            return self._votes(step)
         started = time.perf_counter()
-        agreed = self.agreement.reach(self._votes())
+        agreed = self.agreement.reach(self._votes(step))
         if self.world.device.type == "cpu":  # a GPU's host waits here for its own device as well
             self.step.sync.met_s += time.perf_counter() - started
         return agreed
@@ -300,7 +325,7 @@ class _Loop:
         self.told_step = self.state.step
         scaler = self.step.scaler
         event = self.interval.take(
-            learning_rate=self.learning_rate(self.state.step - 1),
+            learning_rate=self.learning_rate(self.state.step - 1, self.max_steps),
             loss_scale=None if scaler is None else scaler.scale,
         )
         self.events.write(event, step=self.state.step)
@@ -312,25 +337,27 @@ class _Loop:
     def _diverge(self, problem: Problem) -> None:
         raise diverged(problem, step=self.state.step, checkpoints=self.store.paths())
 
-    def _votes(self) -> Votes:
-        """The votes of this rank; the clock of rank 0 counts for all."""
+    def _votes(self, step: int) -> Votes:
+        """The votes of this rank after this step; the clock of rank 0 counts for all."""
         every_s = self.store.config.every_minutes * 60
         save = self.world.is_main and 0 < every_s <= time.monotonic() - self.saved_at_s
         if save:
             self.saved_at_s = time.monotonic()
         asks = self.guard.found is not None and not self._asked
         self._asked = self.guard.found is not None
-        return Votes(stop=self.signals.received, save=save, examine=asks)
+        length = 0 if self.pace is None else self.pace.wanted(step)
+        return Votes(stop=self.signals.received, save=save, examine=asks, length=length)
 
     def _validation_is_due(self) -> bool:
         step = self.state.step
         if step == 0:
             return self.config.validate_at_start
         due = _passed(self.config.validate_every_steps, self.validated_step, step)
-        return due or step == self.config.max_steps
+        return due or step == self.max_steps
 
     def _validate(self) -> bool:
         """Validate; False if it was given up for a signal, on all ranks alike."""
+        started = time.monotonic()
         ema, shared = self.step.ema, self.step.sync.weights()
         try:
             with (
@@ -342,6 +369,11 @@ class _Loop:
             return False
         self.validated_step = self.state.step
         event = validation.event()
+        if self.pace is not None:
+            self.pace.validated(time.monotonic() - started, search_s=event.decode_s)
+            names = ("validation_steps", "search_steps")
+            update = {name: getattr(self.pace, name) for name in names}
+            self.state = self.state.model_copy(update=update)
         best, best_step = self.state.best_dev_loss, self.state.best_dev_loss_step
         self.state = self.state.after_validation(
             dev_loss=event.dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric
@@ -364,7 +396,7 @@ class _Loop:
     def _save_reason(self, agreed: Votes) -> str | None:
         if agreed.stop:
             return "signal"
-        if self.state.step == self.config.max_steps:
+        if self.state.step == self.max_steps:
             return "end"
         if _passed(self.store.config.every_steps, self.saved_step, self.state.step):
             return "steps"
@@ -384,6 +416,8 @@ class _Loop:
         self.saved_at_s, self.saved_step = time.monotonic(), self.state.step
         with self.pauses.outside("saving"):
             self._write_checkpoint(reason)
+        if self.pace is not None:
+            self.pace.saved(time.monotonic() - self.saved_at_s)
 
     def _write_checkpoint(self, reason: str) -> None:
         if not self.world.is_main:

@@ -9,8 +9,11 @@ import pytest
 
 from dragoman.recipe.recipe import load_recipe
 from dragoman.reporting.facts import Facts
+from dragoman.reporting.rank_file import RankFile
 from dragoman.reporting.rates import rate, rates_of
 from dragoman.reporting.reading import read_facts
+from dragoman.telemetry.events import LengthFitted
+from example_events import RUN_STARTED, event
 from recorded_runs import Recorded
 
 
@@ -42,6 +45,34 @@ def test_every_schedule_has_its_formula_and_its_peak(kind: str, tmp_path: Path) 
     assert "warmup = 200" in verdict.says
     assert rates.peak()[1] == max(map(rates.at, range(1000)))
     assert ("then falls" in verdict.says) == (kind != "constant")
+
+
+def test_a_run_with_a_budget_has_the_rates_of_the_lengths_it_had(tmp_path: Path) -> None:
+    facts = replace(_facts(tmp_path), max_steps=800, lengths=((0, 1000), (500, 800)))
+    assert facts.recipe is not None
+    rates = rates_of(facts)
+    assert rates is not None
+    assert rates.at(499) == facts.recipe.learning_rate(499, max_steps=1000)
+    assert rates.at(500) == facts.recipe.learning_rate(500, max_steps=800)
+    verdict = rate(_logged(facts, 1.0))
+    assert verdict.remedy == ""
+    assert "its length was fitted to the budget 1 times" in verdict.says
+
+
+def test_lengths_that_a_kill_has_lost_do_not_count() -> None:
+    file = RankFile.empty(Path("rank-0000.jsonl"))
+    fitted = LengthFitted(
+        max_steps=900, before_max_steps=1000, step_s=0.1, validation_s=1.0, left_s=90.0
+    )
+    for step, payload in (
+        (0, replace(RUN_STARTED, max_steps=1000)),
+        (100, fitted),
+        (300, replace(fitted, max_steps=700)),
+        (200, replace(RUN_STARTED, max_steps=900, resumed_from_step=200)),
+        (400, replace(fitted, max_steps=600)),
+    ):
+        file.see(event(payload, step=step))
+    assert file.lengths == [(0, 1000), (100, 900), (400, 600)]
 
 
 def test_a_run_that_ends_in_its_warmup_never_falls(tmp_path: Path) -> None:

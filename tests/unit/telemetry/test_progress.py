@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.telemetry.console import event_lines
+from dragoman.telemetry.events import LengthFitted
 from dragoman.telemetry.progress import Best, Progress
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED, event
 
@@ -105,3 +107,17 @@ def test_the_best_values_and_their_steps() -> None:
         progress.see(event(VALIDATED, step=step, dev_loss=loss or float("nan"), bleu=bleu))
     assert progress.dev_loss == Best(3.0, 100)
     assert progress.bleu == Best(21.0, 200)
+
+
+def test_a_length_that_was_fitted_to_a_budget_is_the_length() -> None:
+    progress = _after(intervals=3)
+    before_s = progress.left_s
+    fitted = LengthFitted(
+        max_steps=4150, before_max_steps=8000, step_s=0.4, validation_s=1.0, left_s=1540.0
+    )
+    progress.see(event(fitted, step=300, time=1120.0))
+    assert progress.max_steps == 4150
+    assert before_s is not None
+    assert progress.left_s == pytest.approx(before_s / 2)
+    (line,) = event_lines(event(fitted, step=300), progress, width=100)
+    assert line.plain == "to end in time: 4,150 steps, not 8,000, at 400 ms/step"

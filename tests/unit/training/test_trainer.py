@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from dragoman.base.errors import DivergenceError
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import Event, read_events
 from dragoman.training.config import CheckpointConfig, TrainConfig
+from dragoman.training.pace import Budget
 from dragoman.training.schedule import ScheduleConfig
 from dragoman.training.stopping import GivenUpError, is_asked_to_stop
 from toy_fit import ToyRun, ToyValidation, dev_loss
@@ -303,3 +306,65 @@ def test_overflows_in_fp16_are_counted_and_no_divergence(tmp_path: Path) -> None
     intervals = events_of(run, "train_interval")
     assert [event.payload["skipped_steps"] for event in intervals] == [1, 0]
     assert [event.payload["loss_scale"] for event in intervals] == [2.0**15, 2.0**15]
+
+
+def in_time(seconds_s: float, *, most_steps: int | None = None) -> Budget:
+    """A budget that begins now, with nothing to be done after the training."""
+    return Budget(
+        asked="",
+        started=time.time(),
+        seconds_s=seconds_s,
+        aim_s=seconds_s,
+        validation_s=0.01,
+        search_s=0.01,
+        after_s=0.0,
+        after_searches=0.0,
+        most_steps=most_steps,
+        expected_bleu=20.0,
+        expected_bleu_low=10.0,
+        expected_bleu_high=30.0,
+    )
+
+
+def test_a_budget_ends_a_run_in_time_and_the_rate_follows(tmp_path: Path) -> None:
+    def slow(_update: int, _model: Transformer) -> None:
+        time.sleep(0.02)
+
+    schedule = ScheduleConfig(kind="linear", warmup_steps=2)
+    train = TrainConfig(max_steps=10_000, log_every_steps=1, validate_every_steps=1000)
+    ToyRun(tmp_path / "first", TrainConfig(max_steps=1)).fit()  # PyTorch imports more at first use
+    budget = in_time(6.0)
+    run = ToyRun(tmp_path, train, schedule=schedule, before_update=slow, budget=budget)
+    result = run.fit()
+    assert result.reason == "max_steps"
+    assert 4.8 < time.time() - budget.started < 7.5
+    assert result.state.step == result.state.max_steps
+    assert result.state.step < 500
+    fitted = events_of(run, "length_fitted")
+    assert fitted[0].payload["before_max_steps"] == 10_000
+    assert fitted[-1].payload["max_steps"] == result.state.step
+    rates = {
+        event.step: event.payload["learning_rate"] for event in events_of(run, "train_interval")
+    }
+    assert rates[result.state.step] < 0.05 * schedule.peak_learning_rate
+    # It goes on with the length that was fitted last.
+    assert replace(run, budget=in_time(60.0)).fit().state.step == result.state.step
+    assert run.directory.joinpath("checkpoints", f"step-{result.state.step:07d}").is_dir()
+    assert len(events_of(run, "validated")) == 2  # before the first update, and at the end
+
+
+def test_a_run_that_was_stopped_keeps_its_fitted_length(tmp_path: Path) -> None:
+    train = TrainConfig(max_steps=10_000, validate_every_steps=1000)
+
+    def slow_and_stopped(update: int, model: Transformer) -> None:
+        time.sleep(0.02)
+        stop_at(60)(update, model)
+
+    run = ToyRun(tmp_path, train, before_update=slow_and_stopped, budget=in_time(8.0))
+    stopped = run.fit()
+    assert stopped.reason == "signal"
+    assert stopped.state.max_steps is not None
+    assert stopped.state.max_steps < 1000
+    started = replace(run, before_update=lambda _update, _model: time.sleep(0.02)).fit()
+    assert started.reason == "max_steps"
+    assert started.state.step < 1000

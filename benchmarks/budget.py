@@ -1,0 +1,149 @@
+"""Does a run with a budget end in time, and is it as good as was told?
+
+    benchmarks/budget.py --scratch DIR [--multi30k DIR] [--languages de fr cs]
+        [--budgets 5min 15min] [--conditions alone neighbour kill]
+
+Each budget is spent on the text of the demo and on Multi30k, alone; with a neighbour that takes a
+core from the middle on; and with a kill -9 in the middle, after which the same command goes on.
+Prints what was used of the budget, and the expected and the found BLEU on the dev text. Runs that
+are done are read again, not run again. The table of local curves is off: what is expected comes
+from the shipped ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from dragoman.recipe.budget import parse_budget
+from dragoman.recipe.recipe import SHIPPED_RECIPES
+from dragoman.reporting.reading import read_facts
+from dragoman.training.pace import Budget, read_budget
+
+DEMO = f"""
+[corpus]
+folder = "{SHIPPED_RECIPES}"
+train = [{{tsv = "demo/train.tsv.xz"}}]
+valid = [{{tsv = "demo/valid.tsv"}}]
+test = [{{tsv = "demo/test.tsv"}}]
+"""
+MULTI30K = """
+[corpus]
+folder = "{folder}"
+source_language = "en"
+target_language = "{language}"
+train = [{{source = "train.en", target = "train.{language}"}}]
+valid = [{{source = "valid.en", target = "valid.{language}"}}]
+test = [{{source = "test2016.en", target = "test2016.{language}"}}]
+"""
+BUSY = "while True: pass"
+COLUMNS = "| text | budget | condition | used | model | steps | expected BLEU | found | inside |"
+
+
+def main() -> None:
+    options = _options()
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    texts = {} if options.no_demo else {"demo": DEMO}
+    if options.multi30k is not None:
+        for language in options.languages:
+            texts[f"multi30k-{language}"] = MULTI30K.format(
+                folder=options.multi30k.resolve(), language=language
+            )
+    print(COLUMNS, "|---|---|---|---:|---|---:|---:|---:|---|", sep="\n", flush=True)
+    for name, text in texts.items():
+        for budget in options.budgets:
+            for condition in options.conditions:
+                folder = options.scratch / f"{name}-{budget}-{condition}"
+                if _finished(folder) is None:
+                    _run(folder, name, text, budget, condition, ranks=options.ranks)
+                print(_row(folder, name, budget, condition), flush=True)
+
+
+def _run(folder: Path, name: str, text: str, budget: str, condition: str, *, ranks: int) -> None:
+    """Run the budget to its end, with what the condition asks for in the middle of it."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    middle_s = parse_budget(budget) / 2
+    process = _start(folder, name, budget, ranks)
+    neighbour = None
+    try:
+        process.wait(middle_s)
+    except subprocess.TimeoutExpired:
+        if condition == "neighbour":
+            neighbour = subprocess.Popen([sys.executable, "-c", BUSY])
+        elif condition == "kill":
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            process = _start(folder, name, budget, ranks)
+    try:
+        if process.wait():
+            raise SystemExit(f"{folder}: the run failed; see {folder / 'log'}")
+    finally:
+        if neighbour is not None:
+            neighbour.kill()
+            neighbour.wait()
+
+
+def _start(folder: Path, name: str, budget: str, ranks: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "dragoman.cli", "run", f"{name}.toml", "--budget", budget]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [*command, "--ranks", str(ranks)],
+            cwd=folder,
+            env=os.environ | {"DRAGOMAN_CURVES": "off"},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _finished(folder: Path) -> tuple[Path, Budget] | None:
+    for path in sorted(folder.glob("runs/*/budget.json")):
+        budget = read_budget(path.parent)
+        if budget is not None and budget.finished is not None:
+            return path.parent, budget
+    return None
+
+
+def _row(folder: Path, name: str, budget: str, condition: str) -> str:
+    found = _finished(folder)
+    assert found is not None
+    run, kept = found
+    facts = read_facts(run)
+    assert facts.recipe is not None
+    assert kept.used_s is not None
+    model = facts.recipe.model
+    best = max(one.bleu for one in facts.validations if one.bleu is not None)
+    low, high = kept.expected_bleu_low, kept.expected_bleu_high
+    inside = "yes" if low <= best <= high else "**no**"
+    layers = f"{model.encoder_layers}+{model.decoder_layers}"
+    return (
+        f"| {name} | {budget} | {condition} | {kept.used_s / kept.seconds_s:.1%} "
+        f"| {model.d_model}, {layers} | {facts.last_step:,} "
+        f"| {kept.expected_bleu:.1f} ({low:.1f} to {high:.1f}) | {best:.1f} | {inside} |"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--multi30k", type=Path, help="train.en, test2016.de ...")
+    parser.add_argument("--languages", nargs="+", default=["de"], choices=["de", "fr", "cs"])
+    parser.add_argument("--no-demo", action="store_true", help="Multi30k alone")
+    parser.add_argument("--budgets", nargs="+", default=["5min"])
+    parser.add_argument(
+        "--conditions",
+        nargs="+",
+        default=["alone", "neighbour", "kill"],
+        choices=["alone", "neighbour", "kill"],
+    )
+    parser.add_argument("--ranks", type=int, default=1)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

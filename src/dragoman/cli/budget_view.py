@@ -1,0 +1,132 @@
+"""What people read of a budget: the candidates before it begins, and what was used at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from dragoman.base import units
+from dragoman.base.terminal import open_console
+from dragoman.cli.console import plain_table
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.reporting.reading import read_facts
+from dragoman.run.budget import BudgetPlan
+from dragoman.run.choose import Candidate
+from dragoman.run.expect import COVERED, Expected
+from dragoman.training.pace import read_budget
+
+
+def print_plan(plan: BudgetPlan) -> None:
+    """A row for each candidate, why the others lose, and what other budgets would buy."""
+    console, best = open_console(), plan.choice.best
+    table = plain_table(
+        "model",
+        right=("width", "layers", "weights", "vocabulary", "batch", "dropout", "tokens/s", "steps"),
+    )
+    for heading in ("epochs", "BLEU"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for one in plan.choice.candidates:
+        style = "bold" if one is best else ""
+        table.add_row(*_row(one), "chosen" if one is best else one.why_not, style=style)
+    seconds = units.DURATION.text(plan.seconds_s)
+    if plan.place.price is not None:
+        seconds += f" ({plan.place.price.text(plan.seconds_s)})"
+    training = units.DURATION.text(plan.training_s)
+    console.print(f"in {seconds}, of which about {training} for training:", table, "", sep="\n")
+    for reason in _reasons(plan):
+        console.print(Text(reason, style="dim"))
+    console.print("", _doubts(plan), sep="\n")
+    for words, (other, expected) in (("half", plan.half), ("twice", plan.twice)):
+        console.print(f"{words} the time would buy {_bleu(expected)} BLEU ({other.name})")
+
+
+def print_outcome(run: RunDirectory) -> None:
+    """What a run with a budget has used of it, and what became of it."""
+    budget = read_budget(run.path)
+    used_s = None if budget is None else budget.used_s
+    if budget is None or used_s is None:
+        return
+    facts = read_facts(run.path)
+    scored = [one.bleu for one in facts.validations if one.bleu is not None]
+    found = f", found {units.SCORE.text(max(scored))}" if scored else ""
+    low, high = (units.SCORE.text(x) for x in (budget.expected_bleu_low, budget.expected_bleu_high))
+    expected = units.SCORE.text(budget.expected_bleu)
+    console = open_console()
+    console.print(f"dev BLEU: expected {expected} ({low} to {high}){found}")
+    console.print(f"int8 export: {run.path / 'export' / 'ctranslate2-int8'}", soft_wrap=True)
+    used = f"used {units.DURATION.text(used_s)} of {units.DURATION.text(budget.seconds_s)}"
+    if budget.price_per_hour is not None:
+        cost, most = (
+            units.money(budget.price_per_hour * seconds_s / 3600, currency=budget.currency)
+            for seconds_s in (used_s, budget.seconds_s)
+        )
+        used += f", {cost} of {most}"
+    console.print(f"{used} ({units.SHARE.text(used_s / budget.seconds_s)})")
+
+
+def _row(one: Candidate) -> tuple[str, ...]:
+    model, recipe = one.recipe.model, one.recipe
+    pieces = recipe.corpus.subword.vocab_size
+    weights = model.num_parameters(source_vocab_size=pieces, target_vocab_size=pieces)
+    batch = recipe.data.batch_tokens
+    sentences = recipe.data.batch_sentences
+    return (
+        one.name,
+        str(model.d_model),
+        f"{model.encoder_layers}+{model.decoder_layers}",
+        units.SHORT_COUNT.text(weights),
+        units.COUNT.text(pieces),
+        f"{sentences} pairs" if batch is None else units.COUNT.text(batch * recipe.data.accumulate),
+        f"{model.dropout:g}",
+        ("" if one.is_timed else "about ") + units.COUNT.text(one.tokens_per_s),
+        units.COUNT.text(one.steps),
+        f"{one.epochs:.3g}",
+        _bleu(one.expected),
+    )
+
+
+def _bleu(expected: Expected) -> str:
+    low, high = units.SCORE.text(expected.low), units.SCORE.text(expected.high)
+    return f"{units.SCORE.text(expected.bleu)} ({low} to {high})"
+
+
+def _reasons(plan: BudgetPlan) -> Iterator[str]:
+    """Why the chosen one has these numbers, a line each; those that were set have no reason."""
+    best, recipe = plan.choice.best, plan.choice.best.recipe
+    pairs, tokens = units.COUNT.text(plan.text.pairs), units.SHORT_COUNT.text(best.tokens)
+    on_gpu = "on a GPU" if recipe.train.precision == "bf16" else "without a GPU that has bf16"
+    rate = units.LEARNING_RATE.text(recipe.schedule.peak_learning_rate)
+    batch = recipe.data.batch_tokens
+    chosen = {
+        "corpus.subword.vocab_size": (
+            f"vocabulary of {units.COUNT.text(recipe.corpus.subword.vocab_size)}: "
+            f"25 x the square root of {pairs} pairs"
+        ),
+        "data.batch_tokens": f"batch of {units.COUNT.text(batch or 0)}: for {tokens} target tokens",
+        "model.dropout": (
+            f"dropout of {recipe.model.dropout:g}: the text is seen {best.epochs:.3g} times"
+        ),
+        "schedule.peak_learning_rate": f"peak rate of {rate}: 0.576 / {recipe.model.d_model}",
+        "schedule.kind": "a straight line to zero, over all steps that fit",
+        "train.precision": f"{recipe.train.precision}: {on_gpu}",
+        "train.ema_decay": "a moving average of the weights, over a hundredth of the steps",
+    }
+    for key, reason in chosen.items():
+        yield f"{key} is set" if key in plan.by_hand else reason
+    if plan.place.hosts is not None and "distributed.strategy" not in plan.by_hand:
+        yield "strategy auto: measured when they train"
+
+
+def _doubts(plan: BudgetPlan) -> str:
+    """How far the expectation may be believed."""
+    expected = plan.choice.best.expected
+    share = units.SHARE.text(COVERED)
+    texts = "this text" if expected.own else "other texts alone, so the interval is wide"
+    said = f"BLEU is of the dev text, with an interval of {share}, from runs on {texts}"
+    if expected.beyond:
+        said += "; no run was near this size and length, so it is a guess"
+    if plan.text.is_guess:
+        said += "; the text is not prepared yet, its size is a guess"
+    return said

@@ -1,0 +1,100 @@
+"""A budget as it is typed, and which keys of a recipe it may fill in: those that nobody has set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from dragoman.base import units
+from dragoman.base.errors import ConfigError
+from dragoman.base.settings import Section
+from dragoman.recipe.recipe import Recipe
+from dragoman.telemetry.host import HourlyPrice
+
+_MOST_S: Final = 366 * 86_400.0
+_MONEY: Final = re.compile(r"[A-Z]{3}\s*$")
+_SHORT_MINUTES: Final = re.compile(r"(?<=\d)\s*m(?![a-zA-Z])")
+_FORMS: Final = 'a time such as 30min, 1h30m or 6h, or an amount such as "50 USD"'
+
+
+def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
+    """The seconds of a budget: of a time as it is, of an amount of money what it pays for.
+
+    price: of all machines together; None if it is not known.
+    Raises ConfigError if it is neither, nothing at all, or cannot be turned into time.
+    """
+    place = f"--budget {text}"
+    if not _MONEY.search(text):
+        return _checked(_duration_s(text, place), place)
+    try:
+        amount, wanted = units.parse_money(text)
+    except ConfigError as error:
+        raise ConfigError(error.problem, place=place, remedy=f"write {_FORMS}") from error
+    if price is None:
+        raise ConfigError(
+            "no price turns this money into time",
+            place=place,
+            remedy="name a hosts.toml with price_per_hour for every host: --hosts hosts.toml",
+        )
+    if wanted != price.currency:
+        raise ConfigError(
+            f"the prices of the hosts are in {price.currency}",
+            place=place,
+            remedy=f"give the budget in {price.currency}, too",
+        )
+    if price.amount <= 0:
+        raise ConfigError(
+            "the hosts cost nothing, so no amount of money ends", place=place, remedy="give a time"
+        )
+    return _checked(amount / price.amount * 3600, place)
+
+
+def _duration_s(text: str, place: str) -> float:
+    try:
+        return units.DURATION.parse(_SHORT_MINUTES.sub("min", text))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{text!r} is no budget", place=place, remedy=f"write {_FORMS}"
+        ) from error
+
+
+def _checked(seconds_s: float, place: str) -> float:
+    if not 0 < seconds_s <= _MOST_S:
+        what = "is more than a year" if seconds_s > 0 else "leaves no time at all"
+        raise ConfigError(f"a budget that {what}", place=place, remedy=f"write {_FORMS}")
+    return seconds_s
+
+
+def keys_set(section: Section, path: str = "") -> frozenset[str]:
+    """The keys that the recipe's file or a `--set` has set, as "train.max_steps"."""
+    found: set[str] = set()
+    for name in section.model_fields_set:
+        value = getattr(section, name)
+        key = f"{path}{name}"
+        found |= keys_set(value, f"{key}.") if isinstance(value, Section) else {key}
+    return frozenset(found)
+
+
+def filled(recipe: Recipe, values: Mapping[str, Any], *, by_hand: frozenset[str]) -> Recipe:
+    """The recipe with these values, but for the keys that were set by hand.
+
+    Raises ConfigError if the sections do not agree then.
+    """
+    document = recipe.model_dump(mode="json")
+    for key, value in values.items():
+        if key not in by_hand:
+            *sections, name = key.split(".")
+            table = document
+            for section in sections:
+                table = table[section]
+            table[name] = value
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        what = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(
+            what, place=recipe.name, remedy="set the keys that it names yourself, or leave both out"
+        ) from error

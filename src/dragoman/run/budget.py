@@ -1,0 +1,424 @@
+"""`dragoman run --budget`: the same run, made to end in time. All of it on one page.
+
+The clock starts with the first command and never stops: preparation, measurements, training,
+restarts and the time between them, scores and export all count. While it trains, `training.pace`
+fits its length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, MachineError
+from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.prepare import OnProgress
+from dragoman.recipe.budget import filled, keys_set
+from dragoman.recipe.recipe import Recipe, digest
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run import run as steps
+from dragoman.run.choose import Candidate, Choice, TextFacts, at_other_budget, choose, vocabulary
+from dragoman.run.curves import known_curves
+from dragoman.run.expect import Expected, fit_law
+from dragoman.run.lengths import (
+    AIM,
+    EXPORT_S,
+    SCORE_S,
+    After,
+    expected_search_s,
+    lengths,
+    validation_sizes,
+)
+from dragoman.telemetry.events import EventListener
+from dragoman.telemetry.host import PRICE_VARIABLE, HourlyPrice
+from dragoman.training.checkpoint import CheckpointStore
+from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
+
+_LEAST_STEPS: Final = 100
+"""Fewer updates make no model that is worth its time."""
+_TIMING_SHARE: Final = 0.005
+_LONGEST_TIMING_S: Final = 3.0
+"""Of the budget, and at most so many seconds, for timing the steps of one model."""
+_OUTSIDE_SHARE: Final = 0.1
+"""Of the budget, for timing, validations, scores and export, before they are known better."""
+_PREPARE_S: Final = 5.0
+"""To begin, and to learn the vocabulary of a small text."""
+_PREPARE_PAIRS_PER_S: Final = 15_000
+"""What a core of a usual machine prepares."""
+_STARTS: Final = 2
+"""Ranks have a launcher, and each of the two imports PyTorch."""
+_LEAST_START_S: Final = 4.0
+"""What is imported here already is not imported there; and more is done before the first step."""
+_FETCH_S: Final = 15.0
+"""To end the work on hosts and to bring the last checkpoint here."""
+_SHORTEST_S: Final = 10.0
+"""Of training, before it is known how long steps take."""
+_LONGEST_RECORD: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a budget is spent.
+
+    ranks: on this machine; None: one a GPU, or one. hosts: other machines in place of this one, and
+    file, how they were given. price: of all machines together; None if it is not known.
+    """
+
+    ranks: int | None = None
+    hosts: Hosts | None = None
+    file: str = ""
+    price: HourlyPrice | None = None
+
+    @classmethod
+    def of(cls, file: str | None, *, ranks: int | None = None) -> Place:
+        """This machine, with its price if the hosts are this machine alone; or these hosts."""
+        if file is None:
+            return cls(ranks)
+        hosts = load_hosts(file)
+        price = None
+        if hosts.price_per_hour is not None:
+            price = HourlyPrice(hosts.price_per_hour, hosts.currency)
+        if is_this_machine(hosts):
+            return cls(ranks or hosts.host[0].ranks, price=price)
+        if ranks is not None:
+            raise ConfigError(
+                "the hosts say how many ranks each has", place="--ranks", remedy="leave it out"
+            )
+        return cls(hosts=hosts, file=file, price=price)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPlan:
+    """What is to be trained in a budget.
+
+    recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
+    twice: what half and twice the time of training would buy. start_s: what a process takes to
+    begin, which is to import PyTorch.
+    """
+
+    seconds_s: float
+    recipe: Recipe
+    text: TextFacts
+    choice: Choice
+    training_s: float
+    half: tuple[Candidate, Expected]
+    twice: tuple[Candidate, Expected]
+    place: Place
+    by_hand: frozenset[str]
+    start_s: float
+
+
+def plan_budget(
+    recipe: Recipe, seconds_s: float, place: Place, *, prepared: Path | None = None
+) -> BudgetPlan:
+    """The plan alone; nothing is written.
+
+    Of text that is not prepared, the sizes of its files are all that is known.
+    Raises ConfigError if the budget is too small.
+    """
+    _check_possible(recipe)
+    by_hand = keys_set(recipe)
+    recipe = vocabulary(recipe, by_hand=by_hand)
+    try:
+        text = TextFacts.of(Manifest.load(prepared or steps.default_place(recipe)))
+        prepare_s = 0.0
+    except CorpusError:
+        text = TextFacts.guessed(recipe)
+        prepare_s = text.pairs / _PREPARE_PAIRS_PER_S
+    gone_s = _PREPARE_S + prepare_s
+    return _plan(recipe, seconds_s, text, place, by_hand=by_hand, gone_s=gone_s)
+
+
+def run_in_budget(
+    recipe: Recipe,
+    seconds_s: float,
+    place: Place,
+    *,
+    runs: Path,
+    prepared: Path | None = None,
+    workers: int | None = None,
+    began: float | None = None,
+    fresh: bool = False,
+    show: AbstractContextManager[OnProgress] | None = None,
+    listeners: Sequence[EventListener] = (),
+    tell_plan: Callable[[BudgetPlan], None],
+    tell: Callable[[str], None],
+) -> RunDirectory:
+    """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
+
+    The same call goes on with what was begun, by the same clock; a run that is done is left alone.
+    began: when the command was given, if that was not now. show, listeners: as in `run`.
+    tell_plan: called with what is chosen, before it begins. tell: with what is done on hosts.
+    Raises ConfigError if the budget is too small, and all that `run` raises.
+    """
+    now = time.time() if began is None else began
+    _check_possible(recipe)
+    asked = _asked(recipe, seconds_s)
+    directory = None if fresh else _begun(recipe, asked, runs)
+    if directory is None:
+        started = _started(recipe, asked, runs, now=now, fresh=fresh)
+        if now - started > seconds_s:
+            raise ConfigError(
+                f"began {units.DURATION.text(now - started)} ago and is over, with nothing trained",
+                place=f"--budget {units.DURATION.text(seconds_s)}",
+                remedy="begin anew with --fresh",
+            )
+        by_hand = keys_set(recipe)
+        recipe = vocabulary(recipe, by_hand=by_hand)
+        with show or nullcontext() as progress:
+            shards = steps.prepare(recipe, directory=prepared, workers=workers, progress=progress)
+        try:
+            plan = _plan(
+                recipe,
+                seconds_s,
+                TextFacts.of(Manifest.load(shards)),
+                place,
+                by_hand=by_hand,
+                gone_s=time.time() - started,
+            )
+            tell_plan(plan)
+            chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand)
+            directory = RunDirectory.create(
+                chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
+            )
+        except ConfigError:  # nothing has begun: the clock starts with the next command
+            _start_record(recipe, asked, runs).unlink(missing_ok=True)
+            raise
+        _start_record(recipe, asked, runs).unlink(missing_ok=True)
+    return _finish(directory, place, listeners=listeners, tell=tell)
+
+
+def _finish(
+    directory: RunDirectory,
+    place: Place,
+    *,
+    listeners: Sequence[EventListener],
+    tell: Callable[[str], None],
+) -> RunDirectory:
+    """Train, score and export, or what of it is still to be done."""
+    budget = read_budget(directory.path)
+    assert budget is not None
+    if budget.finished is not None:
+        return directory
+    if time.time() < budget.aim or not _has_checkpoint(directory):
+        if place.hosts is not None:
+            steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
+        else:
+            with _price_told(budget):
+                steps.train(directory, ranks=place.ranks, listeners=listeners)
+    corpus = directory.recipe().corpus
+    if corpus.test or corpus.test_pairs:
+        steps.evaluate(directory, ranks=place.ranks, listeners=listeners)
+    _export(directory)
+    budget.model_copy(update={"finished": time.time()}).save(directory.path)
+    return directory
+
+
+@contextmanager
+def _price_told(budget: Budget) -> Iterator[None]:
+    """Workers learn the price as those on hosts do."""
+    before = os.environ.get(PRICE_VARIABLE)
+    if budget.price_per_hour is not None:
+        os.environ[PRICE_VARIABLE] = f"{budget.price_per_hour} {budget.currency}"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(PRICE_VARIABLE, None)
+        else:
+            os.environ[PRICE_VARIABLE] = before
+
+
+def _plan(
+    recipe: Recipe,
+    seconds_s: float,
+    text: TextFacts,
+    place: Place,
+    *,
+    by_hand: frozenset[str],
+    gone_s: float,
+) -> BudgetPlan:
+    began = time.monotonic()
+    from dragoman.run.speed import these_hosts, this_machine  # imports torch
+    from dragoman.run.worker import default_ranks
+
+    start_s = max(time.monotonic() - began, _LEAST_START_S)
+    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
+    if training_s <= 0:
+        needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
+        raise _too_small(seconds_s, needed_s=needed_s)
+    if place.hosts is not None:
+        machine = these_hosts(place.hosts, file=place.file)
+        recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
+    else:
+        machine = this_machine(
+            ranks=place.ranks or default_ranks(),
+            vocab_size=recipe.corpus.subword.vocab_size,
+            at_most_s=min(_TIMING_SHARE * seconds_s, _LONGEST_TIMING_S),
+        )
+    law = fit_law(known_curves())
+    choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
+    most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
+    if choice.best.steps < min(_LEAST_STEPS, most):
+        enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
+        needed_s = (gone_s + EXPORT_S + enough_s) / (AIM - _OUTSIDE_SHARE)
+        raise _too_small(seconds_s, needed_s=needed_s)
+    half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
+    return BudgetPlan(
+        seconds_s,
+        choice.best.recipe,
+        text,
+        choice,
+        training_s,
+        half,
+        twice,
+        place,
+        by_hand,
+        start_s,
+    )
+
+
+def _too_small(seconds_s: float, *, needed_s: float) -> ConfigError:
+    return ConfigError(
+        "too little for a model that is worth anything",
+        place=f"--budget {units.DURATION.text(seconds_s)}",
+        remedy=f"give at least {units.DURATION.text(math.ceil(needed_s / 10) * 10)}",
+    )
+
+
+def _check_possible(recipe: Recipe) -> None:
+    if recipe.stages:
+        raise ConfigError(
+            "stages have lengths in steps, and a budget chooses the steps",
+            place="--budget",
+            remedy="leave out the stages or the budget",
+        )
+    if find_spec("ctranslate2") is None:
+        raise MachineError(
+            "a budget ends with an export, and CTranslate2 is not installed",
+            remedy="install it: pip install 'dragoman[serve]'",
+        )
+
+
+def _asked(recipe: Recipe, seconds_s: float) -> str:
+    """Digest of what was asked for; a key that is set to its default is not a key that is free."""
+    text = f"{digest(recipe)} {seconds_s!r} {' '.join(sorted(keys_set(recipe)))}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _begun(recipe: Recipe, asked: str, runs: Path) -> RunDirectory | None:
+    """The newest run that was begun with this recipe and this budget."""
+    found = sorted(path.parent for path in runs.glob(f"{recipe.name}-*/{BUDGET_FILE}"))
+    for path in reversed(found):
+        budget = read_budget(path)
+        if budget is not None and budget.asked == asked:
+            return RunDirectory.open(path)
+    return None
+
+
+def _started(recipe: Recipe, asked: str, runs: Path, *, now: float, fresh: bool) -> float:
+    """When the first command was given. It is written down until there is a run that knows it."""
+    file = _start_record(recipe, asked, runs)
+    if not fresh:
+        try:
+            return float(json.loads(read_regular(file, limit=_LONGEST_RECORD)))
+        except (OSError, ValueError, TypeError):
+            pass
+    with disk_errors_named(runs):
+        runs.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(now))
+    return now
+
+
+def _start_record(recipe: Recipe, asked: str, runs: Path) -> Path:
+    return runs / f".{recipe.name}-{asked[:8]}.started"
+
+
+def _fitted(
+    plan: BudgetPlan,
+    shards: Path,
+    asked: str,
+    started: float,
+    *,
+    by_hand: frozenset[str],
+) -> tuple[Recipe, Budget]:
+    """The recipe with the lengths that fit by real steps on the real text, and its budget."""
+    from dragoman.run.speed import Speed, measure_training  # imports torch
+    from dragoman.run.worker import default_ranks
+
+    recipe, seconds_s, place = plan.recipe, plan.seconds_s, plan.place
+    manifest = Manifest.load(shards)
+    ranks = place.ranks or default_ranks()
+    recipe = filled(recipe, validation_sizes(manifest, seconds_s), by_hand=by_hand)
+    here = speed = measure_training(
+        recipe, shards, ranks=ranks, at_most_s=2 * _TIMING_SHARE * seconds_s
+    )
+    if place.hosts is not None:
+        tokens = here.tokens_per_step
+        speed = Speed(tokens / plan.choice.best.tokens_per_s, tokens)
+    search_s = expected_search_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
+    validation_s = search_s + SCORE_S
+    after = After.of(recipe, manifest)
+    if place.hosts is not None:  # what comes after the training is done here
+        search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
+        after = After(after.seconds_s + _FETCH_S + after.searches * search_here_s, 0.0)
+    starts = _STARTS if ranks > 1 and place.hosts is None else 0
+    # Ranks begin to train, and begin again to score.
+    outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
+    gone_s = time.time() - started
+    left_s = AIM * seconds_s - gone_s - outside_s
+    least_s = _LEAST_STEPS * speed.step_s + 2 * validation_s
+    if left_s < least_s:
+        raise _too_small(seconds_s, needed_s=(gone_s + least_s + outside_s) / AIM)
+    most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
+    values = lengths(
+        step_s=speed.step_s, validation_s=validation_s, left_s=left_s, most_steps=most_steps
+    )
+    expected = plan.choice.best.expected
+    return filled(recipe, values, by_hand=by_hand), Budget(
+        asked=asked,
+        started=started,
+        seconds_s=seconds_s,
+        aim_s=AIM * seconds_s,
+        validation_s=validation_s,
+        after_s=after.seconds_s,
+        search_s=search_s,
+        after_searches=after.searches,
+        starts=starts if "test" in manifest.splits else 0,
+        most_steps=most_steps,
+        expected_bleu=expected.bleu,
+        expected_bleu_low=expected.low,
+        expected_bleu_high=expected.high,
+        price_per_hour=None if place.price is None else place.price.amount,
+        currency="" if place.price is None else place.price.currency,
+    )
+
+
+def _has_checkpoint(directory: RunDirectory) -> bool:
+    recipe = directory.recipe()
+    store = CheckpointStore(directory.checkpoints, recipe.checkpoint)
+    try:
+        store.choose("best")
+    except CheckpointError:
+        return False
+    return True
+
+
+def _export(directory: RunDirectory) -> None:
+    from dragoman.distributed.world import join_world
+    from dragoman.formats.export import Request, export
+
+    with join_world() as world:
+        export(directory, Request(to="ctranslate2", quantization="int8"), world)

@@ -1,0 +1,291 @@
+"""What to train in a budget: models of several sizes, and what each is expected to reach.
+
+Only the size is searched for. What else the recipe leaves open follows from it, from the text and
+from the time by rules:
+
+vocabulary     25 x the square root of the pairs: few thousand pieces for small text, about 32,000
+               for millions of pairs (Gowda and May 2020)
+batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2,048 (the exponent:
+               Bergsma et al. 2025)
+peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
+               constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of 128
+dropout        0.1; 0.2 from 8 epochs on, 0.3 from 30 on (small text: Araabi and Monz 2020)
+precision      bf16 on a GPU that has it, else fp32; torch.compile on a GPU from half an hour on
+schedule       a straight line to zero (Bergsma et al. 2025, "Straight to zero") over all steps that
+               fit
+averaging      a moving average over a hundredth of the steps
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.base import units
+from dragoman.base.errors import ConfigError
+from dragoman.corpus.manifest import Manifest
+from dragoman.recipe.budget import filled
+from dragoman.recipe.estimate import estimate, text_bytes
+from dragoman.recipe.recipe import Recipe
+from dragoman.run.curves import inner_weights, text_digest
+from dragoman.run.expect import Expected, Law
+
+_PAIR_BYTES: Final = 150
+"""Of both sides of a typical pair of sentences."""
+_PIECE_BYTES: Final = 4.5
+"""Of a piece of text."""
+_UNKNOWN_PAIRS: Final = 1_000_000
+"""If the text is not here yet."""
+_ALIKE: Final = 0.03
+"""A larger model has to be better by this share of the BLEU: it is slower to translate with, and
+speeds that were timed in seconds are not sure."""
+_CPU_BATCH: Final = (2048, 8192)
+_GPU_BATCH: Final = (4096, 65_536)
+"""Cells at least and at most: with 1,280 a million tokens taught less than with 2,048."""
+_SPEED_ERROR: Final = 1.25
+"""A speed that was timed in seconds may be so many times too high or too low for hours."""
+_WORTH_TIMING: Final = 0.8
+"""A model that is expected to have less than this share of the best BLEU, by the arithmetic that it
+needs, is not timed."""
+_WORTH_COMPILING_S: Final = 1800.0
+"""The compiler takes a minute or two."""
+_SIZE_KEYS: Final = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers")
+SIZES: Final[dict[str, tuple[int, int, int, int, int]]] = {
+    "mini": (128, 4, 512, 3, 2),
+    "tiny": (192, 4, 768, 3, 2),
+    "small": (256, 4, 1024, 3, 2),
+    "medium": (384, 6, 1536, 4, 3),
+    "base": (512, 8, 2048, 6, 6),
+    "big": (1024, 16, 4096, 6, 6),
+}
+"""Width, heads, inner width, and layers of encoder and decoder."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """What is known of the training text. Tokens are of the target, with the end of sentence."""
+
+    digest: str
+    pairs: int
+    epoch_tokens: int
+    is_guess: bool
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> TextFacts:
+        """Of prepared text."""
+        train = manifest.train
+        return cls(text_digest(manifest), train.pairs, train.target_pieces + train.pairs, False)
+
+    @classmethod
+    def guessed(cls, recipe: Recipe) -> TextFacts:
+        """Of text that is not prepared: from the sizes of its files."""
+        sizes = [text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
+        known = [size for size in sizes if size is not None]
+        pairs = (
+            max(1, round(sum(known) / _PAIR_BYTES)) if len(known) == len(sizes) else _UNKNOWN_PAIRS
+        )
+        pieces = pairs * _PAIR_BYTES / 2 / _PIECE_BYTES
+        return cls("", pairs, round(pieces) + pairs, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What trains. speed: target tokens a second with a model of this recipe."""
+
+    on_gpu: bool
+    has_bf16: bool
+    memory_bytes: int
+    speed: Callable[[Recipe], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One size, with all that follows from it.
+
+    tokens: of the target, that it sees in the time. is_timed: whether its steps were; else its
+    speed is that of the size before, by the arithmetic of both. why_not: why another one is better;
+    "" for the chosen one.
+    """
+
+    name: str
+    recipe: Recipe
+    tokens_per_s: float
+    tokens: float
+    steps: int
+    epochs: float
+    expected: Expected
+    is_timed: bool = True
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """All candidates by size, and the chosen one."""
+
+    candidates: tuple[Candidate, ...]
+    best: Candidate
+
+
+def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
+    """The recipe with a vocabulary that suits the size of its text."""
+    pairs = TextFacts.guessed(recipe).pairs
+    pieces = min(max(round(25 * math.sqrt(pairs) / 100) * 100, 200), 32_000)
+    return filled(recipe, {"corpus.subword.vocab_size": pieces}, by_hand=by_hand)
+
+
+def choose(
+    recipe: Recipe,
+    text: TextFacts,
+    law: Law,
+    machine: Machine,
+    *,
+    by_hand: frozenset[str],
+    training_s: float,
+) -> Choice:
+    """The size that is expected to be best after so many seconds of training.
+
+    A larger one is measured as long as it may be better. Raises ConfigError if no size fits into
+    the memory.
+    """
+    found: list[Candidate] = []
+    for name, sized in _sizes(recipe, by_hand):
+        if found and _is_past_best(found):
+            break
+
+        def at(speed: float, name: str = name, sized: Recipe = sized) -> Candidate:
+            return _candidate(name, sized, text, law, machine, by_hand, speed, training_s)
+
+        if found:  # steps of a large model take long, and most often it is far from the best
+            work = estimate(found[-1].recipe).flop_per_target_token
+            untimed = at(found[-1].tokens_per_s * work / estimate(sized).flop_per_target_token)
+            if untimed.expected.bleu < _WORTH_TIMING * max(one.expected.bleu for one in found):
+                found.append(replace(untimed, is_timed=False))
+                continue
+        found.append(at(machine.speed(sized)))
+    fitting = [one for one in found if not _too_large(one.recipe, machine)]
+    if not fitting:
+        raise ConfigError(
+            f"no model fits into {units.SIZE.text(machine.memory_bytes)} of memory",
+            place="--budget",
+            remedy="set a smaller data.batch_tokens, or use another machine",
+        )
+    best = fitting[0]
+    for one in fitting[1:]:
+        if one.expected.bleu > (1 + _ALIKE) * best.expected.bleu:
+            best = one
+    judged = tuple(one if one is best else _with_reason(one, best, machine) for one in found)
+    return Choice(judged, best)
+
+
+def at_other_budget(
+    choice: Choice, text: TextFacts, law: Law, *, factor: float
+) -> tuple[Candidate, Expected]:
+    """Which of the candidates is best if the training has so many times the time, and its BLEU."""
+    expected = [
+        (one, _expected(law, text, one.recipe, factor * one.tokens)) for one in choice.candidates
+    ]
+    return max(expected, key=lambda pair: pair[1].bleu)
+
+
+def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recipe]]:
+    """The recipe in each size; in one alone if it says the size itself."""
+    seen = []
+    for name, numbers in SIZES.items():
+        values = {f"model.{key}": number for key, number in zip(_SIZE_KEYS, numbers, strict=True)}
+        try:
+            sized = filled(recipe, values, by_hand=by_hand)
+        except ConfigError:  # a width that was set, with heads that do not divide it
+            continue
+        if sized.model not in seen:
+            seen.append(sized.model)
+            yield ("as set" if by_hand.issuperset(values) else name), sized
+    if not seen:
+        yield "as set", recipe
+
+
+def _candidate(
+    name: str,
+    recipe: Recipe,
+    text: TextFacts,
+    law: Law,
+    machine: Machine,
+    by_hand: frozenset[str],
+    tokens_per_s: float,
+    training_s: float,
+) -> Candidate:
+    tokens = tokens_per_s * training_s
+    epochs = tokens / text.epoch_tokens
+    values = _rules(recipe, machine, tokens, epochs, training_s)
+    recipe = filled(recipe, values, by_hand=by_hand)
+    tokens_per_step = estimate(recipe).target_tokens_per_update
+    steps = int(tokens / tokens_per_step)
+    if "train.max_steps" in by_hand and steps > recipe.train.max_steps:
+        steps = recipe.train.max_steps
+        tokens = float(steps * tokens_per_step)
+    return Candidate(
+        name=name,
+        recipe=recipe,
+        tokens_per_s=tokens_per_s,
+        tokens=tokens,
+        steps=steps,
+        epochs=tokens / text.epoch_tokens,
+        expected=_expected(law, text, recipe, tokens),
+    )
+
+
+def _rules(
+    recipe: Recipe, machine: Machine, tokens: float, epochs: float, training_s: float
+) -> dict[str, Any]:
+    """What follows from the size and the length of a run, by the names of the keys."""
+    least, most = _GPU_BATCH if machine.on_gpu else _CPU_BATCH
+    batch = 2048 * (tokens / 3e6) ** 0.4
+    half = machine.on_gpu and machine.has_bf16
+    return {
+        "data.batch_tokens": min(max(round(batch / 256) * 256, least), most),
+        "schedule.peak_learning_rate": float(f"{0.576 / recipe.model.d_model:.3g}"),
+        "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
+        "optimizer.clip_norm": 1.0,
+        "train.precision": "bf16" if half else "fp32",
+        "train.compile": machine.on_gpu and training_s > _WORTH_COMPILING_S,
+    }
+
+
+def _expected(law: Law, text: TextFacts, recipe: Recipe, tokens: float) -> Expected:
+    """What the law says; the interval also holds what more and fewer tokens would reach."""
+    middle, few, many = (
+        law.expect(
+            text=text.digest,
+            weights=inner_weights(recipe),
+            tokens=max(factor * tokens, 1.0),
+            epoch_tokens=text.epoch_tokens,
+        )
+        for factor in (1.0, 1 / _SPEED_ERROR, _SPEED_ERROR)
+    )
+    return replace(middle, low=few.low, high=many.high)
+
+
+def _is_past_best(found: Sequence[Candidate]) -> bool:
+    """Whether the last two sizes were each worse than the one before: larger ones will be, too."""
+    scores = [one.expected.bleu for one in found[-3:]]
+    return len(scores) == 3 and scores[0] > scores[1] > scores[2]
+
+
+def _too_large(recipe: Recipe, machine: Machine) -> bool:
+    return estimate(recipe).memory.total_bytes > machine.memory_bytes
+
+
+def _with_reason(one: Candidate, best: Candidate, machine: Machine) -> Candidate:
+    less = units.SCORE.text(best.expected.bleu - one.expected.bleu)
+    if _too_large(one.recipe, machine):
+        why = f"needs {units.SIZE.text(estimate(one.recipe).memory.total_bytes)} of memory"
+    elif inner_weights(one.recipe) < inner_weights(best.recipe):
+        why = f"{less} BLEU less: too small for this time"
+    elif one.expected.bleu < best.expected.bleu:
+        share = units.SHARE.text(one.tokens / best.tokens)
+        why = f"{less} BLEU less: sees {share} of the tokens"
+    else:
+        why = "no better by 3%, and slower to translate with"
+    return replace(one, why_not=why)

@@ -1,0 +1,180 @@
+"""What BLEU to expect of a model of some size after some tokens, from the ends of learning curves.
+
+    ln BLEU = c - a * weights^-alpha - b * tokens^-beta
+
+is the law of Hoffmann et al. 2022 (equation 2) for what is lacking, with BLEU in place of the loss:
+c is of the text, the rest is common to all. Tokens that were seen before count less each time, as
+in Muennighoff et al. 2023 (equation 5). alpha and beta are tried out on a grid, the rest is least
+squares with a usual c in mind.
+
+Of a text of which there is no curve, c is known only as far as those of other texts are alike: that
+is most of the interval. A difference between two models of one text does not depend on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.run.curves import Curve
+
+_REPETITIONS: Final = 15.4
+"""R* of Muennighoff et al. 2023: epochs after which further ones are worth little."""
+_ALPHAS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+_BETAS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5)
+_USUAL_LEVEL: Final = (math.log(40.0), 0.4)
+"""ln BLEU of the best that any model reaches on a text, and its spread: 27 to 60. Without it,
+curves that are all short would be drawn out to a BLEU that there is not."""
+_MILLION: Final = 1e6
+COVERED: Final = 0.8
+"""Probability of an interval."""
+_T_90: Final = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.41, 1.40, 1.38, 1.37)
+"""90% point of Student's t for 1, 2, ... degrees of freedom; 1.3 for many."""
+_MANY: Final = 1.3
+_LEAST_BLEU: Final = 3.0
+"""Below it a model has not begun to translate, and the law of those that do is none of it."""
+_BEYOND: Final = 2.0
+"""Further from what was measured than this factor, a figure is called a guess."""
+_LEAST_ERROR: Final = 0.06
+"""Of ln BLEU: a run with another seed, other batches or other dev pairs differs by so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A BLEU with an interval that holds it with a probability of COVERED.
+
+    own: whether there are curves of this very text. beyond: whether model or tokens are far from
+    all that was measured.
+    """
+
+    bleu: float
+    low: float
+    high: float
+    own: bool
+    beyond: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The law with its constants.
+
+    levels: c of each text. spread: the inverse of the normal matrix of the fit, whose rows are
+    weights, tokens and the levels. error: of one run, in ln BLEU, with so many degrees of freedom.
+    """
+
+    alpha: float
+    beta: float
+    weights_factor: float
+    tokens_factor: float
+    levels: dict[str, float]
+    spread: NDArray[np.float64]
+    error: float
+    degrees: int
+    weights_range: tuple[float, float]
+    tokens_range: tuple[float, float]
+
+    def lacking(self, weights: int, tokens: float, epoch_tokens: float) -> float:
+        """What ln BLEU is below the level of its text."""
+        of_weights, of_tokens = self._powers(weights, tokens, epoch_tokens)
+        return self.weights_factor * of_weights + self.tokens_factor * of_tokens
+
+    def _powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
+        seen = effective(tokens, epoch_tokens) / _MILLION
+        return math.pow(weights / _MILLION, -self.alpha), math.pow(seen, -self.beta)
+
+    def expect(self, *, text: str, weights: int, tokens: float, epoch_tokens: float) -> Expected:
+        """The BLEU of a model of so many inner weights after so many target tokens of a text."""
+        own = text in self.levels
+        levels = np.array([*self.levels.values()])
+        shares = np.array([text == known for known in self.levels], float)
+        between = 0.0
+        if not own:
+            shares = np.full(len(levels), 1 / len(levels))
+            between = max(float(np.std(levels)), _USUAL_LEVEL[1])
+        powers = self._powers(weights, tokens, epoch_tokens)
+        row = np.concatenate([-np.array(powers), shares])
+        # The error of a prediction by least squares: of one run, and of the constants themselves.
+        error = math.hypot(self.error * math.sqrt(1 + row @ self.spread @ row), between)
+        middle = float(shares @ levels) - self.lacking(weights, tokens, epoch_tokens)
+        half = error * (_T_90[self.degrees - 1] if self.degrees <= len(_T_90) else _MANY)
+        return Expected(
+            bleu=math.exp(middle),
+            low=math.exp(middle - half),
+            high=min(100.0, math.exp(middle + half)),
+            own=own,
+            beyond=_is_beyond(weights, self.weights_range)
+            or _is_beyond(effective(tokens, epoch_tokens), self.tokens_range),
+        )
+
+
+def effective(tokens: float, epoch_tokens: float) -> float:
+    """Tokens that teach as much when each is new (Muennighoff et al. 2023, equation 5)."""
+    once = min(tokens, epoch_tokens)
+    repeated = max(tokens / epoch_tokens - 1, 0.0)
+    return once + once * _REPETITIONS * (1 - math.exp(-repeated / _REPETITIONS))
+
+
+def fit_law(curves: Sequence[Curve]) -> Law:
+    """The law that fits the ends of these curves best; some must have ended with a translation."""
+    ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= _LEAST_BLEU]
+    texts = sorted({curve.text for curve in ended})
+    found = [(_squares(ended, texts, alpha, beta), alpha, beta) for alpha, beta in _grid()]
+    (_, squares, constants, spread), alpha, beta = min(found, key=lambda one: one[0][0])
+    degrees = max(len(ended) - 4, 1)
+    tokens = [effective(curve.end.tokens, curve.epoch_tokens) for curve in ended]
+    weights = [curve.weights for curve in ended]
+    return Law(
+        alpha=alpha,
+        beta=beta,
+        weights_factor=float(constants[0]),
+        tokens_factor=float(constants[1]),
+        levels=dict(zip(texts, constants[2:].tolist(), strict=True)),
+        spread=spread,
+        error=max(math.sqrt(squares / degrees), _LEAST_ERROR),
+        degrees=degrees,
+        weights_range=(min(weights), max(weights)),
+        tokens_range=(min(tokens), max(tokens)),
+    )
+
+
+def _grid() -> itertools.product[tuple[float, float]]:
+    return itertools.product(_ALPHAS, _BETAS)
+
+
+def _squares(
+    ended: Sequence[Curve], texts: Sequence[str], alpha: float, beta: float
+) -> tuple[float, float, NDArray[np.float64], NDArray[np.float64]]:
+    """What these exponents leave: squares with those of unusual levels, and without; the constants.
+
+    The constants are both factors, and the level of each text; after them their `Law.spread`.
+    """
+    usual, spread = _USUAL_LEVEL
+    rows = np.zeros((len(ended) + len(texts), 2 + len(texts)))
+    wanted = np.zeros(len(rows))
+    for number, curve in enumerate(ended):
+        seen = effective(curve.end.tokens, curve.epoch_tokens) / _MILLION
+        rows[number, :2] = -((curve.weights / _MILLION) ** -alpha), -(seen**-beta)
+        rows[number, 2 + texts.index(curve.text)] = 1.0
+        assert curve.end.bleu is not None
+        wanted[number] = math.log(curve.end.bleu)
+    certainty = _LEAST_ERROR / spread
+    rows[len(ended) :, 2:] = certainty * np.eye(len(texts))
+    wanted[len(ended) :] = certainty * usual
+    constants = np.linalg.lstsq(rows, wanted, rcond=None)[0].astype(np.float64)
+    if (constants[:2] < 0).any():  # more weights and more tokens never harm
+        constants[:2] = np.maximum(constants[:2], 0.0)
+        rest = wanted - rows[:, :2] @ constants[:2]
+        constants[2:] = np.linalg.lstsq(rows[:, 2:], rest, rcond=None)[0]
+    left = (wanted - rows @ constants) ** 2
+    spread_of_all = np.linalg.inv(rows.T @ rows).astype(np.float64)
+    return float(left.sum()), float(left[: len(ended)].sum()), constants, spread_of_all
+
+
+def _is_beyond(value: float, known: tuple[float, float]) -> bool:
+    return not known[0] / _BEYOND <= value <= known[1] * _BEYOND

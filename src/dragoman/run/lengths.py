@@ -1,0 +1,107 @@
+"""How a run spends the seconds of its budget: steps, validations, saves, scores, export."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.formats.export import NUM_SENTENCES
+from dragoman.recipe.recipe import Recipe
+
+AIM: Final = 0.97
+"""Share of the budget at which all is to be done: the last parts cannot be made shorter."""
+VALIDATIONS_SHARE: Final = 0.06
+_MOST_VALIDATIONS: Final = 20
+_LEAST_VALIDATIONS: Final = 3
+_WARMUP_SHARE: Final = 0.1
+_MOST_WARMUP: Final = 4000
+_SECONDS_PER_PAIR: Final = 1.0
+_LEAST_PAIRS: Final = 100
+_MOST_PAIRS: Final = 1000
+"""Dev pairs that a validation translates: one more for so many seconds of the budget."""
+_LOGS: Final = 100
+_SAVES: Final = 30
+_LEAST_SAVE_S: Final = 5.0
+"""From one save to the next: what a kill costs at most."""
+_AVERAGED_SHARE: Final = 0.01
+"""The moving average of the weights reaches over this share of the steps."""
+_SEARCH_COST: Final = 2.5
+"""Seconds to translate a piece by beam search over those to train on one, before it is measured:
+0.7 to 3.7 with the sizes `mini` to `small`, most while a model knows little."""
+SCORE_S: Final = 1.0
+"""Of the rest of a validation."""
+_EXPORT_WORK: Final = 2.0
+"""The check of an export translates its sentences twice."""
+EXPORT_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What comes after the training: seconds, and translations of so many validations."""
+
+    seconds_s: float
+    searches: float
+
+    @classmethod
+    def of(cls, recipe: Recipe, manifest: Manifest) -> After:
+        """The score of the test set and the export, for a run of this recipe."""
+        decoded = decoded_pieces(recipe, manifest)
+        work = _EXPORT_WORK * NUM_SENTENCES * _pieces_per_pair(manifest, "valid")
+        if "test" in manifest.splits:
+            work += manifest.splits["test"].source_pieces
+        return cls(EXPORT_S, work / max(decoded, 1.0))
+
+
+def validation_sizes(manifest: Manifest, seconds_s: float) -> dict[str, Any]:
+    """How much text a validation looks at: less if there is less time."""
+    pairs = min(max(round(seconds_s / _SECONDS_PER_PAIR), _LEAST_PAIRS), _MOST_PAIRS)
+    pairs = min(pairs, manifest.splits["valid"].pairs)
+    return {"evaluate.bleu_pairs": pairs, "evaluate.train_slice_pairs": pairs}
+
+
+def decoded_pieces(recipe: Recipe, manifest: Manifest) -> float:
+    """Source pieces of the dev text that a validation translates."""
+    valid = manifest.splits["valid"]
+    pairs = min(recipe.evaluate.bleu_pairs, valid.pairs)
+    return pairs * _pieces_per_pair(manifest, "valid")
+
+
+def _pieces_per_pair(manifest: Manifest, split: str) -> float:
+    facts = manifest.splits[split]
+    return facts.source_pieces / max(facts.pairs, 1)
+
+
+def expected_search_s(recipe: Recipe, manifest: Manifest, *, tokens_per_s: float) -> float:
+    """What the translations of a validation will take.
+
+    tokens_per_s: target tokens trained on a second.
+    """
+    return _SEARCH_COST * decoded_pieces(recipe, manifest) / tokens_per_s
+
+
+def lengths(
+    *, step_s: float, validation_s: float, left_s: float, most_steps: int | None
+) -> dict[str, Any]:
+    """Values for the keys of a recipe that say when things happen, by their names.
+
+    left_s: for training with all its validations. most_steps: if the recipe sets them.
+    """
+    count = min(
+        max(int(VALIDATIONS_SHARE * left_s / validation_s), _LEAST_VALIDATIONS), _MOST_VALIDATIONS
+    )
+    steps = max(1, int((left_s - count * validation_s) / step_s))
+    steps = min(steps, most_steps or steps)
+    every = math.ceil(steps / count)
+    return {
+        "train.max_steps": steps,
+        "train.validate_every_steps": every,
+        "train.validate_at_start": False,
+        "train.log_every_steps": max(1, steps // _LOGS),
+        "train.ema_decay": round(max(0.0, 1 - 1 / max(1.0, _AVERAGED_SHARE * steps)), 6),
+        "schedule.kind": "linear",
+        "schedule.warmup_steps": min(_MOST_WARMUP, max(1, int(_WARMUP_SHARE * steps))),
+        "checkpoint.every_steps": every,
+        "checkpoint.every_minutes": round(max(left_s / _SAVES, _LEAST_SAVE_S) / 60, 3),
+    }

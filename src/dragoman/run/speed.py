@@ -1,0 +1,110 @@
+"""How fast this machine trains a model: a few real steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from dragoman.base.malloc import keep_freed_memory
+from dragoman.cluster.hosts import Hosts
+from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.corpus.manifest import Manifest
+from dragoman.distributed.world import World, join_world
+from dragoman.inference.translation import new_model
+from dragoman.recipe.estimate import TYPICAL_LENGTH
+from dragoman.recipe.recipe import Recipe
+from dragoman.run.auto import measure_compute
+from dragoman.run.choose import Machine
+from dragoman.run.worker import batches
+from dragoman.telemetry.host import memory_bytes
+from dragoman.training.step_rate import time_steps
+
+_CPU_TOKENS: Final = 1024
+_WITHOUT_BF16: Final = {"p100", "v100", "t4"}
+_UNKNOWN_BYTES: Final = 10**15
+_GPU_TOKENS: Final = 16_384
+"""Of the target, in the steps that models are compared by: enough to keep the device busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of training, by all ranks together. tokens_per_step: of the target."""
+
+    step_s: float
+    tokens_per_step: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Target tokens trained on a second."""
+        return self.tokens_per_step / self.step_s
+
+
+def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: float) -> Speed:
+    """Train an untrained model of this recipe on its text, for some steps that change nothing.
+
+    ranks: that will train. at_most_s: after this time no further step is begun.
+    """
+    keep_freed_memory()  # as a training does
+    manifest = Manifest.load(prepared)
+    with join_world() as world, batches(recipe, prepared, 0, world) as updates:
+        model = new_model(recipe, manifest).to(world.device)
+        step_s, tokens = measure_compute(recipe, model, updates, world=world, at_most_s=at_most_s)
+        return Speed(step_s / _beside(world, ranks), tokens)
+
+
+def these_hosts(hosts: Hosts, *, file: str) -> Machine:
+    """What `choose` has to know of several hosts: what `dragoman plan` says of each model on them.
+
+    file: as it was given with --hosts. Raises ConfigError if doctor has not measured them, and
+    nobody has said how fast they are.
+    """
+    kinds = {host.gpu for host in hosts.host}
+    on_gpu = bool(hosts.host[0].gpus)
+    has_bf16 = on_gpu and None not in kinds and not kinds & _WITHOUT_BF16
+
+    def tokens_per_s(recipe: Recipe) -> float:
+        plan = plan_recipe(recipe, PlanRequest(hosts=file))
+        return plan.workload.target_tokens_per_step / plan.chosen.prediction.step_s
+
+    return Machine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s)
+
+
+def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> Machine:
+    """What `choose` has to know of this machine; each model is timed when it asks for it.
+
+    at_most_s: for the steps of one model.
+    """
+    keep_freed_memory()
+    on_gpu = torch.cuda.is_available()
+    has_bf16 = on_gpu and torch.cuda.get_device_capability() >= (8, 0)
+    memory = torch.cuda.mem_get_info()[1] if on_gpu else memory_bytes()
+    return Machine(on_gpu, has_bf16, memory, _timing(ranks, vocab_size, at_most_s, has_bf16))
+
+
+def _timing(
+    ranks: int, vocab_size: int, at_most_s: float, has_bf16: bool
+) -> Callable[[Recipe], float]:
+    def tokens_per_s(recipe: Recipe) -> float:
+        with join_world() as world:
+            tokens = _GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
+            step_s, seen, _ = time_steps(
+                world,
+                recipe.model,
+                vocab_size=vocab_size,
+                pairs=tokens // TYPICAL_LENGTH,
+                precision="bf16" if has_bf16 else "fp32",
+                at_most_s=at_most_s,
+            )
+            return seen / step_s * _beside(world, ranks)
+
+    return tokens_per_s
+
+
+def _beside(world: World, ranks: int) -> int:
+    """How many ranks compute beside each other at the speed of one alone: GPUs do; processes on one
+    processor share it, and this one takes all of it."""
+    return ranks if world.device.type == "cuda" else 1

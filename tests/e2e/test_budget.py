@@ -1,0 +1,153 @@
+"""A budget of a minute, spent for real: it ends in time, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run.curves import Curve
+from dragoman.telemetry.events import read_events
+from dragoman.training.pace import read_budget
+from processes import wait_until
+from real_text import Split, write_real_text
+
+SECONDS = 60
+RECIPE = """
+name = "minute"
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid = [{source = "valid.en", target = "valid.de"}]
+test = [{source = "test.en", target = "test.de"}]
+max_pieces = 60
+[model]
+d_model = 48
+num_heads = 4
+d_ffn = 128
+encoder_layers = 1
+decoder_layers = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    splits: tuple[tuple[Split, int], ...] = (("train", 2000), ("valid", 150), ("test", 100))
+    for split, pairs in splits:
+        write_real_text(tmp_path, split, pairs)
+    (tmp_path / "minute.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dragoman.cli", "run", "minute.toml", *options],
+        cwd=folder,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "DRAGOMAN_CURVES": "on", "XDG_DATA_HOME": str(folder / "data")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def saved(folder: Path) -> bool:
+    return any(folder.glob("runs/minute-*/checkpoints/step-*/digests.json"))
+
+
+@pytest.mark.timeout(400)
+def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(folder: Path) -> None:
+    budget = ("--budget", f"{SECONDS}s", "--ranks", "1", "--workers", "1")
+    began = time.time()
+    process = start(folder, *budget)
+    wait_until(lambda: saved(folder) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[1]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    process = start(folder, *budget)
+    said, complaints = process.communicate(timeout=300)
+    assert process.returncode == 0, complaints
+    (path,) = folder.glob("runs/minute-*")
+    kept = read_budget(path)
+    assert kept is not None
+    assert kept.started == pytest.approx(began, abs=15)
+    assert kept.used_s is not None
+    # The promise is 2%, on a machine whose processor is not taken away for seconds.
+    assert kept.used_s < 1.3 * SECONDS
+    assert "going on from step" in said
+    assert "int8 export: " in said
+    events = list(read_events(path / "events" / "rank-0000.jsonl"))
+    kinds = [event.kind for event in events]
+    assert kinds.count("run_started") == 2
+    assert kinds.count("test_scored") == 1
+    assert kinds.index("run_finished") < kinds.index("test_scored")
+    assert (path / "export" / "ctranslate2-int8" / "model.bin").is_file()
+    run = RunDirectory.open(path)
+    assert run.recipe().model.d_model == 48
+    assert run.recipe().schedule.kind == "linear"
+    (table,) = (folder / "data" / "dragoman" / "curves").iterdir()
+    curve = Curve.model_validate(json.loads(table.read_bytes()))
+    assert curve.ended
+    assert (
+        curve.pairs == json.loads((path / "manifest.json").read_bytes())["splits"]["train"]["pairs"]
+    )
+    # What is done is not done again.
+    again = start(folder, *budget)
+    said, complaints = again.communicate(timeout=60)
+    assert again.returncode == 0, complaints
+    assert len(list(read_events(path / "events" / "rank-0000.jsonl"))) == len(events)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--budget", "0min"), "dragoman: --budget 0min: a budget that leaves no time at all"),
+        (("--budget", "6 ells"), "dragoman: --budget 6 ells: '6 ells' is no budget; write a time"),
+        (("--budget", "5 USD"), "dragoman: --budget 5 USD: no price turns this money into time"),
+        (
+            ("--budget", "5 USD", "--hosts", "two.toml"),
+            "dragoman: two.toml:6: the price of 10.0.0.2 is in EUR, that of 10.0.0.1 in USD",
+        ),
+        (("--hosts", "one.toml"), "dragoman: --hosts: only a budget needs the price of hosts"),
+        (
+            ("--budget", "5 EUR", "--hosts", "one.toml"),
+            "dragoman: --budget 5 EUR: the prices of the hosts are in USD",
+        ),
+        (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: too little for a model"),
+    ],
+)
+def test_a_bad_budget_is_one_line(folder: Path, options: tuple[str, ...], problem: str) -> None:
+    (folder / "one.toml").write_text(
+        '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 1.0\ncurrency = "USD"\n'
+    )
+    (folder / "two.toml").write_text(
+        '[[host]]\naddress = "10.0.0.1"\nslots = 1\nprice_per_hour = 1.0\ncurrency = "USD"\n'
+        '[[host]]\naddress = "10.0.0.2"\nslots = 1\nprice_per_hour = 1.0\ncurrency = "EUR"\n'
+    )
+    process = start(folder, *options)
+    said, complaint = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert complaint.startswith(problem)
+    assert complaint.count("\n") == 1
+    assert said == ""
+    assert not (folder / "runs").exists()
+
+
+def test_money_is_told_beside_the_time(folder: Path) -> None:
+    (folder / "one.toml").write_text(
+        '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 60.0\ncurrency = "USD"\n'
+    )
+    process = start(folder, "--budget", "2 USD", "--hosts", "one.toml", "--dry-run")
+    said, complaint = process.communicate(timeout=120)
+    assert process.returncode == 0, complaint
+    assert "in 2 min 00 s (2.00 USD)" in said
+    assert "as set" in said
+    assert "chosen" in said
+    assert "half the time would buy" in said

@@ -1,0 +1,61 @@
+"""A budget on two hosts with a slow link between them: it ends in time, with what `auto` takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.training.pace import read_budget
+from lab.conftest import OpenLab
+from lab.controller import nothing_left, set_up_controller
+from real_text import Split, write_real_text
+
+pytestmark = pytest.mark.timeout(1200)
+SECONDS = 240
+RECIPE = """
+name = "small"
+[corpus]
+train = [{source = "train.en", target = "train.de"}]
+valid = [{source = "valid.en", target = "valid.de"}]
+test = [{source = "test.en", target = "test.de"}]
+max_pieces = 60
+[model]
+d_model = 48
+num_heads = 4
+d_ffn = 128
+encoder_layers = 1
+decoder_layers = 1
+"""
+
+
+def test_hosts_behind_a_slow_link_end_in_time(make_lab: OpenLab) -> None:
+    controller = set_up_controller(make_lab(["alpha", "beta"], rate="20mbit"), slots=(1, 1))
+    splits: tuple[tuple[Split, int], ...] = (("train", 2000), ("valid", 150), ("test", 100))
+    for split, pairs in splits:
+        write_real_text(controller.folder, split, pairs)
+    (controller.folder / "small.toml").write_text(RECIPE)
+    hosts = controller.folder / "hosts.toml"
+    priced = hosts.read_text().replace("[[host]]", "[[host]]\nprice_per_hour = 30.0")
+    hosts.write_text(priced)
+    money = f"{60 * SECONDS / 3600:g} USD"
+    words = ("run", "small.toml", "--budget", money, "--hosts", "hosts.toml")
+    refused = controller.run(*words)
+    assert refused.returncode == 2
+    assert "run dragoman doctor --hosts first" in refused.stderr
+    assert controller.run("doctor", "--hosts", "hosts.toml").returncode in (0, 1)
+    done = controller.run(*words)
+    assert done.returncode == 0, done.stderr
+    nothing_left(controller)
+    (path,) = (controller.folder / "runs").iterdir()
+    budget = read_budget(path)
+    assert budget is not None
+    assert budget.used_s is not None
+    # The promise is 2%, on machines whose processor is not taken away for seconds.
+    assert budget.used_s < 1.3 * SECONDS
+    assert budget.price_per_hour == 60.0
+    assert f" of {money.split()[0]}.00 USD (" in done.stdout
+    assert (path / "export" / "ctranslate2-int8" / "model.bin").is_file()
+    (started, *_) = controller.events("run_started")
+    assert started.payload["world_size"] == 2
+    assert started.payload["price_per_hour"] == 60.0
+    (chosen, *_) = controller.events("strategy_chosen")
+    assert chosen.payload["why"]

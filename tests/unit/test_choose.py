@@ -1,0 +1,259 @@
+"""What is chosen for a budget, and the law that says what to expect."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.base.errors import ConfigError
+from dragoman.recipe.budget import keys_set
+from dragoman.recipe.estimate import estimate
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.run.choose import (
+    SIZES,
+    Choice,
+    Machine,
+    TextFacts,
+    at_other_budget,
+    choose,
+    vocabulary,
+)
+from dragoman.run.curves import Curve, Point, inner_weights, known_curves
+from dragoman.run.expect import effective, fit_law
+
+TEXT = TextFacts("captions", 29_000, 450_000, False)
+
+
+def curve(text: str, weights: int, tokens: int, bleu: float, *, ended: bool = True) -> Curve:
+    return Curve(
+        source="a test",
+        text=text,
+        languages=("en", "de"),
+        pairs=100_000_000,
+        epoch_tokens=2_000_000_000,
+        vocab_size=4000,
+        weights=weights,
+        batch_tokens=1700,
+        ended=ended,
+        points=(Point(tokens=tokens, dev_loss=2.0, bleu=bleu),),
+    )
+
+
+def law_curves(*, noise: float = 0.0) -> list[Curve]:
+    """Of three texts, by a law with known constants."""
+    rng = np.random.default_rng(1)
+    found = []
+    for text, best in (("captions", 45.0), ("help", 30.0), ("news", 20.0)):
+        for weights in (1_000_000, 3_000_000, 9_000_000):
+            for tokens in (1_000_000, 4_000_000, 16_000_000):
+                lacking = 0.4 * (weights / 1e6) ** -0.5 + 1.5 * (tokens / 1e6) ** -0.6
+                bleu = best * math.exp(-lacking + rng.normal(0, noise))
+                found.append(curve(text, weights, tokens, bleu))
+    return found
+
+
+def test_the_law_says_what_the_law_that_made_the_curves_says() -> None:
+    law = fit_law(law_curves())
+    assert law.alpha == pytest.approx(0.5, abs=0.21)
+    assert law.beta == pytest.approx(0.6, abs=0.1)
+    for weights in (1_500_000, 5_000_000):
+        for tokens in (2e6, 8e6):
+            found = law.expect(text="help", weights=weights, tokens=tokens, epoch_tokens=2e9)
+            lacking = 0.4 * (weights / 1e6) ** -0.5 + 1.5 * (tokens / 1e6) ** -0.6
+            assert found.bleu == pytest.approx(30 * math.exp(-lacking), rel=0.02)
+            assert found.own
+            assert not found.beyond
+
+
+def test_far_from_what_was_measured_the_interval_is_wider() -> None:
+    law = fit_law(law_curves())
+    widths = []
+    for tokens in (4e6, 1e5):
+        found = law.expect(text="help", weights=3_000_000, tokens=tokens, epoch_tokens=2e9)
+        widths.append(found.high / found.low)
+    assert widths[1] > 1.1 * widths[0]
+
+
+def test_intervals_hold_what_they_say() -> None:
+    """Eight of ten new runs of a known text lie in the interval."""
+    rng = np.random.default_rng(2)
+    inside = 0
+    for seed in range(200):
+        curves = law_curves(noise=0.0)
+        noisy = [
+            one.model_copy(
+                update={
+                    "points": (
+                        one.end.model_copy(
+                            update={"bleu": (one.end.bleu or 0.0) * math.exp(rng.normal(0, 0.1))}
+                        ),
+                    )
+                }
+            )
+            for one in curves
+        ]
+        held_out = noisy.pop(seed % len(noisy))
+        found = fit_law(noisy).expect(
+            text=held_out.text,
+            weights=held_out.weights,
+            tokens=held_out.end.tokens,
+            epoch_tokens=held_out.epoch_tokens,
+        )
+        inside += found.low <= (held_out.end.bleu or 0.0) <= found.high
+    assert 0.7 <= inside / 200 <= 0.9
+
+
+def test_of_an_unknown_text_the_interval_is_wide_and_the_order_the_same() -> None:
+    law = fit_law(law_curves(noise=0.05))
+    known, other = (
+        law.expect(text=text, weights=3_000_000, tokens=4e6, epoch_tokens=2e9)
+        for text in ("help", "unknown")
+    )
+    assert not other.own
+    assert other.high / other.low > 1.5 * known.high / known.low
+
+
+def test_what_was_never_measured_is_called_a_guess() -> None:
+    law = fit_law(law_curves())
+    assert law.expect(text="help", weights=200_000_000, tokens=8e6, epoch_tokens=2e9).beyond
+    assert law.expect(text="help", weights=3_000_000, tokens=5e8, epoch_tokens=2e9).beyond
+
+
+def test_tokens_seen_again_count_less_as_published() -> None:
+    assert effective(1e6, 2e6) == 1e6
+    assert effective(2e6, 1e6) == pytest.approx(1e6 * (1 + 15.4 * (1 - math.exp(-1 / 15.4))))
+    # Muennighoff et al. 2023: four epochs are nearly as good as new text, forty are not.
+    assert effective(4e6, 1e6) > 0.9 * 4e6
+    assert effective(40e6, 1e6) < 0.4 * 40e6
+
+
+def test_runs_in_the_middle_of_their_schedule_do_not_count() -> None:
+    curves = law_curves()
+    wrong = [curve("help", 3_000_000, 4_000_000, 99.0, ended=False)]
+    one, other = fit_law(curves + wrong), fit_law(curves)
+    assert one.levels == other.levels
+    assert (one.alpha, one.beta, one.error) == (other.alpha, other.beta, other.error)
+
+
+def test_the_shipped_curves_can_be_read_and_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_CURVES", "off")
+    shipped = known_curves()
+    assert len({one.text for one in shipped}) >= 2
+    assert all(one.source for one in shipped)
+    law = fit_law(shipped)
+    assert law.tokens_factor > 0
+    assert law.error < 0.5
+
+
+def own(folder: Path, more: str = "") -> Recipe:
+    (folder / "own.toml").write_text(
+        '[corpus]\ntrain = [{source = "a.en", target = "a.de"}]\nvalid_pairs = 10\n' + more
+    )
+    return load_recipe(folder / "own.toml")
+
+
+def chosen(recipe: Recipe, training_s: float, *, memory_bytes: int = 10**11) -> Choice:
+    """On a machine that makes 10^10 products of a weight and a token a second."""
+    machine = Machine(
+        on_gpu=False,
+        has_bf16=False,
+        memory_bytes=memory_bytes,
+        speed=lambda sized: 1e10 / inner_weights(sized),
+    )
+    by_hand = keys_set(recipe)
+    law = fit_law(law_curves())
+    return choose(recipe, TEXT, law, machine, by_hand=by_hand, training_s=training_s)
+
+
+def test_more_time_buys_a_larger_model_and_more_bleu(tmp_path: Path) -> None:
+    recipe = own(tmp_path)
+    order = [*SIZES]
+    short, middle, long = (chosen(recipe, seconds_s).best for seconds_s in (200.0, 2e3, 2e4))
+    assert order.index(short.name) < order.index(long.name)
+    assert short.expected.bleu < middle.expected.bleu < long.expected.bleu
+    assert short.recipe.data.batch_tokens is not None
+    assert long.recipe.data.batch_tokens is not None
+    assert short.recipe.data.batch_tokens < long.recipe.data.batch_tokens
+
+
+def test_the_chosen_is_the_best_and_the_others_say_why_they_lose(tmp_path: Path) -> None:
+    choice = chosen(own(tmp_path), 2e3)
+    assert choice.best.why_not == ""
+    others = [one for one in choice.candidates if one is not choice.best]
+    assert others
+    for one in others:
+        assert one.why_not
+        assert one.expected.bleu <= 1.03 * choice.best.expected.bleu
+    smaller = [one for one in others if one.recipe.model.d_model < choice.best.recipe.model.d_model]
+    assert all("too small for this time" in one.why_not for one in smaller)
+
+
+def test_what_is_set_stays_and_is_the_only_candidate(tmp_path: Path) -> None:
+    recipe = own(
+        tmp_path,
+        "[model]\nd_model = 96\nnum_heads = 4\nd_ffn = 200\nencoder_layers = 2\n"
+        "decoder_layers = 1\ndropout = 0.25\n[data]\nbatch_tokens = 700\n"
+        "[schedule]\npeak_learning_rate = 0.002\n[train]\nmax_steps = 50\n",
+    )
+    choice = chosen(recipe, 2e3)
+    (only,) = choice.candidates
+    assert only.name == "as set"
+    assert only.recipe.model == recipe.model
+    assert only.recipe.data.batch_tokens == 700
+    assert only.recipe.schedule.peak_learning_rate == 0.002
+    assert only.steps == 50
+
+
+def test_a_width_alone_leaves_the_rest_free(tmp_path: Path) -> None:
+    choice = chosen(own(tmp_path, "[model]\nd_model = 128\n"), 2e3)
+    assert {one.recipe.model.d_model for one in choice.candidates} == {128}
+    assert len(choice.candidates) > 1
+
+
+def test_a_model_that_is_far_from_the_best_is_not_timed(tmp_path: Path) -> None:
+    timed = []
+
+    def speed(sized: Recipe) -> float:
+        timed.append(sized.model.d_model)
+        return 1e10 / inner_weights(sized)
+
+    recipe = own(tmp_path)
+    machine = Machine(on_gpu=False, has_bf16=False, memory_bytes=10**11, speed=speed)
+    by_hand = keys_set(recipe)
+    law = fit_law(law_curves())
+    choice = choose(recipe, TEXT, law, machine, by_hand=by_hand, training_s=200.0)
+    untimed = [one for one in choice.candidates if not one.is_timed]
+    assert untimed
+    assert not {one.recipe.model.d_model for one in untimed} & set(timed)
+    assert choice.best.is_timed
+    assert max(one.expected.bleu for one in untimed) < 0.8 * choice.best.expected.bleu
+
+
+def test_a_model_that_does_not_fit_the_memory_is_not_chosen(tmp_path: Path) -> None:
+    free = chosen(own(tmp_path), 2e4)
+    needed_bytes = estimate(free.best.recipe).memory.total_bytes
+    bounded = chosen(own(tmp_path), 2e4, memory_bytes=needed_bytes - 1)
+    assert [*SIZES].index(bounded.best.name) < [*SIZES].index(free.best.name)
+    assert any(one.why_not.startswith("needs ") for one in bounded.candidates)
+    with pytest.raises(ConfigError, match=r"no model fits into 1 MB of memory"):
+        chosen(own(tmp_path), 2e4, memory_bytes=1_000_000)
+
+
+def test_half_the_time_buys_less_and_twice_more(tmp_path: Path) -> None:
+    choice = chosen(own(tmp_path), 2e3)
+    law = fit_law(law_curves())
+    half, twice = (at_other_budget(choice, TEXT, law, factor=factor)[1] for factor in (0.5, 2.0))
+    assert half.bleu < choice.best.expected.bleu < twice.bleu
+
+
+def test_the_vocabulary_follows_the_text(tmp_path: Path) -> None:
+    recipe = own(tmp_path)
+    for side in ("en", "de"):
+        (tmp_path / f"a.{side}").write_bytes(b"x" * 75 * 29_000)
+    found = vocabulary(recipe, by_hand=keys_set(recipe))
+    assert found.corpus.subword.vocab_size == 4300
+    kept = own(tmp_path, "subword.vocab_size = 777\n")
+    assert vocabulary(kept, by_hand=keys_set(kept)).corpus.subword.vocab_size == 777

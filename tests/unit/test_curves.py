@@ -1,0 +1,75 @@
+"""Learning curves: of a run that was really trained, and the table they are kept in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.model.transformer import Transformer
+from dragoman.run.curves import curve_of, inner_weights, keep, known_curves, table, text_digest
+from small_run import small_run
+
+
+@pytest.fixture
+def own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAGOMAN_CURVES", "on")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path / "dragoman" / "curves"
+
+
+def test_a_curve_holds_what_the_run_measured() -> None:
+    run = small_run()
+    curve = curve_of(run, source="a test")
+    assert curve is not None
+    manifest, recipe = Manifest.load(run.path), run.recipe()
+    assert (curve.languages, curve.text) == (("en", "de"), text_digest(manifest))
+    assert (curve.pairs, curve.vocab_size) == (manifest.train.pairs, 500)
+    assert curve.epoch_tokens == manifest.train.target_pieces + manifest.train.pairs
+    (point,) = curve.points
+    assert point.bleu is not None
+    assert point.dev_loss is not None
+    assert point.tokens == pytest.approx(180 * curve.batch_tokens, rel=0.01)
+    assert 0 < curve.batch_tokens <= recipe.data.batch_tokens * recipe.data.accumulate  # type: ignore[operator]
+    assert not curve.ended  # inverse_sqrt never ends
+
+
+def test_weights_are_those_of_the_layers() -> None:
+    recipe = small_run().recipe()
+    model = Transformer(recipe.model, source_vocab_size=100, target_vocab_size=100)
+    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    layers = sum(size for name, size in sizes.items() if "embeddings" not in name)
+    assert inner_weights(recipe) == layers
+
+
+def test_a_finished_run_is_kept_and_known_from_then_on(own_table: Path) -> None:
+    before, run = known_curves(), small_run()
+    keep(run)
+    keep(run)
+    assert [path.name for path in own_table.iterdir()] == [f"{run.path.name}.json"]
+    (added,) = known_curves()[len(before) :]
+    assert added.source == f"a run on this machine: {run.path.name}"
+    (own_table / "broken.json").write_text("{")
+    (own_table / "other.json").write_text('{"version": 7}')
+    assert len(known_curves()) == len(before) + 1
+
+
+def test_the_table_may_be_switched_off(own_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_CURVES", "off")
+    keep(small_run())
+    assert table() is None
+    assert not own_table.exists()
+
+
+def test_a_table_that_cannot_be_written_to_stops_nobody(own_table: Path) -> None:
+    own_table.parent.mkdir(parents=True)
+    own_table.write_text("a file, no folder")
+    keep(small_run())
+    assert own_table.read_text() == "a file, no folder"
+
+
+def test_a_relative_data_home_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_CURVES", "on")
+    monkeypatch.setenv("XDG_DATA_HOME", "here")
+    assert table() == Path.home() / ".local" / "share" / "dragoman" / "curves"
