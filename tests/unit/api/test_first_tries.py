@@ -65,7 +65,7 @@ def test_answers_show_themselves_at_a_prompt(tmp_path: Path) -> None:
     assert len(report.splitlines()) == 13
     assert "Is it overfitting?" in report
     plan = repr(dragoman.plan("demo", ranks=2, link="1Gbit", gpu="v100"))
-    assert "It counts on:" in plan
+    assert "Assumptions:" in plan
     assert "diloco" in plan
     for language in ("en", "de"):
         lines = real_lines("test", language)[:20]
