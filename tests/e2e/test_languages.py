@@ -348,7 +348,7 @@ def test_another_training_from_it_keeps_its_tokens(
         tuned, ["bade"], target_language="de"
     )
     Path("three.toml").write_text(text.replace('target_language = "de"', 'target_language = "it"'))
-    with pytest.raises(ConfigError, match="no token <2it>"):
+    with pytest.raises(ConfigError, match="target language: <2it>"):
         dragoman.train("three.toml", origin=run.path)
 
 

@@ -111,7 +111,7 @@ def test_it_is_an_export_like_others(capfd: pytest.CaptureFixture[str], tmp_path
     (tmp_path / "in").write_text("A man.\n")
     command = ["translate", str(small_web_export()), "--input", str(tmp_path / "in")]
     assert main(command) == 1
-    assert "holds weights for web alone" in capfd.readouterr().err
+    assert "has only the weights of an export of kind web" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def train(
     """
     if hosts is not None and ranks is not None:
         raise ConfigError(
-            "the hosts say how many ranks each has", place="ranks", remedy="leave it out"
+            "`ranks` cannot be given with `hosts`, which sets the ranks of each host",
+            remedy="leave `ranks` out",
         )
     if isinstance(hosts, str | Path):
         hosts = load_hosts(str(hosts))

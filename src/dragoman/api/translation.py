@@ -137,7 +137,7 @@ class Translator:
         self, texts: Iterable[str], beam_size: Count | None, n_best: int, text_format: TextFormat
     ) -> Iterator[list[Translation]]:
         if self._is_closed:
-            raise ConfigError("is closed", place="Translator", remedy="open another one")
+            raise ConfigError("this Translator is closed", remedy="create a new Translator")
         search = self._search_with(beam_size)
         check_beam_holds(n_best, search)
         for group in self._translator.stream(

@@ -36,9 +36,9 @@ class _Output(io.FileIO):
 def prepare_streams() -> None:
     """Prepare the standard streams for any text and any error.
 
-    Streams that were closed when the process began are replaced by /dev/null, since the next file
-    to be opened would take their number. Standard output writes the bytes of names that are no
-    valid text as they are, and characters that its encoding lacks as escapes.
+    Streams that were closed when the process began are replaced by /dev/null, because the next
+    opened file would get their descriptor number. Standard output writes bytes of file names that
+    are not valid text unchanged. It writes characters that its encoding lacks as escapes.
     """
     for name, access, mode in (
         ("stdin", os.O_WRONLY, "r"),  # reading from a closed input is an error

@@ -96,7 +96,9 @@ def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Found:
 
     if len(runs) > len(NAMES):
         raise ConfigError(
-            f"{len(runs)} runs are too many", place="report", remedy=f"name at most {len(NAMES)}"
+            f"cannot compare {len(runs)} runs",
+            place="report",
+            remedy=f"name at most {len(NAMES)} runs",
         )
     facts = [read_facts(run, price=price) for run, price in zip(runs, prices, strict=True)]
     found = compare(facts)

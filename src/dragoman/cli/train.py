@@ -59,7 +59,9 @@ def run(options: Namespace) -> int:
     hosts = None if options.hosts is None else load_hosts(options.hosts)
     if hosts is not None and options.ranks is not None:
         raise ConfigError(
-            "the hosts say how many ranks each has", place="--ranks", remedy="leave it out"
+            "cannot be given with --hosts, which sets the ranks of each host",
+            place="--ranks",
+            remedy="leave it out",
         )
     if options.dry_run:
         _dry_run(options, hosts)

@@ -102,7 +102,7 @@ def code_digest(code: Mapping[str, bytes]) -> str:
 
 
 def code_place(digest: str) -> str:
-    """The place of code with this digest below a host's folder."""
+    """The path, relative to a host's folder, of the code with this digest."""
     return f"code/{digest[:16]}"
 
 

@@ -66,8 +66,8 @@ class Members:
 
     @contextmanager
     def looked_for(self) -> Iterator[Callable[[], Sequence[str]]]:
-        """Inside the block absent hosts are tried; yields a function that returns those that
-        answered."""
+        """Inside the block a thread tries the absent hosts over ssh until one round finds some that
+        answer. Yields a function that returns their names."""
         absent, back, over = self.absent, list[str](), threading.Event()
         if not absent:
             yield tuple

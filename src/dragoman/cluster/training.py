@@ -262,9 +262,10 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
 
 
 def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Tell) -> None:
-    """Copy checkpoints and logs of every host that still answers; a signal of the user ends it.
+    """Copy checkpoints and logs from every host that still answers.
 
-    Then it raises InterruptedRunError, which names the hosts that have the rest.
+    If a signal interrupts it, it raises InterruptedRunError, which names the hosts that hold the
+    rest.
     """
     run = transfer.run
     try:

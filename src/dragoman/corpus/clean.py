@@ -136,9 +136,11 @@ class BlockReport:
 
 @dataclass(frozen=True, slots=True)
 class CleanBlock:
-    """Normalised pairs that passed the filters with their line numbers, and those that did not.
+    """The pairs of a block after normalisation and filters.
 
-    surveys: of the filters.
+    sources, targets, lines: of the pairs that passed; lines are their line numbers.
+    rejected: the pairs that did not pass.
+    surveys: the counts and examples of each filter.
     """
 
     file: str
@@ -150,7 +152,7 @@ class CleanBlock:
     surveys: list[FilterSurvey] = field(default_factory=list)
 
     def without(self, rejections: list[Rejection]) -> CleanBlock:
-        """The block with some of its rows rejected."""
+        """The block without the pairs of these rejections, which are added to `rejected`."""
         if not rejections:
             return self
         keep = np.ones(len(self.sources), dtype=np.bool_)

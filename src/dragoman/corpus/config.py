@@ -215,8 +215,14 @@ class CorpusConfig(Section):
     def _directions_can_be_learnt(self) -> Self:
         trained = self.train_directions
         targets = {direction.target for direction in trained}
-        if len({target.lower() for target in targets}) < len(targets):
-            raise ValueError("two target languages of corpus.train differ in capital letters alone")
+        known: dict[str, str] = {}
+        for target in sorted(targets):
+            other = known.setdefault(target.lower(), target)
+            if other != target:
+                raise ValueError(
+                    "two target languages of corpus.train differ only in upper and lower case "
+                    f"({other}, {target}): write both the same way"
+                )
         for split in ("valid", "test"):
             for number, entry in enumerate(getattr(self, split)):
                 direction = self.direction_of(entry)

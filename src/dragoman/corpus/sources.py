@@ -335,9 +335,10 @@ class Sources:
         ]
 
     def match(self, manifest: Manifest) -> bool:
-        """Whether the manifest was made of this section and these files.
+        """Whether the manifest was made from this section and these files.
 
-        Files of the same size and time are taken as unchanged; those of another time are read.
+        A file of the same size and time counts as unchanged. If only the time differs, its SHA-256
+        decides.
         """
         if _of_text(manifest.config) != _of_text(self._config):
             return False

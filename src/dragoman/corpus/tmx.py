@@ -67,7 +67,10 @@ class TmxReader(LineReader):
                 parser.Parse(piece, False)
                 fed += len(piece)
                 if len(parser.intern) > _MOST_NAMES:
-                    raise _UnfitError(f"it has over {_MOST_NAMES} names of elements or attributes")
+                    raise _UnfitError(
+                        f"it uses more than {_MOST_NAMES} different names of elements and "
+                        "attributes, so it is not a TMX file that can be read"
+                    )
                 if fed - parser.CurrentByteIndex > RUN_BYTES:
                     raise _UnfitError(f"a tag in it is longer than {RUN_BYTES >> 20} MiB")
                 if lines := units.take():

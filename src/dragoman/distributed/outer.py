@@ -173,7 +173,8 @@ class Outer(ABC):
         return {}
 
     def load_state(self, shared: Tensors, own: Tensors | None) -> None:  # noqa: B027
-        """As in `GradientSync`; the optimizer has been restored already."""
+        """Restore the state from a checkpoint, as in `GradientSync`. The inner optimizer has been
+        restored before."""
 
 
 class OuterSgd(Outer):
@@ -336,7 +337,7 @@ class OuterAdam(Outer):
         return first | self._row.named(self._second, "exp_avg_sq")
 
     def own_state(self) -> dict[str, Tensor]:
-        """The sums."""
+        """The sums that this replica has not sent yet."""
         return self._row.named(self._unsent, "unsent")
 
     def load_state(self, shared: Tensors, own: Tensors | None) -> None:

@@ -36,8 +36,8 @@ def measure(world: World) -> dict[str, Any]:
     """Bytes a second of every pair, one way each and both at once, and of an all-reduce over all;
     and the time of `diloco` for a weight.
 
-    The pairs are those whose first rank is this one: {"ranks", "forth", "back", "both",
-    "latency_s"}.
+    The result has all pairs of ranks, on every rank: {"ranks", "forth", "back", "both",
+    "latency_s"}. The first rank of a pair measures it; then the results are gathered.
     """
     pairs = []
     for games in tournament(world.world_size):

@@ -1,6 +1,10 @@
 """Writes a checkpoint of a run in the formats of other programs.
 
 An export is done only when it translates like our own search.
+
+To add a format: enter it in `Kind`, `_WEIGHTS` and `_OWN` (formats/bundle.py), and in `_USES`
+(formats/card.py); write its module beside this file; call it in `_write_weights`, which returns the
+translations by what was written. `_fill` compares them with ours.
 """
 
 from __future__ import annotations

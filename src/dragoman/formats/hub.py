@@ -246,7 +246,7 @@ def _refused(status: int, words: str | None, hub_id: str) -> DragomanError:
         return ConfigError(
             f"the Hub refuses the token for this model ({status})",
             place=hub_id,
-            remedy="take a token that may write there: hf auth login, or HF_TOKEN",
+            remedy="use a token with write access: `hf auth login`, or set HF_TOKEN",
         )
     return MachineError(
         f"the Hub answers: {_said(words or f'status {status}')}",

@@ -43,7 +43,10 @@ class Int8ModelGraph(ModelGraph):
 
 
 def quantized(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix (O, I) in int8, and the scales (O, 1) of its rows in fp32."""
+    """Round a matrix (O, I) to int8.
+
+    Returns the integers and one fp32 scale for each row, (O, 1).
+    """
     wide = matrix.detach().float()
     scales = wide.abs().amax(dim=1, keepdim=True) / 127
     scales[scales == 0] = 1.0

@@ -82,9 +82,9 @@ def _model_of(bundle: Bundle) -> Transformer:
             return read_folder(bundle.path, Languages()).model
         return model_from_huggingface(file, bundle.recipe, bundle.manifest)
     raise CheckpointError(
-        f"holds weights for {kind} alone",
+        f"has only the weights of an export of kind {kind}, which PyTorch cannot load here",
         place=bundle.path,
-        remedy="name the run, or an export of the kind bundle or huggingface",
+        remedy="name the run, or an export of kind bundle or huggingface",
     )
 
 
@@ -184,12 +184,11 @@ class Origin:
         missing = [token for token in wanted if token not in known]
         if missing:
             raise ConfigError(
-                f"its vocabulary has no token {' or '.join(missing)} for a language to translate "
-                "into",
+                f"its vocabulary has no token for the target language: {', '.join(missing)}",
                 place=self.path,
-                remedy=f"train into languages that it has tokens for ({' '.join(known)})"
+                remedy=f"choose target languages that have tokens: {', '.join(known)}"
                 if known
-                else "train into one language from it, or several without --from",
+                else "train one target language with --from, or several without --from",
             )
 
     def check_prepared(self, prepared: Path) -> None:

@@ -37,7 +37,7 @@ _FILES: Final = {
 _LARGEST_BYTES: Final = 1 << 26
 _NPM_SECONDS: Final = 600
 _BY_HAND: Final = (
-    f"run `npm pack {PACKAGE}` where npm and a network are, and name the file that it writes: "
+    f"run `npm pack {PACKAGE}` on a machine with npm and network access, and give the file: "
     f"--onnxruntime-web onnxruntime-web-{RUNTIME_VERSION}.tgz"
 )
 

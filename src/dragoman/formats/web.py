@@ -69,7 +69,7 @@ def check_for_web(vocabulary: bytes, *, place: Path) -> None:
             problem = "its SentencePiece model has pieces for bytes, or unused ones"
     if problem:
         raise ConfigError(
-            f"{problem}, which --to web does not have",
+            f"--to web cannot cut text with this vocabulary: {problem}",
             place=place,
             remedy="export --to ctranslate2 or --to onnx",
         )

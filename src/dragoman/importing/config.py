@@ -134,7 +134,7 @@ def read_json(path: Path, *, limit: int = _LONGEST_BYTES) -> dict[str, Any]:
             remedy="copy the file again",
         ) from error
     if not isinstance(values, dict):
-        raise CheckpointError("holds no JSON object", place=path, remedy="copy the file again")
+        raise CheckpointError("is not a JSON object", place=path, remedy="copy the file again")
     return values
 
 

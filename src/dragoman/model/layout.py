@@ -79,11 +79,13 @@ class Layout:
         return torch.full(shape, -torch.inf, device=self.positions_N.device).triu(1)
 
     def head_rows(self, parts: int, num_heads: int) -> tuple[Tensor, Tensor]:
-        """The places of one head of one projection of each token, in the list and in padded rows.
+        """Index maps between the list and the padded rows, for single heads.
 
-        The list (N, P, H) and the rows (P, B, H, L) are each seen as a column of heads.
-        Returns, for each place in the rows, its place in the list (that of some other token where
-        there is padding); and for each place in the list, its place in the rows.
+        parts: P, the projections. The heads of the list (N, P, H) and those of the rows
+        (P, B, H, L) are numbered in that order.
+        Returns two maps: (P x B x H x L), for each head of the rows its number in the list, or that
+        of some other token for padding; and (N x P x H), for each head of the list its number in
+        the rows.
         """
         key = (parts, num_heads)
         if key not in self._head_rows:

@@ -404,11 +404,11 @@ def highest_by_chance(values: Sequence[float]) -> float:
 
 
 def may_have_turned(facts: Facts) -> bool:
-    """Whether the dev loss may have risen: its last is higher than chance explains, or its last two
-    are clearly above the best.
+    """True if the last dev loss is higher than chance explains and over 1% above the best, or if
+    both of the last two are at least 1% above the best.
 
-    It has not if the trend excludes that 10% more steps raise it by 0.3%, and the later half has
-    come as low as the best.
+    The second sign alone does not count if two things hold: the 95% interval of the trend excludes
+    a rise of 0.3% in 10% more steps, and some loss in the later half is within 1% of the best.
     """
     found = loss_trend(facts)
     if found is None:

@@ -48,7 +48,8 @@ class Segment:
 
     @property
     def imported_hosts(self) -> tuple[str, ...]:
-        """Hosts that another tool's log names; none if the log does not place every rank."""
+        """The hosts named in another tool's log; empty if the log does not say on which host each
+        rank ran."""
         return tuple(filter(None, self.imported.hosts.split(","))) if self.imported else ()
 
 

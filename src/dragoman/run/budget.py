@@ -94,7 +94,9 @@ class Place:
             return cls(ranks or hosts.host[0].ranks, price=price)
         if ranks is not None:
             raise ConfigError(
-                "the hosts say how many ranks each has", place="--ranks", remedy="leave it out"
+                "cannot be given with --hosts, which sets the ranks of each host",
+                place="--ranks",
+                remedy="leave it out",
             )
         return cls(hosts=hosts, file=file, price=price)
 

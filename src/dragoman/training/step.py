@@ -38,10 +38,11 @@ class StepResult:
 
 
 class TrainStep:
-    """Makes updates, and holds the model, optimizer, loss scale and averaged weights they change.
+    """Makes updates, and holds the model, optimizer, loss scale and averaged weights that the
+    updates change.
 
-    The gradient is that of the summed token loss over the target tokens of the *global* batch,
-    so any number of ranks and of micro-batches gives the same update.
+    The gradient is that of the summed token loss, divided by the number of target tokens of the
+    *global* batch, so any number of ranks and of micro-batches gives the same update.
     Dropout draws from a generator seeded by (seed, update, micro-batch, rank): a resumed run draws
     the same numbers as an uninterrupted one.
     """

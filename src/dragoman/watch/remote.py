@@ -172,7 +172,7 @@ class Mirror:
                 if anew:
                     file.truncate(0)
                 if at > file.seek(0, os.SEEK_END):  # it would leave a gap of any size
-                    raise ValueError(f"a piece of {name} that begins beyond its end")
+                    raise ValueError(f"a piece of {name} begins beyond the end of the file here")
                 file.seek(at)
                 file.write(content)
 

@@ -249,7 +249,7 @@ BOTH = {"source_language": "en", "target_language": "de", "train": TRAIN, "valid
         ({"valid": VALID[:1]}, "corpus.valid has no entry for en to fr"),
         ({"test": [{"tsv": "e", "target_language": "it"}]}, r"corpus.test\[0\] is en to it"),
         ({"train": [*TRAIN, {"tsv": "e", "target_language": "en"}]}, "translate en into itself"),
-        ({"train": [*TRAIN, {"tsv": "e", "target_language": "DE"}]}, "capital letters alone"),
+        ({"train": [*TRAIN, {"tsv": "e", "target_language": "DE"}]}, "case .DE, de.: write both"),
         ({"train": [*TRAIN, {"tsv": "e", "tag": "<2de>"}]}, 'tag = "<2de>" is the token'),
         ({"temperature": 0.5}, "greater than or equal to 1"),
         ({"temperature": 5, "train": TRAIN[:1], "valid": VALID[:1]}, "there is one"),

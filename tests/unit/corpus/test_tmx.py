@@ -102,11 +102,11 @@ HOSTILE = {
     "a segment in no unit": (HEAD + "<seg>a</seg>", "a <seg> in it lies in no <tu>"),
     "many names of elements": (
         HEAD + "".join(f"<a{number}/>" for number in range(1_000_000)),
-        "over 10000 names of elements",
+        "more than 10000 different names of elements",
     ),
     "many names of attributes": (
         HEAD + "".join(f"<tu a{number}=''/>" for number in range(200_000)),
-        "over 10000 names of elements",
+        "more than 10000 different names of elements",
     ),
     "many variants": (
         f"{HEAD}<tu>" + "".join(f"<tuv lang='{n}'><seg/></tuv>" for n in range(500_000)),

@@ -153,7 +153,7 @@ def test_a_package_is_no_model_to_translate_with_here(
     assert Bundle.open(path).weights_file.name == "en_de.argosmodel"
     (tmp_path / "in").write_text("A man.\n")
     assert main(["translate", str(path), "--input", str(tmp_path / "in")]) == 1
-    assert "holds weights for argos alone" in capfd.readouterr().err
+    assert "has only the weights of an export of kind argos" in capfd.readouterr().err
 
 
 def test_tokens_for_languages_that_nobody_adds_there_are_refused(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "torn config": (cut("config.json", 40), "config.json: cannot be read as JSON"),
     "a list as config": (
         written("config.json", "[]"),
-        "config.json: holds no JSON object",
+        "config.json: is not a JSON object",
     ),
     "another architecture": (settings(model_type="t5"), '"model_type" is "t5"'),
     "a decoder alone": (

@@ -170,7 +170,7 @@ def test_the_command_writes_three_files(tmp_path: Path, capsys: pytest.CaptureFi
         ([], "nothing is reported on"),
         (["a", "--openseq2seq", "log"], "runs and an old log are not compared"),
         (["a", "b", "c", "--price", "1 USD", "--price", "2 USD"], "2 prices for 3 runs"),
-        (list("abcdefghi"), "9 runs are too many"),
+        (list("abcdefghi"), "cannot compare 9 runs"),
     ],
 )
 def test_what_cannot_be_compared_is_an_error(

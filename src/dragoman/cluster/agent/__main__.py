@@ -28,7 +28,8 @@ def send(directory: Path) -> None:
 
 
 def list_checkpoints(run: Path) -> None:
-    """Print the names of a run's checkpoints, those of single ranks too."""
+    """Print the names of all complete checkpoints of a run as a JSON list, including those of
+    single ranks."""
     checkpoints = run / "checkpoints"
     found = (path.parent for path in checkpoints.glob("**/step-*/digests.json"))
     names = sorted(path.relative_to(checkpoints).as_posix() for path in found)

@@ -64,7 +64,8 @@ class FactsRequest(Section):
 def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFacts:
     """The facts of this host; its folder is the current directory.
 
-    measuring: gives the process that measures; called only if there is something to measure.
+    measuring: returns the process that measures. It is called only if the request asks for
+        measurements and this host can train.
     """
     visible, usable, below = _gpus() if request.gpus else (0, 0, {})
     disk = Path.cwd()

@@ -40,7 +40,9 @@ def agent_lock(logs: Path) -> Iterator[None]:
             _end(record.read())
             if time.monotonic() > deadline:
                 raise MachineError(
-                    "another agent of this run does not end", place=path, remedy="end its process"
+                    "another agent of this run is still running and could not be killed",
+                    place=path,
+                    remedy="kill the process whose number is in this file",
                 )
             time.sleep(_LOOK_EVERY_S)
         record.truncate(0)

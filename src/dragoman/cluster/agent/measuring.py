@@ -15,7 +15,7 @@ from dragoman.distributed.launch import NO_GPUS, rank_environment
 
 
 class Measuring:
-    """Starts `dragoman.training.measuring` on first use; `close` ends the process.
+    """The process of `dragoman.training.measuring`: creating this starts it, `close` ends it.
 
     ranks: of this host, which share its cores.
     on_processor: its GPUs are not used.
@@ -43,7 +43,10 @@ class Measuring:
         return self._answer("store", timeout_s=timeout_s, address=address).strip()
 
     def measure_network(self, environment: Mapping[str, str]) -> None:
-        """Let it begin as one rank of several; it prints its lines to its standard output."""
+        """Tell the process to start measuring the network, as one rank of several.
+
+        It prints its results to its standard output.
+        """
         own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
         self._tell("network", environment=own)
 
