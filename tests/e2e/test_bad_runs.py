@@ -92,7 +92,7 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         "a source without its reference",
         lambda run: None,
         lambda run: ["evaluate", str(run), "--source", "train.en"],
-        ["--reference"],
+        ["needs its reference"],
     ),
     (
         "a run that does not say where its corpus is",
@@ -104,7 +104,7 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         "a run without a test set",
         remove_test_set,
         lambda run: ["evaluate", str(run)],
-        ["no test set", "--source"],
+        ["no test set", "name another text"],
     ),
     (
         "a source that is missing",
@@ -146,7 +146,7 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         "an average in place of a run",
         lambda run: None,
         lambda run: ["average", str(run), "--output", str(run)],
-        ["is no average", "--output"],
+        ["is not an average", "--output"],
     ),
     (
         "overrides on a run",
