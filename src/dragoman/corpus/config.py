@@ -199,7 +199,12 @@ class CorpusConfig(Section):
         for split in ("train", "valid", "test"):
             for number, entry in enumerate(getattr(self, split)):
                 direction = self.direction_of(entry)
-                if said and direction.source == direction.target:
+                if "auto" in (direction.source.lower(), direction.target.lower()):
+                    raise ValueError(
+                        f'corpus.{split}[{number}] has a language called "auto", '
+                        "which servers take for a language to be detected"
+                    )
+                if direction.source.lower() == direction.target.lower():
                     raise ValueError(
                         f"corpus.{split}[{number}] would translate {direction.source} into itself"
                     )

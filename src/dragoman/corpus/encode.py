@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.clean import DUPLICATE, RejectedPair, num_bytes, pack_rejected
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.directions import without_first_word
+from dragoman.corpus.directions import Direction, without_first_word
 from dragoman.corpus.filters import FilterConfig, Rejection, Scores
 from dragoman.corpus.lexical import LexicalTable
 from dragoman.corpus.runs import HeldOutSides, KeyRange, Keys, SortedPairs, SortedRuns, repeated
 from dragoman.corpus.shards import SIDES, UNK, TokenRows, save_array
+from dragoman.corpus.split import HeldOut
 from dragoman.corpus.subword import RowEncoder
 from dragoman.corpus.survey import FilterSurvey, write_surveys
 
@@ -61,7 +62,9 @@ class Selector:
     """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
 
     held_out: keys of the pairs that were moved from the training text to dev or test.
+    backwards: those pairs the other way round, without tags; another entry may hold them so.
     sides: of all dev and test pairs, without tags.
+    directions: of each run.
     words: that sources may begin with, one of each list: language tokens, tags.
     """
 
@@ -70,35 +73,46 @@ class Selector:
         config: FilterConfig,
         *,
         held_out: Keys,
+        backwards: Set[HeldOut],
         sides: HeldOutSides,
+        directions: Sequence[Direction],
         words: Sequence[Sequence[str]] = (),
     ) -> None:
         self._config = config
         self._words = [one for one in words if one]
         self._held_out = held_out
+        self._backwards = backwards
         self._sides = sides
+        self._directions = directions
 
     def select(self, found: SortedPairs) -> Selected:
         """Both sides of the pairs that stay."""
         cells = [pair.split("\t") for pair in found.pairs]
         sources, targets = [source for source, _ in cells], [target for _, target in cells]
-        rejections = self._reject(found.keys, sources, targets)
+        rejections = self._reject(found, sources, targets)
         keep = np.ones(len(cells), dtype=np.bool_)
         keep[[rejection.row for rejection in rejections]] = False
         return Selected(sources, targets, np.arange(len(cells)), rejections).keep(keep)
 
-    def _reject(self, keys: Keys, sources: list[str], targets: list[str]) -> list[Rejection]:
+    def _reject(
+        self, found: SortedPairs, sources: list[str], targets: list[str]
+    ) -> list[Rejection]:
         """The rows to drop, each once. The score of an overlap is the number of shared sides."""
-        held_out = np.isin(keys, self._held_out)
-        duplicate = np.zeros(len(keys), dtype=np.bool_)
-        shared = np.zeros(len(keys), dtype=np.int64)
+        held_out = np.isin(found.keys, self._held_out)
+        duplicate = np.zeros(len(sources), dtype=np.bool_)
+        shared = np.zeros(len(sources), dtype=np.int64)
         if self._config.drop_duplicates:
-            duplicate = repeated(keys)
-        if self._config.drop_overlap:
+            duplicate = repeated(found.keys)
+        if self._config.drop_overlap or self._backwards:
             plain = sources
             for words in self._words:
                 plain = [without_first_word(source, words) for source in plain]
-            overlap = map(self._sides.overlap, plain, targets)
+            directions = [self._directions[run] for run in found.runs.tolist()]
+        if self._backwards:
+            pairs = map(HeldOut, plain, targets, directions)
+            held_out |= np.array([pair in self._backwards for pair in pairs], dtype=np.bool_)
+        if self._config.drop_overlap:
+            overlap = map(self._sides.overlap, directions, plain, targets)
             shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
         reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
         names = ("", DUPLICATE, HELD_OUT, OVERLAP)

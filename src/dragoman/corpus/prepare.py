@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from operator import add
@@ -38,7 +38,7 @@ from dragoman.corpus.clean import (
     run_path,
 )
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.directions import Direction, tempered, without_first_word
+from dragoman.corpus.directions import Direction, listed, tempered, without_first_word
 from dragoman.corpus.encode import (
     PartReport,
     RangeEncoder,
@@ -75,7 +75,15 @@ from dragoman.corpus.pairs import BlockReader
 from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedRuns
 from dragoman.corpus.shards import SIDES, SideSize, TokenRows, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
-from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
+from dragoman.corpus.split import (
+    HELD_OUT_SPLITS,
+    HeldOut,
+    hold_out,
+    read_directions,
+    read_split,
+    read_text,
+    write_text,
+)
 from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary, train_on_words
 from dragoman.corpus.survey import FILE_NAME as SURVEYS
 from dragoman.corpus.survey import join_surveys, write_surveys
@@ -230,9 +238,8 @@ class _Preparation:
     def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
         """Take dev and test pairs from the training text, if they are not given as files."""
         sides, tokens = HeldOutSides(), self.config.language_tokens
-        for split in given:
-            for source, target in read_text(self.place.result / split):
-                sides.add(without_first_word(source, tokens), target)
+        for source, target, direction in _read_held_out(self.place, self.config, given):
+            sides.add(direction, without_first_word(source, tokens), target)
         sizes = {"valid": self.config.valid_pairs, "test": self.config.test_pairs}
         wanted = {split: size for split, size in sizes.items() if split not in given}
         taken, keys = hold_out(
@@ -310,7 +317,20 @@ class _Preparation:
             pairs += report.pairs_in
             self._advance("encode", pairs, runs.num_pairs)
         facts = _some_left(_stage_facts("encode", reports), place="corpus.train")
+        self._refuse_empty_directions(len(reports))
         return {"facts": facts.model_dump(), "parts": [asdict(report) for report in reports]}
+
+    def _refuse_empty_directions(self, num_parts: int) -> None:
+        """Raise CorpusError if no training pair of a direction is left: none would be learnt."""
+        directions = [self.config.direction_of(entry) for entry in self.config.train]
+        parts = (read_entries(self.place.parts, index) for index in range(num_parts))
+        learnt = {directions[entry] for entries in parts for entry in np.unique(entries)}
+        if missing := [one for one in self.config.train_directions if one not in learnt]:
+            raise CorpusError(
+                f"no training pair of {listed(missing)} is left",
+                place="corpus.train",
+                remedy="look at its text, loosen corpus.filters, or leave its entries out",
+            )
 
     def _remove_runs(self) -> None:
         """Give the disk back before the shards are written; rejected pairs stay."""
@@ -395,11 +415,34 @@ def _open_selector(place: Workplace, config: CorpusConfig) -> Selector:
     """Decides which of the cleaned pairs stay."""
     held_out = np.array(place.recall("hold_out")["keys"], dtype=np.uint64)
     sides, words = HeldOutSides(), (config.language_tokens, config.tags)
+    backwards = set()
     for split in HELD_OUT_SPLITS:
-        for source, target in read_text(place.result / split):
+        is_taken = not getattr(config, split)
+        for source, target, direction in _read_held_out(place, config, [split]):
             plain = reduce(without_first_word, words, source)
-            sides.add(plain, target)
-    return Selector(config.filters, held_out=held_out, sides=sides, words=words)
+            sides.add(direction, plain, target)
+            turned = Direction(direction.target, direction.source)
+            if is_taken and turned in config.train_directions:
+                backwards.add(HeldOut(target, plain, turned))
+    return Selector(
+        config.filters,
+        held_out=held_out,
+        backwards=backwards,
+        sides=sides,
+        directions=_directions_of_runs(place, config),
+        words=words,
+    )
+
+
+def _read_held_out(
+    place: Workplace, config: CorpusConfig, splits: Iterable[str]
+) -> Iterator[HeldOut]:
+    """The pairs of dev and test sets as they were written, with their directions."""
+    for split in splits:
+        pairs = read_text(place.result / split)
+        directions = read_directions(place.result / split) or config.directions * len(pairs)
+        for (source, target), direction in zip(pairs, directions, strict=True):
+            yield HeldOut(source, target, direction)
 
 
 def _open_encoders(place: Workplace, config: CorpusConfig) -> tuple[RowEncoder, RowEncoder]:

@@ -10,7 +10,8 @@ the entry's files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.base.files import whole_file
+from dragoman.corpus.directions import Direction
 from dragoman.corpus.shards import save_array
 
 Keys = NDArray[np.uint64]
@@ -60,22 +62,25 @@ def repeated(keys: Keys) -> NDArray[np.bool_]:
 
 
 class HeldOutSides:
-    """The sides of all dev and test pairs, to find training pairs that share one."""
+    """The sides of all dev and test pairs, to find training pairs that share one.
 
-    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
-        self._sources: set[str] = set()
-        self._targets: set[str] = set()
-        for source, target in pairs:
-            self.add(source, target)
+    A text of a language is the same text as a source and as a target: a model that translates both
+    ways must not learn from a test pair backwards.
+    """
 
-    def add(self, source: str, target: str) -> None:
+    def __init__(self) -> None:
+        self._texts: defaultdict[str, set[str]] = defaultdict(set)
+
+    def add(self, direction: Direction, source: str, target: str) -> None:
         """Hold out one more pair."""
-        self._sources.add(source)
-        self._targets.add(target)
+        self._texts[direction.source.lower()].add(source)
+        self._texts[direction.target.lower()].add(target)
 
-    def overlap(self, source: str, target: str) -> int:
+    def overlap(self, direction: Direction, source: str, target: str) -> int:
         """How many sides of the pair, 0 to 2, are also in dev or test."""
-        return (source in self._sources) + (target in self._targets)
+        return (source in self._texts[direction.source.lower()]) + (
+            target in self._texts[direction.target.lower()]
+        )
 
 
 class KeyRange(NamedTuple):

@@ -13,7 +13,7 @@ from dragoman.base.errors import CorpusError
 from dragoman.base.files import write_whole
 from dragoman.corpus.clean import BlockReport, RejectedPair, clean_block, refuse_malformed
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.directions import Direction, without_first_word
+from dragoman.corpus.directions import Direction, listed, without_first_word
 from dragoman.corpus.filters import EMPTY
 from dragoman.corpus.pairs import BlockReader, FileFacts, TextEntry
 from dragoman.corpus.runs import HeldOutSides, Keys, SortedRuns
@@ -86,8 +86,13 @@ def hold_out(
     while any(left.values()):
         found = next(ranges, None)
         if found is None:
+            missing = ", ".join(
+                f"{sum(sizes.values())} of {listed([direction])}"
+                for direction, sizes in left.items()
+                if sizes
+            )
             raise CorpusError(
-                f"too little text to hold out {wanted} pairs",
+                f"too little text to hold out dev and test pairs, more are needed: {missing}",
                 place="corpus.train",
                 remedy="lower valid_pairs and test_pairs, or add text",
             )
@@ -97,9 +102,9 @@ def hold_out(
                 continue
             source, target = pair.split("\t")
             plain = without_first_word(source, tokens)
-            if given.overlap(plain, target):
+            if given.overlap(direction, plain, target):
                 continue
-            given.add(plain, target)
+            given.add(direction, plain, target)
             keys.append(int(key))
             split = next(iter(left[direction]))
             taken[split].append(HeldOut(source, target, direction))

@@ -34,6 +34,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.files import read_regular, unwritable_name
 from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.directions import listed
 from dragoman.data.config import DataConfig, StageConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.evaluation.config import EvaluateConfig
@@ -140,6 +141,23 @@ class Recipe(Section):
                     f"the stages end at step {begin}, but train.max_steps is "
                     f"{self.train.max_steps}; leave out the steps of the last stage"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _every_direction_is_drawn(self) -> Self:
+        corpus = self.corpus
+        drawn = {
+            corpus.direction_of(entry)
+            for weights in self.weights()
+            for number, entry in enumerate(corpus.train)
+            if weights is None or weights[number]
+        }
+        missing = [one for one in corpus.train_directions if one not in drawn]
+        if corpus.train and missing:
+            raise ValueError(
+                f"no stage draws a pair of {listed(missing)}: "
+                "give its entries a weight above 0, or leave them out"
+            )
         return self
 
     def stage_starts(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from sentencepiece import SentencePieceProcessor
 
-from dragoman.base.errors import ConfigError
+from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, language_token, tempered, token_for
@@ -165,6 +165,56 @@ def test_a_dev_sentence_is_found_behind_every_token(tmp_path: Path) -> None:
     assert sorted(rejected) == [("overlap", f"<2de> {dev}"), ("overlap", f"<2fr> {dev}")]
 
 
+BOTH_WAYS = [entry("train", "en", "de"), entry("train", "de", "en")]
+
+
+@pytest.mark.parametrize("dev_of", [("en", "de"), ("de", "en")])
+def test_a_given_pair_is_not_trained_on_backwards(dev_of: tuple[str, str], tmp_path: Path) -> None:
+    train = [*BOTH_WAYS, entry("valid", *reversed(dev_of))]
+    dev = [entry("valid", *dev_of), entry("few", *reversed(dev_of))]
+    prepare(corpus(tmp_path, train=train, valid=dev), tmp_path / "prepared", workers=1)
+    dropped = list(read_rejected(tmp_path / "prepared", "train"))
+    assert Counter((one.filter, one.score) for one in dropped) == {("overlap", 2.0): 20}
+    assert len(sources(tmp_path / "prepared")) == 1000
+
+
+@pytest.mark.parametrize("drop_overlap", [True, False])
+def test_a_pair_that_was_held_out_is_not_trained_on_backwards(
+    drop_overlap: bool, tmp_path: Path
+) -> None:
+    prepared = tmp_path / "prepared"
+    sizes = {"valid": [], "valid_pairs": 7, "test_pairs": 3}
+    filters = {"drop_overlap": drop_overlap}
+    prepare(corpus(tmp_path, train=BOTH_WAYS, filters=filters, **sizes), prepared, workers=1)
+    taken = [pair for split in ("valid", "test") for pair in read_text(prepared / split)]
+    sides = {side.removeprefix("<2de> ").removeprefix("<2en> ") for pair in taken for side in pair}
+    assert len(sides) == 2 * len(taken) == 40
+    dropped = list(read_rejected(prepared, "train"))
+    assert Counter(one.filter for one in dropped) == {"held_out": 40}
+    assert len(sources(prepared)) == 1000 - 40
+
+
+def test_a_direction_of_which_no_pair_is_left_is_refused(tmp_path: Path) -> None:
+    train = [entry("train", "en", "de"), entry("valid", "en", "fr")]
+    with pytest.raises(CorpusError, match=r"no training pair of en to fr is left.*leave its"):
+        prepare(corpus(tmp_path, train=train), tmp_path / "prepared", workers=1)
+    assert not (tmp_path / "prepared").exists()
+
+
+@pytest.mark.parametrize("how", ["weight = 0", 'name = "none"'])
+def test_a_direction_that_no_stage_draws_is_refused(how: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "small.toml"
+    own = 'name = "some", weight = 1' if "weight" in how else 'name = "some"'
+    stages = "" if "weight" in how else "stages = [{weights = {some = 1}}]\n"
+    recipe.write_text(
+        f'{stages}corpus = {{valid_pairs = 1, train = [{{tsv = "a", target_language = "de", '
+        f'source_language = "en", {own}}}, {{tsv = "b", target_language = "fr", '
+        f'source_language = "en", {how}}}]}}'
+    )
+    with pytest.raises(ConfigError, match="no stage draws a pair of en to fr"):
+        load_recipe(recipe)
+
+
 def corpus_of_files(config: CorpusConfig, train: object, valid: object) -> CorpusConfig:
     """The same section with other entries."""
     return CorpusConfig.model_validate(config.model_dump() | {"train": train, "valid": valid})
@@ -250,6 +300,9 @@ BOTH = {"source_language": "en", "target_language": "de", "train": TRAIN, "valid
         ({"test": [{"tsv": "e", "target_language": "it"}]}, r"corpus.test\[0\] is en to it"),
         ({"train": [*TRAIN, {"tsv": "e", "target_language": "en"}]}, "translate en into itself"),
         ({"train": [*TRAIN, {"tsv": "e", "target_language": "DE"}]}, "case .DE, de.: write both"),
+        ({"train": [*TRAIN, {"tsv": "e", "target_language": "EN"}]}, "translate en into itself"),
+        ({"target_language": "en", "train": TRAIN[:1], "valid": VALID[:1]}, "into itself"),
+        ({"target_language": "Auto", "train": TRAIN[:1], "valid": VALID[:1]}, 'called "auto"'),
         ({"train": [*TRAIN, {"tsv": "e", "tag": "<2de>"}]}, 'tag = "<2de>" is the token'),
         ({"temperature": 0.5}, "greater than or equal to 1"),
         ({"temperature": 5, "train": TRAIN[:1], "valid": VALID[:1]}, "there is one"),

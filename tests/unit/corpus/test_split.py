@@ -24,7 +24,8 @@ def runs_of(folder: Path, pairs: list[tuple[str, str]]) -> SortedRuns:
 
 def test_held_out_sets_share_no_side_with_each_other_or_with_given_ones(tmp_path: Path) -> None:
     pairs = [(f"s{number % 300}", f"t{number // 2}") for number in range(2000)]
-    given = HeldOutSides([("s7", "t9")])
+    given = HeldOutSides()
+    given.add(EN_DE, "s7", "t9")
     taken, keys = hold_out(
         runs_of(tmp_path, pairs), {"valid": 60, "test": 90}, given, directions=[EN_DE]
     )
@@ -44,7 +45,9 @@ def test_nothing_wanted_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_too_little_text_to_hold_out_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"corpus\.train: too little text.*lower valid_pairs"):
+    with pytest.raises(
+        CorpusError, match=r"corpus\.train: too little.*needed: 1 of en to de.*lower valid_pairs"
+    ):
         hold_out(
             runs_of(tmp_path, [("a", "b")]),
             {"valid": 1, "test": 1},
