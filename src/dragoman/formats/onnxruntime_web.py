@@ -7,6 +7,7 @@ accepted, by the SHA-256 of each file.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import shutil
 import subprocess
@@ -14,10 +15,10 @@ import tarfile
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, cast
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.base.files import read_regular
+from dragoman.base.files import open_regular, read_regular
 
 RUNTIME_VERSION: Final = "1.30.0"
 PACKAGE: Final = f"onnxruntime-web@{RUNTIME_VERSION}"
@@ -35,6 +36,12 @@ _FILES: Final = {
 }
 """Our name of each file, its name in the package, and its SHA-256."""
 _LARGEST_BYTES: Final = 1 << 26
+_LARGEST_UNPACKED: Final = 1 << 28
+"""Bytes of an archive, from its beginning to the files that are wanted."""
+_UNREADABLE: Final = (
+    OSError, EOFError, ValueError, OverflowError, RecursionError, tarfile.TarError, zlib.error,
+)  # fmt: skip
+"""The errors of gzip and tarfile for damaged or hostile archives."""
 _NPM_SECONDS: Final = 600
 _BY_HAND: Final = (
     f"run `npm pack {PACKAGE}` on a machine with npm and network access, and give the file: "
@@ -83,12 +90,8 @@ def _fetched(folder: Path) -> Path:
 
 def _read(place: Path) -> dict[str, bytes]:
     try:
-        if place.is_dir():
-            found = {name: _in_folder(place, inside) for name, (inside, _) in _FILES.items()}
-        else:
-            with tarfile.open(place, "r:gz") as archive:
-                found = {name: _in_archive(archive, inside) for name, (inside, _) in _FILES.items()}
-    except (OSError, EOFError, KeyError, tarfile.TarError, zlib.error) as error:
+        found = _in_folder(place) if place.is_dir() else _in_archive(place)
+    except _UNREADABLE as error:
         raise ConfigError(
             f"is not the package {PACKAGE}: {getattr(error, 'strerror', None) or error}",
             place=place,
@@ -104,12 +107,45 @@ def _read(place: Path) -> dict[str, bytes]:
     return found
 
 
-def _in_folder(folder: Path, name: str) -> bytes:
-    return read_regular(folder / name, limit=_LARGEST_BYTES)
+def _in_folder(folder: Path) -> dict[str, bytes]:
+    return {
+        name: read_regular(folder / inside, limit=_LARGEST_BYTES)
+        for name, (inside, _) in _FILES.items()
+    }
 
 
-def _in_archive(archive: tarfile.TarFile, name: str) -> bytes:
-    opened = archive.extractfile(f"package/{name}")
-    if opened is None:
-        raise KeyError(f"{name} in it is no file")
-    return opened.read(_LARGEST_BYTES)
+def _in_archive(path: Path) -> dict[str, bytes]:
+    """The files of an archive that may be hostile; only regular members are read."""
+    names = {f"package/{inside}": name for name, (inside, _) in _FILES.items()}
+    found: dict[str, bytes] = {}
+    with (
+        open_regular(path) as packed,
+        gzip.GzipFile(fileobj=packed) as unpacked,
+        # A stream is read once, from the beginning on; headers count towards the bound, too.
+        tarfile.open(fileobj=cast(IO[bytes], _Bounded(unpacked)), mode="r|") as archive,
+    ):
+        for member in archive:
+            if member.name in names and member.isreg():
+                content = archive.extractfile(member)
+                assert content is not None  # a regular member has one
+                found[names[member.name]] = content.read(_LARGEST_BYTES)
+            if len(found) == len(names):
+                return found
+    missing = next(inside for inside, name in names.items() if name not in found)
+    raise ValueError(f"it has no file {missing}")
+
+
+class _Bounded:
+    """A file to read that ends with a ValueError when it has given _LARGEST_UNPACKED bytes."""
+
+    def __init__(self, file: gzip.GzipFile) -> None:
+        self._file = file
+        self._left = _LARGEST_UNPACKED
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`."""
+        content = self._file.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise ValueError(f"it unpacks to over {_LARGEST_UNPACKED >> 20} MB")
+        return content

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import shutil
 import stat
 import tarfile
@@ -81,10 +83,16 @@ def test_every_shape_of_a_model_has_such_graphs(options: dict[str, Any], tmp_pat
         )
 
 
-def refused(capfd: pytest.CaptureFixture[str], output: Path, *options: str) -> str:
-    """The one line that such an export is refused with; nothing is left behind."""
+def refused(
+    capfd: pytest.CaptureFixture[str], output: Path, *options: str, code: int | None = None
+) -> str:
+    """The one line that such an export is refused with; nothing is left behind.
+
+    code: the exit code, if it matters which.
+    """
     command = ["export", str(small_run().path), "--to", "web", "--output", str(output), *options]
-    assert main(command) != 0
+    exit_code = main(command)
+    assert exit_code == code if code else exit_code
     assert not list(output.parent.glob("*web*"))
     line = capfd.readouterr().err
     assert line.count("\n") == 1, line
@@ -131,6 +139,80 @@ def test_a_package_that_is_not_the_pinned_one_is_refused(
         assert problem in line
         assert line.startswith(f"dragoman: {place}: ")
         assert f"npm pack {PACKAGE}" in line
+
+
+def member(name: str, **fields: Any) -> tarfile.TarInfo:
+    """The header of a member of an archive."""
+    entry = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(entry, field, value)
+    return entry
+
+
+def pax(records: bytes) -> bytes:
+    """A header with such records for the member after it, and an empty member."""
+    header = member("records", type=tarfile.XHDTYPE, size=len(records)).tobuf()
+    padded = records.ljust(-(-len(records) // 512) * 512, b"\0")
+    return header + padded + member("package/dist/ort.wasm.bundle.min.mjs").tobuf()
+
+
+def link(name: str, to: str) -> bytes:
+    """A symbolic link in the package."""
+    return member(f"package/dist/{name}", type=tarfile.SYMTYPE, linkname=to).tobuf()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        link("ort.wasm.bundle.min.mjs", "ort.wasm.bundle.min.mjs"),
+        link("ort.wasm.bundle.min.mjs", "other") + link("other", "ort.wasm.bundle.min.mjs"),
+        pax(b"99999999999999999999 path=a\n"),
+        pax(b"22 GNU.sparse.map=a,b\n"),
+        pax(b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n" + b"25 GNU.sparse.realsize=9\n")
+        + b"no number\n".ljust(512, b"\n"),
+        b"".join(
+            member("long", type=tarfile.GNUTYPE_LONGNAME, size=1).tobuf() + b"a".ljust(512, b"\0")
+            for _ in range(2000)
+        ),
+    ],
+    ids=["link to itself", "two links", "long record", "sparse map", "sparse 1.0", "names"],
+)
+def test_a_hostile_archive_is_refused_in_one_line(
+    content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "hostile.tgz"
+    archive.write_bytes(gzip.compress(content + bytes(1024)))
+    line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(archive), code=2)
+    assert line.startswith(f"dragoman: {archive}: is not the package {PACKAGE}: ")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        member("package/zeros", size=6 << 30).tobuf(),
+        member("records", type=tarfile.XHDTYPE, size=6 << 30).tobuf(),
+    ],
+    ids=["member", "records"],
+)
+def test_an_archive_is_unpacked_to_256_mb_at_most(
+    header: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "bomb.tgz"
+    archive.write_bytes(gzip.compress(header) + gzip.compress(bytes(1 << 20)) * 300)
+    line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(archive), code=2)
+    assert "it unpacks to over 256 MB" in line
+
+
+def test_a_pipe_is_not_opened(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Without a writer it would wait for one without end.
+    writer = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    os.write(writer, b"no archive")
+    line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(pipe), code=2)
+    assert "is no regular file" in line
+    assert os.read(writer, 100) == b"no archive"
+    os.close(writer)
 
 
 @pytest.mark.parametrize(
