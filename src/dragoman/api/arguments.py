@@ -11,6 +11,8 @@ from typing import Annotated, ParamSpec, TypeAlias, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
 
 from dragoman.base.errors import ConfigError
+from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full
+from dragoman.base.interrupts import was_interrupted
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -30,7 +32,8 @@ Flag: TypeAlias = Annotated[bool, Field(strict=True)]
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """The function, with a check of its arguments against their annotations before it begins.
 
-    Raises ConfigError that names the parameter and its value.
+    Raises ConfigError that names the parameter and its value, MachineError if the function ends
+    with an error of the system.
     """
 
     @wraps(function)
@@ -49,6 +52,12 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
         try:
             return validated(*arguments, **named)
+        except OSError as error:
+            # The command line ends in its own way if its output or the user has gone.
+            is_of_system = error.errno is not None or is_full(error)
+            if not is_of_system or error.filename == STANDARD_OUTPUT or was_interrupted():
+                raise
+            raise as_machine_error(error) from error
         except ValidationError as error:
             if error.title not in (function.__name__, function.__qualname__):
                 raise  # from something that the function itself has read

@@ -49,6 +49,7 @@ NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _LONGEST_BYTES: Final = 1 << 20
 _DEEPEST: Final = 16
 """Tables and arrays within each other; a recipe needs four."""
+_NESTED: Final = (Mapping, list, tuple)
 _LONG_KEY: Final = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}"""
 )
@@ -221,6 +222,7 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     Raises ConfigError naming the file and line, or the override, the key and the remedy.
     """
     if isinstance(source, Mapping):
+        _check_depth(source, place="recipe")
         file, text, values = Path("recipe"), "", _plain(source)
     else:
         file = _find(source)
@@ -359,16 +361,21 @@ def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
 
 
 def _check_depth(values: Any, *, place: str) -> None:
-    """Raises ConfigError if tables and arrays are nested deeper than any recipe's."""
+    """Raises ConfigError if tables and arrays are nested deeper than any recipe's.
+
+    One of Python may contain itself, which counts as nested without end.
+    """
     level = [values]
     for _ in range(_DEEPEST):
-        level = [
+        below = (
             inner
             for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
-    if any(isinstance(one, dict | list) for one in level):
+            if isinstance(one, _NESTED)
+            for inner in (one.values() if isinstance(one, Mapping) else one)
+        )
+        # Each object once: one that contains itself twice would double the level at each step.
+        level = list({id(inner): inner for inner in below}.values())
+    if any(isinstance(one, _NESTED) for one in level):
         raise _too_deep(place)
 
 

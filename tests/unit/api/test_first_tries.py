@@ -44,6 +44,43 @@ def test_what_is_wrong_in_a_dictionary_is_one_line(sections: Any, problem: str) 
     assert "\n" not in str(error.value)
 
 
+def nested(kind: type[list[Any]] | type[tuple[Any, ...]] | None) -> dict[str, Any]:
+    """A recipe 3000 deep; kind: of arrays, None: of tables."""
+    inner: Any = {}
+    for _ in range(3000):
+        inner = {"model": inner} if kind is None else kind([inner])
+    return {"model": inner}
+
+
+def endless(kind: str) -> dict[str, Any]:
+    """A recipe that contains itself."""
+    tables: dict[str, Any] = {}
+    tables["model"] = tables if kind == "table" else [[tables] * 9, [tables] * 9]
+    return tables
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [nested(None), nested(list), nested(tuple), endless("table"), endless("arrays")],
+    ids=["tables", "arrays", "tuples", "itself", "itself often"],
+)
+def test_a_dictionary_that_is_nested_too_deep_is_refused(sections: dict[str, Any]) -> None:
+    with pytest.raises(dragoman.ConfigError, match="recipe: tables or arrays are nested over 16"):
+        dragoman.load_recipe(sections)
+
+
+def test_an_error_of_the_system_is_one_of_dragoman(tmp_path: Path) -> None:
+    name = "a" * 5000
+    for call in (
+        lambda: dragoman.load_recipe(name),
+        lambda: dragoman.Translator(name),
+        lambda: dragoman.report(name),
+        lambda: dragoman.export(small_run(), to="bundle", output=tmp_path / name),
+    ):
+        with pytest.raises(dragoman.MachineError, match="File name too long; check the disk and"):
+            call()
+
+
 def test_a_recipe_is_not_changed_in_place() -> None:
     recipe = dragoman.load_recipe("demo")
     with pytest.raises(dragoman.ConfigError, match=r"override such as \"SECTION\.max_steps=5\""):
