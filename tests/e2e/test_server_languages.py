@@ -95,6 +95,32 @@ def test_a_pair_that_nobody_makes_is_refused_with_those_that_are_there(bundles: 
         assert answer.json["error"].endswith("there is: de to en, en to fr, de to fr via en")
 
 
+@pytest.mark.parametrize(
+    ("languages", "problem"),
+    [
+        ({}, "several models fit: name the source and the target; there is: de to en, "),
+        ({"source": "xx"}, "no model for these languages; there is: de to en, "),
+        ({"target": "xx"}, "no model for these languages; there is: de to en, "),
+    ],
+    ids=["none named", "no source", "no target"],
+)
+def test_several_models_that_fit_are_told_from_none(
+    server: Server, languages: dict[str, str], problem: str
+) -> None:
+    answer = server.ask("/translate", {"text": "a", **languages})
+    assert answer.status == 404
+    assert answer.json["error"].startswith(problem)
+
+
+def test_one_of_several_targets_must_be_named(bundles: list[Path], tmp_path: Path) -> None:
+    other = called(tmp_path, "de", "it")
+    with serving(bundles[0], str(other)) as server:
+        for source in ("de", "auto"):
+            answer = server.ask("/translate", {"text": "a", "source": source})
+            assert answer.status == 404
+            assert answer.json["error"].startswith("several models fit: name the target; there is:")
+
+
 def test_the_source_is_detected(server: Server) -> None:
     german, english = (" ".join(real_lines("test", code)[:3]) for code in ("de", "en"))
     for text, language in ((german, "de"), (english, "en")):

@@ -42,16 +42,20 @@ async def choose(
     """What translates the texts; if the source is "auto", their language among those that can be
     translated into the target, too.
 
-    Raises the answer `missing` if no model fits, 501 if no language can be told.
+    Raises the answer `missing` if no model fits or several do, 501 if no language can be told.
     """
     found = None
     if source == "auto" and (languages := models.sources(target)):
         found = (await _likely(texts, languages))[0]
         source = found.language
-    model = models.choose(source, target)
-    if model is None:
-        raise HTTPException(missing, f"no model for these languages; there is: {models.pairs()}")
-    return model, found
+    fitting = models.fitting(source, target)
+    if len(fitting) == 1:
+        return fitting[0], found
+    problem = "no model for these languages"
+    if fitting:
+        unnamed = [side for side, one in (("source", source), ("target", target)) if one is None]
+        problem = f"several models fit: name the {' and the '.join(unnamed)}"
+    raise HTTPException(missing, f"{problem}; there is: {models.pairs()}")
 
 
 async def detected(models: Models, texts: Sequence[str]) -> list[DetectedLanguage]:

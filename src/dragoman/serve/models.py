@@ -180,10 +180,10 @@ class Models:
             if meet and pair[0] != pair[1] and pair not in self.by_pair:
                 self.pivots.setdefault(pair, Pivot(first, second))
 
-    def choose(self, source: str | None, target: str | None) -> ServedModel | Pivot | None:
-        """What translates a pair of languages, of which either may be None if only one fits.
+    def fitting(self, source: str | None, target: str | None) -> list[ServedModel | Pivot]:
+        """All that translate a pair of languages, of which either may be None for any.
 
-        A model goes before two in a row.
+        Models go before two in a row, which are not among them if there is a model.
         """
         kinds: tuple[Mapping[tuple[str, str], ServedModel | Pivot], ...] = (
             self.by_pair,
@@ -196,8 +196,8 @@ class Models:
                 if source in (None, pair[0]) and target in (None, pair[1])
             ]
             if fitting:
-                return fitting[0] if len(fitting) == 1 else None
-        return None
+                return fitting
+        return []
 
     def all_pairs(self) -> list[LanguagePair]:
         """Every pair of languages that can be translated."""
