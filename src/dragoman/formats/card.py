@@ -59,11 +59,11 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         f"{_maker(info)} with dragoman {info.dragoman_version}; weights in {info.quantization}.",
         f"```\n{_USES[info.kind]}\n```",
         _directions(info),
-        _notes(recipe, manifest, info.kind),
+        _notes(recipe, manifest, info),
         "## Data",
         _data(manifest),
         "## Licence",
-        info.licence,
+        _paragraph(info.licence),
         "## Scores",
         _scores(info),
         "## Checked when it was exported",
@@ -123,8 +123,14 @@ def _code(words: str) -> str:
     return f"`{printable_line(words).replace('`', chr(39))}`"
 
 
-def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
-    notes = []
+def _paragraph(words: str) -> str:
+    """Words of a user as one line of text, never a heading, a list or a rule."""
+    line = _text(" ".join(words.split()))
+    return re.sub(r"^(\d*)([#+=~_.)-])", r"\1\\\2", line)
+
+
+def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
+    notes, kind = [], info.kind
     if recipe.corpus.lowercase:
         notes.append("It reads and writes lower case.")
     if kind == "onnx":
@@ -134,17 +140,18 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
             "token that was chosen, and the present as its past. The check below was greedy."
         )
     if kind == "web":
+        notes.append("The search in the browser is greedy.")
+        if info.scores:
+            notes.append(f"Scores were measured with a beam of {recipe.search.beam_size}.")
         notes.append(
-            "The search in the browser is greedy. Scores were measured with a beam of "
-            f"{recipe.search.beam_size}. Nothing is sent to any server: the page loads this "
-            "folder's files and works without a network from then on. It is run by "
-            f"{PACKAGE} of Microsoft, under the MIT licence."
+            "Nothing is sent to any server: the page loads this folder's files and works without a "
+            f"network from then on. It is run by {PACKAGE} of Microsoft, under the MIT licence."
         )
     if kind == "argos":
         notes.append(
             "Argos Translate searches by its own rules: with a beam of 4, by the log-probability "
-            "divided by length^0.2, and for up to 256 pieces. Scores were measured with this "
-            f"recipe's search: a beam of {recipe.search.beam_size} and the length penalty "
+            "divided by length^0.2, and for up to 256 pieces. The recipe's search, with which "
+            f"scores are measured, has a beam of {recipe.search.beam_size} and the length penalty "
             f"{recipe.search.length_penalty} of {recipe.search.length_penalty_alpha:g}. So some "
             "translations differ. Underscores in a translation become spaces there."
         )
@@ -159,8 +166,8 @@ def _notes(recipe: Recipe, manifest: Manifest, kind: Kind) -> str:
             )
     if kind in ("argos", "huggingface", "onnx") and recipe.search.no_repeat_ngram_size:
         notes.append(
-            "Scores were measured with a guard against repetition, search.no_repeat_ngram_size = "
-            f"{recipe.search.no_repeat_ngram_size}, which is not in effect here."
+            "The recipe's guard against repetition, with which scores are measured, is not in "
+            f"effect here: search.no_repeat_ngram_size = {recipe.search.no_repeat_ngram_size}."
         )
     if kind == "huggingface" and recipe.search.length_penalty == "gnmt":
         length = manifest.train.mean_target_tokens

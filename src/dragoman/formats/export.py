@@ -66,7 +66,7 @@ from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.public import public_manifest, public_recipe
-from dragoman.formats.web import check_for_web, write_web
+from dragoman.formats.web import SEARCH_KEYS, check_for_web, write_web
 from dragoman.inference.translation import TranslationModel, checkpoint_path, new_model
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
@@ -77,8 +77,8 @@ from dragoman.training.durable import publish
 NUM_SENTENCES: Final = 100
 _UNPACKED: Final = "package"
 """The folder in a draft that a package for Argos Translate is made of."""
-_OWN_SEARCH: Final = ("argos", "onnx")
-"""Formats that the recipe's search does not go into."""
+_OWN_SEARCH: Final = {"argos": (), "onnx": (), "web": SEARCH_KEYS}
+"""Formats with a search of their own, and the keys of the recipe's search that it reads."""
 _LEAST_IDENTICAL: Final = 0.9
 _TRAINED_IDENTICAL: Final = 0.99
 _LEAST_CHRF: Final = 98.0
@@ -183,11 +183,12 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     translates otherwise than we do, or if its place is taken. Nothing is left behind then.
     """
     check_sections(request.overrides, ("search",))
-    if request.overrides and request.to in _OWN_SEARCH:
+    _check_search(request)
+    if request.to != "web" and request.onnxruntime_web is not None:
         raise ConfigError(
-            f"{request.to} has a search of its own",
-            place=f"--set {request.overrides[0]}",
-            remedy="leave it out, or export to another format",
+            f"{request.to} has no use for onnxruntime-web",
+            place=f"--onnxruntime-web {request.onnxruntime_web}",
+            remedy="leave it out, or export --to web",
         )
     recipe = public_recipe(load_recipe(run.recipe_file, request.overrides))
     if request.to == "huggingface":
@@ -370,6 +371,21 @@ def _greedy(search: SearchConfig) -> SearchConfig:
     """The search of `translate_with_onnx`, which has no rule beside the length limit."""
     rules = {"never_padding": False, "end_at_limit": False}
     return search.without_guard().model_copy(update={"beam_size": 1, **rules})
+
+
+def _check_search(request: Request) -> None:
+    """Raises ConfigError for an override that the search of the format does not read."""
+    if request.to not in _OWN_SEARCH:
+        return
+    keys = _OWN_SEARCH[request.to]
+    for override in request.overrides:
+        if override.partition("=")[0].partition(".")[2].strip() not in keys:
+            reads = f", which reads {', '.join(keys)} alone" if keys else ""
+            raise ConfigError(
+                f"{request.to} has a search of its own{reads}",
+                place=f"--set {override}",
+                remedy="leave it out, or export to another format",
+            )
 
 
 def _check_bits(request: Request) -> None:

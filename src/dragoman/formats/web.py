@@ -37,9 +37,10 @@ PAGE_FILES: Final = (
     "onnxruntime-web.LICENSE",
 )  # fmt: skip
 _LOADED: Final = (WASM_FILE, ENCODER_FILE, DECODER_FILE, *VOCABULARIES)
-_SEARCH: Final = (
+SEARCH_KEYS: Final = (
     "max_length_ratio", "max_length_extra", "never_padding", "end_at_limit", "no_repeat_ngram_size",
 )  # fmt: skip
+"""The keys of a recipe's section search that the page reads."""
 _MODEL_TYPES: Final = (1, 2)
 """Unigram and BPE, in SentencePiece's own numbers."""
 _PIECE_TYPES: Final = {1, 2, 3, 4}
@@ -97,7 +98,7 @@ def write_web(
         "lowercase": recipe.corpus.lowercase,
         "max_pieces": recipe.corpus.max_pieces,
         "start_ids": recipe.model.start_ids,
-        **{name: getattr(recipe.search, name) for name in _SEARCH},
+        **{name: getattr(recipe.search, name) for name in SEARCH_KEYS},
         "abbreviations": ABBREVIATIONS,
         "spaces": UNICODE_SPACES,
         "marks": mark_bounds(),

@@ -434,6 +434,7 @@ def test_another_search_goes_into_the_export(run: RunDirectory, tmp_path: Path) 
     [
         ("argos", "search.beam_size=1", "argos has a search of its own"),
         ("onnx", "search.beam_size=1", "onnx has a search of its own"),
+        ("web", "search.beam_size=2", "web has a search of its own, which reads max_length_ratio"),
         ("bundle", "model.d_model=96", "can be used with other search only"),
         ("bundle", "search.beam=1", "did you mean beam_size?"),
     ],
@@ -443,4 +444,12 @@ def test_a_setting_that_the_export_cannot_have_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         exported(run, to, tmp_path / "out", overrides=[override])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_package_for_browsers_is_refused_for_another_format(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="bundle has no use for onnxruntime-web"):
+        exported(run, "bundle", tmp_path / "out", onnxruntime_web=tmp_path / "package.tgz")
     assert not (tmp_path / "out").exists()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from shutil import copytree
 
+import pytest
 import yaml
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
-from dragoman.formats.bundle import BundleInfo, Verified
+from dragoman.formats.bundle import BundleInfo, BundleScore, Kind, Verified
 from dragoman.formats.card import model_card, scores_of
 from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.export import Request, export
@@ -20,29 +21,57 @@ from dragoman.training.average import average_checkpoints
 from small_run import small_run
 
 
-def test_every_language_in_the_header_is_text() -> None:
-    """Norwegian is written as YAML writes false."""
+def card_of(
+    kind: Kind = "bundle", licence: str = "CC0", scores: tuple[BundleScore, ...] = ()
+) -> str:
+    """The card of an export into Norwegian."""
     run = small_run()
     info = BundleInfo(
-        kind="bundle",
+        kind=kind,
         name="fjord",
         dragoman_version="1",
         created="2026-01-01T00:00:00+00:00",
         source_language="en",
         target_language="no",
-        licence="CC0",
+        licence=licence,
         run="run",
         checkpoint="step-1",
         step=1,
         num_parameters=1,
         quantization="float32",
         vocabularies={},
-        scores=(),
+        scores=scores,
         verified=Verified(sentences=1, identical=1, chrf=100.0),
     )
-    card = model_card(info, run.recipe(), Manifest.load(run.path))
-    _, header, _ = card.split("---", 2)
+    return model_card(info, run.recipe(), Manifest.load(run.path))
+
+
+def test_every_language_in_the_header_is_text() -> None:
+    """Norwegian is written as YAML writes false."""
+    _, header, _ = card_of().split("---", 2)
     assert yaml.safe_load(header)["language"] == ["en", "no"]
+
+
+@pytest.mark.parametrize(
+    ("licence", "line"),
+    [
+        ("CC BY 4.0\n\n## Scores\n\n- chrF: 99", "CC BY 4.0 ## Scores - chrF: 99"),
+        ("CC0\r# A model\u2028# Of ours", "CC0 # A model # Of ours"),
+        ("# Free", r"\# Free"),
+        ("---", r"\---"),
+        ("1. Free", r"1\. Free"),
+        ("[free](https://example.org) <b>", r"\[free\](https://example.org) \<b\>"),
+    ],
+)
+def test_a_licence_is_one_line_of_text(licence: str, line: str) -> None:
+    assert f"\n\n## Licence\n\n{line}\n\n## Scores\n\nNone was measured" in card_of(licence=licence)
+
+
+def test_a_page_without_scores_tells_of_no_beam() -> None:
+    beam = f"Scores were measured with a beam of {small_run().recipe().search.beam_size}."
+    score = BundleScore(text="dev", value=1.0, low=None, high=None, signature="chrF2")
+    assert beam not in card_of("web")
+    assert beam in card_of("web", scores=(score,))
 
 
 def test_scores_of_fewer_bits_are_told_to_be_those_of_all(tmp_path: Path) -> None:
