@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 import time
@@ -28,10 +29,16 @@ def called(folder: Path, source: str, target: str) -> Path:
     told = json.loads(description.read_bytes())
     languages = {"source_language": source, "target_language": target}
     description.write_text(json.dumps(told | languages | {"name": bundle.name}))
+    recipe = bundle / "recipe.toml"
+    text = re.sub(
+        r'(?m)^source_language = ".*"', f'source_language = "{source}"', recipe.read_text()
+    )
+    recipe.write_text(re.sub(r'(?m)^target_language = ".*"', f'target_language = "{target}"', text))
     digests = bundle / "digests.json"
     listed = json.loads(digests.read_bytes())
-    sha256 = hashlib.sha256(description.read_bytes()).hexdigest()
-    listed[description.name] = {"sha256": sha256, "bytes": description.stat().st_size}
+    for file in (description, recipe):
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+        listed[file.name] = {"sha256": sha256, "bytes": file.stat().st_size}
     digests.write_text(json.dumps(listed))
     return bundle
 
