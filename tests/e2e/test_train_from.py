@@ -91,7 +91,10 @@ def test_what_cannot_be_trained_on_is_refused_in_a_line(
     prepared = str(run.prepared())
     capfd.readouterr()
     for arguments, said in (
-        ([recipe, "--from", str(for_ctranslate2)], "weights for ctranslate2 alone"),
+        (
+            [recipe, "--from", str(for_ctranslate2)],
+            "only the weights of an export of kind ctranslate2",
+        ),
         ([recipe, "--from", str(torn)], "model.safetensors"),
         ([recipe, "--from", str(other)], "source.model"),
         ([recipe, "--from", str(tmp_path)], "neither a run, an export"),
