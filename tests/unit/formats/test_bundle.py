@@ -205,7 +205,7 @@ def test_onnx_runtime_translates_as_the_run_does(
     (tmp_path / "in").write_text("A man.\n")
     capfd.readouterr()
     assert main(["translate", str(done.path), "--input", str(tmp_path / "in")]) == 1
-    assert "onnx alone" in capfd.readouterr().err
+    assert "export of kind onnx" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
