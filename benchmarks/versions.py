@@ -5,7 +5,7 @@
 Both checkouts have their own `.venv`. Every round runs every command with one of them and then
 with the other, in an order that changes with each round. Printed: the median of each, and the
 median of the ratios of the rounds, speed here / speed there, with the lowest and highest round.
-What is translated and reported is made once, by the other checkout.
+The other checkout makes the model and the long record once, for both.
 
   train         tokens a second of the demo's recipe on one rank, source and target, after the first
                 ten steps
@@ -72,7 +72,7 @@ class Checkout:
 
 
 class Commands:
-    """What is measured: each returns a speed, more is better."""
+    """The measured commands: each returns a speed, more is better."""
 
     def __init__(self, shared: Path) -> None:
         self.shared = shared

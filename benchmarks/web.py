@@ -45,7 +45,7 @@ GRAPHS = ("encoder.onnx", "decoder.onnx")
 
 @dataclass(frozen=True)
 class InBrowser:
-    """What a page has shown."""
+    """The texts that a page has shown."""
 
     translations: list[str]
     ready: str

@@ -12,36 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from budget_text import write_budget_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.curves import Curve
 from dragoman.telemetry.events import read_events
 from dragoman.training.pace import read_budget
 from processes import wait_until
-from real_text import Split, write_real_text
 
 SECONDS = 60
-RECIPE = """
-name = "minute"
-[corpus]
-train = [{source = "train.en", target = "train.de"}]
-valid = [{source = "valid.en", target = "valid.de"}]
-test = [{source = "test.en", target = "test.de"}]
-max_pieces = 60
-[model]
-d_model = 48
-num_heads = 4
-d_ffn = 128
-encoder_layers = 1
-decoder_layers = 1
-"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    splits: tuple[tuple[Split, int], ...] = (("train", 2000), ("valid", 150), ("test", 100))
-    for split, pairs in splits:
-        write_real_text(tmp_path, split, pairs)
-    (tmp_path / "minute.toml").write_text(RECIPE)
+    write_budget_text(tmp_path, "minute")
     return tmp_path
 
 

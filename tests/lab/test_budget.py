@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from budget_text import write_budget_text
 from dragoman.training.pace import read_budget
 from lab.conftest import OpenLab
 from lab.controller import nothing_left, set_up_controller
-from real_text import Split, write_real_text
 
 pytestmark = pytest.mark.timeout(1200)
 SECONDS = 240
-RECIPE = """
-name = "small"
-[corpus]
-train = [{source = "train.en", target = "train.de"}]
-valid = [{source = "valid.en", target = "valid.de"}]
-test = [{source = "test.en", target = "test.de"}]
-max_pieces = 60
-[model]
-d_model = 48
-num_heads = 4
-d_ffn = 128
-encoder_layers = 1
-decoder_layers = 1
-"""
 
 
 def test_hosts_behind_a_slow_link_end_in_time(make_lab: OpenLab) -> None:
     controller = set_up_controller(make_lab(["alpha", "beta"], rate="20mbit"), slots=(1, 1))
-    splits: tuple[tuple[Split, int], ...] = (("train", 2000), ("valid", 150), ("test", 100))
-    for split, pairs in splits:
-        write_real_text(controller.folder, split, pairs)
-    (controller.folder / "small.toml").write_text(RECIPE)
+    write_budget_text(controller.folder, "small")
     hosts = controller.folder / "hosts.toml"
     priced = hosts.read_text().replace("[[host]]", "[[host]]\nprice_per_hour = 30.0")
     hosts.write_text(priced)

@@ -43,7 +43,7 @@ def print_plan(plan: BudgetPlan) -> None:
 
 
 def print_outcome(run: RunDirectory) -> None:
-    """What a run with a budget has used of it, and what became of it."""
+    """Print how much of its budget a run has used, and its scores against the expected ones."""
     budget = read_budget(run.path)
     used_s = None if budget is None else budget.used_s
     if budget is None or used_s is None:

@@ -56,7 +56,7 @@ def route_to(peers: Iterable[str]) -> str | None:
 
 
 def interface_facts(name: str) -> InterfaceFacts:
-    """What the kernel reports about an interface that has an address."""
+    """Facts from the kernel about an interface that has an address."""
     card = _INTERFACES / name
     duplex = _text(card / "duplex")
     return InterfaceFacts(
