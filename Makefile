@@ -10,6 +10,9 @@ TRAINS := .venv/.trains
 READY := .venv/.ready
 # Compiling every module of every package takes longer than installing them; Python compiles those that are
 # used at their first import.
+# Some machines and images forbid Python to keep what it has compiled; then every process of a test would
+# compile PyTorch anew.
+export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: setup demo lab test test-system test-all mutation check format bench docs dist clean

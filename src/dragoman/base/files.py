@@ -21,7 +21,7 @@ STANDARD_OUTPUT = "standard output"
 """The file name of errors of standard output, for which the system has none."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
-_NUMPY_WROTE_LESS = re.compile(r"\d+ requested and \d+ written")
+_NUMPY_WROTE_LESS = r"\d+ requested and \d+ written"
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def remove_tree(directory: Path) -> None:
 def is_full(error: OSError) -> bool:
     """Whether a write failed for lack of space. numpy says so without the system's number."""
     return error.errno in _FULL or (
-        error.errno is None and _NUMPY_WROTE_LESS.fullmatch(str(error)) is not None
+        error.errno is None and re.fullmatch(_NUMPY_WROTE_LESS, str(error)) is not None
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from abc import ABC, abstractmethod
 from types import FrameType, TracebackType
 from typing import Final, Self
@@ -53,6 +52,8 @@ class StopHandler(ABC):
     """
 
     def __enter__(self) -> Self:
+        import threading
+
         in_main_thread = threading.current_thread() is threading.main_thread()
         numbers = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
         self.before = {number: signal.signal(number, self.receive) for number in numbers}

@@ -13,15 +13,16 @@ INSTEAD: Final = "\N{REPLACEMENT CHARACTER}"
 # Control characters (C0, DEL, C1), line separators, the marks that turn the direction of what
 # follows, and halves of surrogate pairs. Joiners stay: Persian and emoji are written with them.
 _STEERING: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-_IN_LINE: Final = re.compile(f"[{_STEERING}]")
-_IN_TEXT: Final = re.compile(f"(?![\n\t])[{_STEERING}]")
+# Patterns are compiled when they are first used: `dragoman --help` uses none.
+_IN_LINE: Final = f"[{_STEERING}]"
+_IN_TEXT: Final = f"(?![\n\t])[{_STEERING}]"
 
 
 def printable_line(text: str) -> str:
     """The text as one line: each character that would steer a terminal is shown as U+FFFD."""
-    return _IN_LINE.sub(INSTEAD, text)
+    return re.sub(_IN_LINE, INSTEAD, text)
 
 
 def printable(text: str) -> str:
     """The text with U+FFFD for such characters; line breaks and tabs stay."""
-    return _IN_TEXT.sub(INSTEAD, text)
+    return re.sub(_IN_TEXT, INSTEAD, text)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dragoman.cli.options import Commands
 
 if TYPE_CHECKING:
     from dragoman.reporting.facts import Price
+
+    _Report = tuple[Callable[[Path], list[Path]], Path, str]
+    """What writes the report to a directory, its default directory, and the report as JSON."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -54,26 +57,19 @@ def run(options: Namespace) -> int:
             remedy="name one run, several to compare them, or give --openseq2seq",
         )
     prices = _prices(options.price, count=max(len(runs), 1))
-    found = _compare(runs, prices) if len(runs) > 1 else _answer(prices[0], options)
+    compared = len(runs) > 1
+    write, place, as_json = _compare(runs, prices) if compared else _answer(prices[0], options)
     written = []
     if options.output or not options.json:
-        written = found.write(options.output or found.place)
+        written = write(options.output or place)
     if options.json:
-        print(printable(found.json), end="")
+        print(printable(as_json), end="")
     else:
         print(*(printable(str(path)) for path in written), sep="\n")
     return 0
 
 
-class _Found(NamedTuple):
-    """The report, its default directory, and a function that gives it as JSON."""
-
-    write: Callable[[Path], list[Path]]
-    place: Path
-    json: str
-
-
-def _answer(price: Price | None, options: Namespace) -> _Found:
+def _answer(price: Price | None, options: Namespace) -> _Report:
     import tempfile
 
     from dragoman.reporting.openseq2seq import import_log
@@ -85,10 +81,10 @@ def _answer(price: Price | None, options: Namespace) -> _Found:
         run = import_log(log, Path(scratch) / "run") if log else options.runs[0]
         answers = Report.of(read_facts(run, price=price))
     place = Path("report") if log else run / "report"
-    return _Found(answers.write, place, as_json(answers))
+    return answers.write, place, as_json(answers)
 
 
-def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Found:
+def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Report:
     from dragoman.base.errors import ConfigError
     from dragoman.reporting.comparison import NAMES, compare
     from dragoman.reporting.comparison_page import ComparisonReport, as_json
@@ -102,7 +98,7 @@ def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Found:
         )
     facts = [read_facts(run, price=price) for run, price in zip(runs, prices, strict=True)]
     found = compare(facts)
-    return _Found(ComparisonReport(found).write, Path("comparison"), as_json(found))
+    return ComparisonReport(found).write, Path("comparison"), as_json(found)
 
 
 def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +52,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Train a recipe or go on with a run, on this machine or on several hosts."""
+    import shlex
+
     from dragoman.cluster.hosts import load_hosts
     from dragoman.recipe.recipe import load_recipe
 
