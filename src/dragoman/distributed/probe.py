@@ -48,11 +48,10 @@ def measure(world: World) -> dict[str, Any]:
                 found = _pair(world, pair, group)
                 if world.rank == pair[0]:
                     pairs.append(found)
-    slowest = min((pair["both"] for pair in pairs), default=float("inf"))
-    gathered = world.gather_json([pairs, min(slowest, 1e12)])
+    pairs = [pair for found in world.gather_json(pairs) for pair in found]
     return {
-        "pairs": [pair for found, _ in gathered for pair in found],
-        "all_reduce": _all_reduce(world, min(rate for _, rate in gathered)),
+        "pairs": pairs,
+        "all_reduce": _all_reduce(world, [pair["both"] for pair in pairs]),
         "diloco_weight_s": measure_weight_s(world) if world.world_size > 1 else None,
     }
 
@@ -141,14 +140,17 @@ def agree(rates: Sequence[float]) -> bool:
     return len(rates) > 1 and max(rates) <= _ALIKE * min(rates)
 
 
-def _all_reduce(world: World, expected: float) -> float | None:
-    """Bytes a second through each interface in an all-reduce over all; None for one rank."""
-    if world.world_size == 1:
-        return None
+def _all_reduce(world: World, between_pairs: Sequence[float]) -> float | None:
+    """Bytes a second through each interface in an all-reduce over all; None for one rank.
+
+    between_pairs: rates of the all-reduces between two ranks; with two ranks alone, the result.
+    """
+    if world.world_size <= 2:
+        return between_pairs[0] if between_pairs else None
     share = ring_all_reduce_bytes(_MOST_BYTES, world.world_size) / _MOST_BYTES
-    num_floats = int(min(max(expected / share, _LEAST_BYTES), _MOST_BYTES)) // 4
+    num_floats = int(min(max(min(between_pairs) / share, _LEAST_BYTES), _MOST_BYTES)) // 4
     payload = torch.zeros(num_floats, device=world.device)
-    world.sum(payload)
+    world.sum(payload[: _LEAST_BYTES // 4])  # connects the neighbours of the ring
     taken_s = _timed(world, lambda: world.sum(payload))
     return ring_all_reduce_bytes(4 * num_floats, world.world_size) / taken_s
 

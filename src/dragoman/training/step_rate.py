@@ -28,7 +28,7 @@ from dragoman.training.step import TrainStep
 _STEPS: Final = 20
 _LEAST_STEPS: Final = 3
 _WARM_STEPS: Final = 2
-_AT_MOST_S: Final = 10.0
+_AT_MOST_S: Final = 5.0
 _UNSURE: Final = 0.05
 """Steps suffice if their median is known to this share of it, with 95% confidence."""
 _FIRST_PIECE: Final = 4
@@ -44,7 +44,7 @@ _LENGTH: Final = 31
 
 
 def measure_steps(world: World) -> dict[str, float]:
-    """Train a new model on random pieces until the steps agree, for up to ten seconds."""
+    """Train a new model on random pieces until the steps agree, for up to five seconds."""
     config, vocab_size, pairs = _SIZES[world.device.type]
     precision: Precision = "bf16" if world.device.type == "cuda" else "fp32"
     step_s, tokens, matrices = time_steps(
