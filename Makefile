@@ -44,7 +44,7 @@ test: $(READY)
 	$(BIN)/pytest --numprocesses 3 --dist worksteal -m "not slow and not system"
 
 test-system: $(READY)
-	$(BIN)/pytest -m "system and not slow"
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "system and not slow"
 
 test-all: $(READY)
 	$(BIN)/pytest

@@ -28,6 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in SYSTEM and item.get_closest_marker("smoke") is None:
             item.add_marker(pytest.mark.system)
+    # The longest first, so that no process works on it alone at the end.
+    items.sort(key=lambda item: item.path.parent.name != "lab")
 
 
 @pytest.fixture(scope="session")

@@ -124,6 +124,7 @@ def validating(world: World, directory: str) -> Any:
     return run.fit(world).state.step
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> None:
     stopped_at: list[float] = []
@@ -156,6 +157,7 @@ def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> No
     assert seen["seconds_s"] == pytest.approx(pause_s, abs=3)
 
 
+@pytest.mark.system
 def test_a_rank_that_has_ended_is_not_missed(tmp_path: Path) -> None:
     """Rank 0 may save for long after the others have left."""
     worlds = [replace(ONE_RANK, rank=rank, world_size=2) for rank in (0, 1)]

@@ -139,6 +139,7 @@ def slow_main_rank(world: World, directory: str) -> Any:
         return run.fit(world).state.step
 
 
+@pytest.mark.system
 @pytest.mark.timeout(150)
 def test_a_run_whose_first_rank_is_slow_from_the_start_is_told_of(tmp_path: Path) -> None:
     assert run_ranks(slow_main_rank, str(tmp_path), world_size=2, timeout_s=140) == [24, 24]

@@ -547,6 +547,7 @@ def _report(seen: Counter[tuple[str, str]]) -> int:
     return count
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_no_contradiction_in_some_hundred_logs() -> None:
     seen = _look_at(300, seed_of_logs=0)

@@ -237,6 +237,7 @@ def test_what_is_no_text_is_named(words: str, texts: Any, options: Any) -> None:
         translator.translate(["a"])
 
 
+@pytest.mark.system
 def test_an_error_of_several_ranks_has_the_class_of_one(tiny: dragoman.Recipe) -> None:
     with pytest.raises(dragoman.TrainingError):
         dragoman.train(

@@ -249,6 +249,7 @@ def test_what_doctor_measured_inside_counts(
     assert inside.source.startswith("measured by doctor 20")
 
 
+@pytest.mark.system
 def test_doctor_measures_between_the_ranks_of_a_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_line_without_end_is_not_waited_for(answers: Path) -> None:
         assert "beta: it sends more than" in str(team.agents["beta"].failure())
 
 
+@pytest.mark.system
 def test_messages_that_nobody_takes_wait_on_the_host(answers: Path) -> None:
     said = '{"say": "time", "time": 1.0}'
     (answers / "b").write_text(f"exec yes '{said}'\n")
