@@ -33,13 +33,14 @@ from dragoman.corpus.filters import (
 )
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.pairs import BLOCK_LINES, PIECE_BYTES, Block, DamagedError, unpacked
-from dragoman.corpus.runs import distinct_keys, pair_keys, repeated, write_run
+from dragoman.corpus.runs import distinct_keys, near_key, pair_keys, repeated, write_run
 from dragoman.corpus.survey import FilterSurvey, write_surveys
 
 REJECTED = "rejected"
 INVALID_UTF8 = "invalid_utf8"
 COLUMNS = "columns"
 DUPLICATE = "duplicate"
+NEAR_DUPLICATE = "near_duplicate"
 _MALFORMED = {COLUMNS: "column(s) instead of 2", INVALID_UTF8: "byte(s) that are not UTF-8"}
 """Filters of lines that are not pairs, and the unit of their counts."""
 _MAX_MALFORMED_SHARE = 0.01
@@ -213,11 +214,17 @@ class BlockCleaner:
         if report_path.exists():
             return BlockReport(**json.loads(report_path.read_bytes()))
         cleaned = clean_block(block, self._config)
-        keys = pair_keys(cleaned.sources, cleaned.targets, seed=self._config.seed)
-        if self._config.filters.drop_duplicates:
+        filters = self._config.filters
+        sides = cleaned.sources, cleaned.targets
+        if filters.drop_near_duplicates:
+            # Such pairs get equal keys, so they are treated as equal from here on.
+            sides = [near_key(text) for text in sides[0]], [near_key(text) for text in sides[1]]
+        keys = pair_keys(*sides, seed=self._config.seed)
+        if filters.drop_duplicates or filters.drop_near_duplicates:
             again = repeated(keys)
+            name = NEAR_DUPLICATE if filters.drop_near_duplicates else DUPLICATE
             cleaned = cleaned.without(
-                [Rejection(int(row), DUPLICATE, 1.0) for row in np.flatnonzero(again)]
+                [Rejection(int(row), name, 1.0) for row in np.flatnonzero(again)]
             )
             keys = keys[~again]
         else:

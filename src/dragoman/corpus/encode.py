@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.base.files import whole_file, write_whole
-from dragoman.corpus.clean import DUPLICATE, RejectedPair, num_bytes, pack_rejected
+from dragoman.corpus.clean import DUPLICATE, NEAR_DUPLICATE, RejectedPair, num_bytes, pack_rejected
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, without_first_word
 from dragoman.corpus.filters import FilterConfig, Rejection, Scores
@@ -101,7 +101,7 @@ class Selector:
         held_out = np.isin(found.keys, self._held_out)
         duplicate = np.zeros(len(sources), dtype=np.bool_)
         shared = np.zeros(len(sources), dtype=np.int64)
-        if self._config.drop_duplicates:
+        if self._config.drop_duplicates or self._config.drop_near_duplicates:
             duplicate = repeated(found.keys)
         if self._config.drop_overlap or self._backwards:
             plain = sources
@@ -115,7 +115,8 @@ class Selector:
             overlap = map(self._sides.overlap, directions, plain, targets)
             shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
         reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
-        names = ("", DUPLICATE, HELD_OUT, OVERLAP)
+        again = NEAR_DUPLICATE if self._config.drop_near_duplicates else DUPLICATE
+        names = ("", again, HELD_OUT, OVERLAP)
         return [
             Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
             for row in np.flatnonzero(reasons)

@@ -44,6 +44,9 @@ class FilterConfig(Section):
     """Drop pairs whose two sides are equal."""
     drop_duplicates: bool = True
     """Keep only the first of equal pairs."""
+    drop_near_duplicates: bool = False
+    """Keep only the first of pairs that differ in nothing but case, numbers, punctuation and
+    spaces."""
     drop_overlap: bool = True
     """Drop training pairs of which either side occurs in the dev or test set."""
     max_number_differences: int | None = Field(default=None, ge=0)

@@ -10,13 +10,15 @@ the entry's files.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +40,29 @@ def pair_keys(sources: Sequence[str], targets: Sequence[str], *, seed: int) -> K
         for source, target in zip(sources, targets, strict=True)
     ]
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+
+class _Letters(dict[int, str | None]):
+    """What `str.translate` makes of a character, found when it is first met."""
+
+    def __missing__(self, code: int) -> str | None:
+        category = unicodedata.category(chr(code))
+        # Marks stay: they are the vowels of many scripts.
+        self[code] = "0" if category == "Nd" else None if category[0] in "PSZC" else chr(code)
+        return self[code]
+
+
+_LETTERS: Final = _Letters()
+
+
+def near_key(text: str) -> str:
+    """The letters of a text in one case, with 0 for each number; the text itself if it has none.
+
+    Bifixer (Ramírez-Sánchez et al. 2020) finds near-duplicates in such a way; it also ignores
+    accents, which tell words apart in many languages.
+    """
+    letters = re.sub("0+", "0", text.casefold().translate(_LETTERS))
+    return letters if letters.strip("0") else text
 
 
 def distinct_keys(keys: Keys, *, first_ordinal: int) -> Keys:

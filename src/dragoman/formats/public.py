@@ -20,7 +20,7 @@ CORPUS: Final = {
     "train", "valid", "test", "valid_pairs", "test_pairs", "lowercase",
     "filters.max_words", "filters.max_length_ratio",
     "filters.max_control_characters", "filters.drop_identical", "filters.drop_duplicates",
-    "filters.drop_overlap", "filters.max_number_differences",
+    "filters.drop_near_duplicates", "filters.drop_overlap", "filters.max_number_differences",
     "filters.drop_other_ending", "filters.max_language_log_odds", "filters.min_lexical_gain",
     "subword.kind", "subword.vocab_size", "subword.joint",
     "subword.character_coverage", "subword.sample_sentences", "max_pieces", "too_long", "seed",

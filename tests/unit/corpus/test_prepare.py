@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -313,6 +314,34 @@ def test_what_has_changed_is_made_again(tmp_path: Path, change: str) -> None:
     assert Manifest.load(tmp_path / "out") == second
     assert prepare(config, tmp_path / "fresh", workers=1).digest == second.digest
     assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+
+
+def test_near_duplicates_are_kept_once_within_a_file_and_across_files(tmp_path: Path) -> None:
+    words = ["".join(letters) for letters in product("abcdefghij", repeat=3)][:300]
+    sources = [f"The {word} sleeps." for word in words]
+    targets = [f"Die {word} schläft." for word in words]
+    shouted = [source.upper().replace(".", " !") for source in sources]
+    quoted = [f"„{target.replace(' ', '  ')}“" for target in targets]
+    numbers = range(1, 41)
+    chapters = [f"Chapter {number}" for number in numbers], [f"Kapitel {n}" for n in numbers]
+    # Another target, no letters at all, and vowels that are marks: none is like another.
+    others = ["Chapter 1", "1 2", "1 3", "का", "की"], ["Kapitel 1 von", "1 2", "1 3", "ka", "ka"]
+    files = (
+        write_pairs(tmp_path, "first", (sources + chapters[0], targets + chapters[1])),
+        write_pairs(tmp_path, "second", (shouted + others[0], quoted + others[1])),
+    )
+    config = small_corpus(
+        tmp_path,
+        train=files,
+        valid_pairs=0,
+        test_pairs=0,
+        filters=FilterConfig(drop_near_duplicates=True, drop_identical=False),
+    )
+    manifest = prepare(config, tmp_path / "prepared", workers=1)
+    assert manifest.train.dropped == {"near_duplicate": 300 + 39}
+    assert manifest.train.pairs == 300 + 1 + 5
+    rejected = list(read_rejected(tmp_path / "prepared", "train"))
+    assert {pair.source for pair in rejected if pair.file == "second.en"} == set(shouted)
 
 
 def test_a_pair_that_two_files_have_is_kept_once(tmp_path: Path) -> None:
