@@ -22,15 +22,6 @@ from dragoman.recipe.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
 from dragoman.reporting.cleaning import PAGE as CLEANING_PAGE
 from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
 
-_UNBROKEN = 10_000
-_STAGES = {
-    "clean": "read and clean",
-    "learn": "learn the pieces",
-    "relate": "learn which translate each other",
-    "encode": "encode",
-}
-_TELL_EVERY_S = 10.0
-
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
     """The shipped recipes, a row each."""
