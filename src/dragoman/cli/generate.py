@@ -28,10 +28,7 @@ _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 )
 def run(options: Options) -> None:
     """Write the file of a scheduler to standard output."""
-    from dragoman.cluster.launchers.job import ScheduledJob
-    from dragoman.cluster.launchers.kubernetes import kubernetes
-    from dragoman.cluster.launchers.skypilot import skypilot
-    from dragoman.cluster.launchers.slurm import slurm
+    from dragoman.cluster.schedulers import SCHEDULERS, ScheduledJob
     from dragoman.recipe.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
@@ -56,20 +53,8 @@ def run(options: Options) -> None:
         gpus=options.gpus,
         ranks=options.gpus or options.slots or 1,
         hours=options.hours,
+        gpu=options.gpu,
         image=options.image,
         overrides=options.overrides,
     )
-    match options.kind:
-        case "slurm":
-            text = slurm(job)
-        case "kubernetes":
-            if not job.image:
-                raise ConfigError(
-                    "pods need an image",
-                    place="--image",
-                    remedy="build docker/Dockerfile, push it and name it",
-                )
-            text = kubernetes(job)
-        case "skypilot":
-            text = skypilot(job, accelerator=options.gpu)
-    sys.stdout.write(text)
+    sys.stdout.write(SCHEDULERS[options.kind](job))
