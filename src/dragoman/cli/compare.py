@@ -71,8 +71,7 @@ def _print_scores(comparison: Comparison) -> None:
 
     from dragoman.base import units
     from dragoman.base.printable import printable_line
-    from dragoman.base.terminal import open_console
-    from dragoman.cli.console import plain_table
+    from dragoman.base.terminal import open_console, plain_table
     from dragoman.evaluation.paired import FEWEST, SIGNIFICANT
 
     console = open_console()
@@ -151,7 +150,7 @@ def _print_where(comparison: Comparison) -> None:
 
 
 def _groups(title: str, groups: tuple[Group, ...]) -> Table:
-    from dragoman.cli.console import plain_table
+    from dragoman.base.terminal import plain_table
 
     table = plain_table(title, right=("how many", "A", "B", "B - A"))
     for group in groups:

@@ -64,8 +64,7 @@ def _print(made: Distilled) -> None:
     """One table, and where the parts are."""
     from dragoman.base import units
     from dragoman.base.printable import printable_line
-    from dragoman.base.terminal import open_console
-    from dragoman.cli.console import plain_table
+    from dragoman.base.terminal import open_console, plain_table
 
     console = open_console()
     result = made.comparison.result

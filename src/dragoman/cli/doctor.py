@@ -33,7 +33,7 @@ def run(options: Options) -> int:
     place = "" if directory is None else f"runs/{directory.path.name}"
     facts = examine_hosts(hosts, run=place).facts
     remember(hosts, facts)
-    digests = {} if directory is None else digests_here(directory.path, directory.prepared())
+    digests = {} if directory is None else digests_here(directory)
     findings = examine(facts, Wanted(hosts, needed_bytes=_NEEDED_BYTES, digests=digests))
     if options.json:
         print(findings_as_json(findings, facts))

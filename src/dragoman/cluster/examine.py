@@ -60,6 +60,12 @@ def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, M
     return troubles
 
 
+def on_all(hosts: Sequence[Host], act: Callable[[Host], object]) -> None:
+    """The same, but raise the first error."""
+    for error in on_each(hosts, act).values():
+        raise error
+
+
 def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
     """Copy the code that runs here to every host; returns its digest, and the errors by host."""
     code = read_code()
@@ -235,17 +241,9 @@ def _network(found: ProbeResult, hosts: Hosts) -> dict[str, Any]:
     names = dict(enumerate(host.name for host in hosts.host))
     pairs = tuple(
         PairFacts(
-            hosts=(names[pair.ranks[0]], names[pair.ranks[1]]),
-            forth_bytes_per_s=pair.forth,
-            back_bytes_per_s=pair.back,
-            both_bytes_per_s=pair.both,
-            latency_s=pair.latency_s,
+            hosts=(names[pair.ranks[0]], names[pair.ranks[1]]), **pair.model_dump(exclude={"ranks"})
         )
         for pair in found.pairs
         if set(pair.ranks) <= names.keys()
     )
-    return {
-        "pairs": pairs,
-        "all_reduce_bytes_per_s": found.all_reduce,
-        "diloco_weight_s": found.diloco_weight_s,
-    }
+    return found.model_dump(exclude={"pairs"}) | {"pairs": pairs}

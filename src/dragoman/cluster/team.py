@@ -10,8 +10,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from pydantic import ValidationError
@@ -125,7 +123,7 @@ class Agent:
             ssh.skip_greeting(self.host, lines)
             while line := lines.readline(_LONGEST_LINE_BYTES):
                 if len(line) == _LONGEST_LINE_BYTES:
-                    self._fault = ssh.too_much(self.host)
+                    self._fault = ssh.odd_answer(self.host)
                 else:
                     self._take(line)
                 if self._fault is not None:
@@ -138,11 +136,7 @@ class Agent:
         try:
             said = MESSAGES.validate_json(line, strict=True)
         except ValidationError:
-            self._fault = MachineError(
-                "its answer is not understood",
-                place=self.host.name,
-                remedy="see what its login shell prints, and whether the host can be trusted",
-            )
+            self._fault = ssh.odd_answer(self.host, "its answer is not understood")
             return
         size = len(line) + _MESSAGE_BYTES
         with self._waiting:
@@ -165,32 +159,29 @@ class Team:
         self.agents: dict[str, Agent] = {}
         self._code = code
         self._over = threading.Event()
-        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        with self._stack as stack:
+        try:
             for host in self.hosts:
                 command = agent_command(host, code=self._code, verb=ANSWER)
-                agent = self.agents[host.name] = Agent(host, command, self.inbox)
-                stack.callback(agent.close)
-            self._stack = stack.pop_all()
+                self.agents[host.name] = Agent(host, command, self.inbox)
+        except BaseException:
+            self._close()
+            raise
         threading.Thread(target=self._stay, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._close()
+
+    def _close(self) -> None:
         # All at once: each may take a while to end.
         closers = [threading.Thread(target=agent.close) for agent in self.agents.values()]
         for closer in closers:
             closer.start()
         for closer in closers:
             closer.join()
-        self._stack.pop_all()
 
     def tell_all(self, do: str, **values: Any) -> None:
         """Send the same message to every agent."""

@@ -40,10 +40,6 @@ class BrokenOffError(MachineError):
     """A host or a worker was lost; the run itself is sound."""
 
 
-class HostsReturnedError(MachineError):
-    """Hosts that were lost answer again: all have saved, to resume together with them."""
-
-
 class Record:
     """Writes events into the run's own files, and passes those of rank 0 and all alerts to
     listeners.
@@ -120,8 +116,12 @@ class Watch:
     _told: int = 0
     _kill_at: float = float("inf")
 
-    def until_over(self, path: Path) -> None:
-        """Return when all hosts have finished; otherwise raise the likeliest cause."""
+    def until_over(self, path: Path) -> Sequence[str]:
+        """Follow the hosts until all have ended; raises the likeliest cause if one has failed.
+
+        Returns the names of lost hosts for which the others have saved and ended, as these answer
+        again; none if the training is over.
+        """
         for message in self.team.until_done(tick_s=0.2):
             if message is not None:
                 self._see(message)
@@ -130,24 +130,18 @@ class Watch:
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
                 self.team.tell_all("kill")
-        if not self.requests.count:
-            self._raise_cause()
-        if self.interrupted or self.failures:
+        if self.requests.count and (self.interrupted or self.failures):
             saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
                 f"stopped; {saved}",
                 place=path,
                 remedy=f"dragoman resume {shlex.quote(str(path))} goes on",
             )
-
-    def _raise_cause(self) -> None:
-        """Raise the cause; return if all hosts finished the training."""
         if self.failures:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
-        if self.interrupted and self._making_room:
-            raise HostsReturnedError(f"{', '.join(self.returned())}: answers again")
-        if self.interrupted:
+        if self.interrupted and not self._making_room:
             raise BrokenOffError("the workers were ended by a signal that did not come from here")
+        return self.returned() if self.interrupted else ()
 
     def _see(self, message: Message) -> None:
         if message.what == "events":
