@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dragoman.cli.options import (
     CHECKPOINT,
+    QUANTIZATION,
     RUN_OR_BUNDLE,
     SET,
     TARGET,
@@ -59,12 +60,7 @@ def _temperature(text: str) -> float:
         help="draw each piece from the K likeliest, or from all, instead of searching",
     ),
     Option("--temperature", type=_temperature, metavar="T", help="of --sample (default: 1)"),
-    Option(
-        "--quantization",
-        choices=["float32", "int8"],
-        help="int8: with CTranslate2 a third faster; a few lines in a hundred differ",
-    ),
-    THREADS,
+    *(QUANTIZATION, THREADS),
 )
 def run(options: Options) -> None:
     """Translate the text and print the numbers of lines and pairs."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from dragoman.cli.options import (
     BATCH_CELLS,
     CHECKPOINT,
+    QUANTIZATION,
     RUN_OR_BUNDLE,
     SET,
     TARGET,
@@ -43,12 +44,7 @@ from dragoman.cli.options import (
         default="auto",
         help="auto: CTranslate2 on a CPU where it is installed",
     ),
-    Option(
-        "--quantization",
-        choices=["float32", "int8"],
-        help="int8: with CTranslate2 a third faster; a few lines in a hundred differ",
-    ),
-    *(THREADS, BATCH_CELLS),
+    *(QUANTIZATION, THREADS, BATCH_CELLS),
     Option(
         "-i",
         "--inspect",

@@ -69,13 +69,8 @@ class Done(Section):
     weight: Weight
 
 
-MESSAGES: Final[TypeAdapter[Facts | Time | Ready | Reached | Measured | Events | Done]] = (
-    TypeAdapter(
-        Annotated[
-            Facts | Time | Ready | Reached | Measured | Events | Done, Field(discriminator="say")
-        ]
-    )
-)
+Said = Facts | Time | Ready | Reached | Measured | Events | Done
+SAID: Final[TypeAdapter[Said]] = TypeAdapter(Annotated[Said, Field(discriminator="say")])
 
 
 class ProbePair(PairRates):

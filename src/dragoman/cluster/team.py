@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,7 +19,7 @@ from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
 from dragoman.cluster.hosts import Host
-from dragoman.cluster.messages import MESSAGES
+from dragoman.cluster.messages import SAID, Done, Said
 
 _STAY_EVERY_S: Final = 1.0
 _LONGEST_LINE_BYTES: Final = 8 << 20
@@ -33,21 +33,19 @@ _END_S: Final = 10.0
 
 
 class Message(NamedTuple):
-    """A message of an agent, of a kind in messages.py; `gone` if its connection ended.
+    """What an agent has said; None if its connection ended.
 
     size_bytes: of its line, and of its object in memory.
     """
 
     host: str
-    what: str
-    values: Mapping[str, Any]
+    said: Said | None
     size_bytes: int = 0
 
 
 ANSWER: Final = "answer"
 """The verb of an agent that answers question after question."""
-GONE: Final = "gone"
-DONE: Final = "done"
+Kind = TypeVar("Kind", bound=Said)
 
 
 def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
@@ -129,12 +127,12 @@ class Agent:
                 if self._fault is not None:
                     self._process.kill()
                     break
-        self._inbox.put(Message(self.host.name, GONE, {}))
+        self._inbox.put(Message(self.host.name, None))
 
     def _take(self, line: bytes) -> None:
         """Put the message of a line into the inbox, as soon as the agent has room there."""
         try:
-            said = MESSAGES.validate_json(line, strict=True)
+            said = SAID.validate_json(line, strict=True)
         except ValidationError:
             self._fault = ssh.odd_answer(self.host, "its answer is not understood")
             return
@@ -146,8 +144,7 @@ class Agent:
             if self._waiting_bytes >= _MOST_WAITING_BYTES:
                 return  # closed meanwhile: no reader will take it
             self._waiting_bytes += size
-        values = {name: value for name, value in said if name != "say"}
-        self._inbox.put(Message(self.host.name, said.say, values, size))
+        self._inbox.put(Message(self.host.name, said, size))
 
 
 class Team:
@@ -203,10 +200,10 @@ class Team:
             self.tell_all("stay")
             self._over.wait(_STAY_EVERY_S)
 
-    def each(self, what: str, *, timeout_s: float) -> dict[str, Mapping[str, Any]]:
+    def each(self, kind: type[Kind], *, timeout_s: float) -> dict[str, Kind]:
         """One message of this kind from every agent, by host; MachineError if one does not
         answer."""
-        heard: dict[str, Mapping[str, Any]] = {}
+        heard: dict[str, Kind] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
             message = self.next(deadline - time.monotonic())
@@ -217,12 +214,12 @@ class Team:
                     place=missing,
                     remedy="look at its load and its network",
                 )
-            if message.what == what:
-                heard[message.host] = message.values
-            elif message.what == GONE:  # even of one that has answered: more was to come
+            if isinstance(message.said, kind):
+                heard[message.host] = message.said
+            elif message.said is None:  # even of one that has answered: more was to come
                 raise self.agents[message.host].failure()
-            elif message.what == DONE and message.values["exit_code"]:
-                raise MachineError(message.values["problem"], place=message.host)
+            elif isinstance(message.said, Done) and message.said.exit_code:
+                raise MachineError(message.said.problem, place=message.host)
         return heard
 
     def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
@@ -235,13 +232,8 @@ class Team:
             message = self.next(tick_s)
             if message is None:
                 yield None
-            elif message.what not in (DONE, GONE):
+            elif not isinstance(message.said, Done | None):
                 yield message
             elif message.host not in ended:
                 ended.add(message.host)
                 yield message
-
-
-def in_order(hosts: Sequence[Host], values: Mapping[str, Any]) -> Iterator[Any]:
-    """Values by host name, in the order of the hosts."""
-    return (values[host.name] for host in hosts)

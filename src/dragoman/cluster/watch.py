@@ -16,7 +16,8 @@ from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import disk_errors_named, open_to_append, write_whole
 from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
-from dragoman.cluster.team import DONE, GONE, Message, Team
+from dragoman.cluster.messages import Done, Events
+from dragoman.cluster.team import Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError
 from dragoman.telemetry.events import (
     Alert,
@@ -144,17 +145,17 @@ class Watch:
         return self.returned() if self.interrupted else ()
 
     def _see(self, message: Message) -> None:
-        if message.what == "events":
-            self.record.append(message.host, message.values["file"], message.values["text"])
-        elif message.what == GONE:
-            self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
-        elif message.what == DONE and message.values["exit_code"] == _INTERRUPTED:
-            self.interrupted = True
-        elif message.what == DONE and message.values["exit_code"]:
-            problem = f"{message.host}: {message.values['problem']}"
-            weight = message.values["weight"]
-            own = WorkerError(problem, message.values["exit_code"])
-            self._fail(weight, own if weight == "own" else BrokenOffError(problem))
+        match message.said:
+            case Events(file=file, text=text):
+                self.record.append(message.host, file, text)
+            case None:
+                self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
+            case Done(exit_code=code) if code == _INTERRUPTED:
+                self.interrupted = True
+            case Done(exit_code=code, weight=weight) if code:
+                problem = f"{message.host}: {message.said.problem}"
+                own = WorkerError(problem, code)
+                self._fail(weight, own if weight == "own" else BrokenOffError(problem))
 
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:
