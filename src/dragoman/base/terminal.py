@@ -1,13 +1,14 @@
-"""The console for all output of dragoman."""
+"""The console and the tables for all output of dragoman."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from dragoman.base.printable import printable
 from dragoman.base.process import drop_output
@@ -58,3 +59,13 @@ def open_console(*, outlives_reader: bool = False) -> Console:
     return Terminal(
         outlives_reader=outlives_reader, highlight=False, markup=False, emoji=False, width=width
     )
+
+
+def plain_table(*left: str, right: Sequence[str] = (), no_wrap: bool = False) -> Table:
+    """A table without lines. left, right: headings of columns by how they are aligned."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in left:
+        table.add_column(heading, no_wrap=no_wrap)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=no_wrap)
+    return table

@@ -1,34 +1,25 @@
 """`dragoman average`: several checkpoints into one model."""
 
-from __future__ import annotations
-
-from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from dragoman.cli.options import Commands, positive
+from dragoman.cli.options import RUN, Command, Option, Options, positive
 
 _DEFAULT_COUNT: Final = 5
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman average`."""
-    parser = commands.add_parser(
-        "average",
-        help="average checkpoints into one model",
-        description="Average the weights of several checkpoints into one model.",
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--last", type=positive, metavar="K", help="the last K (default: 5)")
-    chosen.add_argument("--best", type=positive, metavar="K", help="the best K by dev loss")
-    parser.add_argument(
-        "--output", type=Path, help="where it goes (default: RUN/checkpoints/average)"
-    )
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+@Command(
+    "average",
+    "average checkpoints into one model",
+    "Average the weights of several checkpoints into one model.",
+    RUN,
+    (
+        Option("--last", type=positive, metavar="K", help="the last K (default: 5)"),
+        Option("--best", type=positive, metavar="K", help="the best K by dev loss"),
+    ),
+    Option("--output", type=Path, help="where it goes (default: RUN/checkpoints/average)"),
+)
+def run(options: Options) -> None:
     """Average checkpoints into one model; CheckpointError if there are fewer than were named."""
     from dragoman.base.errors import CheckpointError
     from dragoman.recipe.run_directory import RunDirectory
@@ -49,4 +40,3 @@ def run(options: Namespace) -> int:
     output = options.output or directory.checkpoints / "average"
     average_checkpoints(paths, output)
     print(f"average of {', '.join(path.name for path in paths)}: {output}")
-    return 0

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from dragoman.base import units
-from dragoman.base.terminal import open_console
-from dragoman.cli.console import plain_table
+from dragoman.base.terminal import open_console, plain_table
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run.budget import BudgetPlan

@@ -1,7 +1,8 @@
 """`dragoman COMMAND ...`: one parser, one module a command.
 
-A module of this package adds its parser with `add_parser` and does the work in `run`. It imports
-what is heavy inside `run`, so that `dragoman --help` starts at once.
+In a module of this package `@Command` says what a command is called and which options it has; the
+function below does the work. It imports what is heavy inside, so that `dragoman --help` starts at
+once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from dragoman.cli import (
 )
 from dragoman.cli import report as report_command
 from dragoman.cli import run as run_command
-from dragoman.cli.options import Parser
+from dragoman.cli.options import Options, Parser
 
 _COMMANDS: Final = (
     *(run_command, prepare, train, recipes, plan),
@@ -65,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser = command_parser()
         parser.refuse_empty_words(words)
         options = parser.parse_args(words)
-        run: Callable[..., int] = options.run_command
+        run: Callable[[Options], int | None] = vars(options).pop("run_command")
         interrupts_raise()
-        code = run(options)
+        code = run(options) or 0
         sys.stdout.flush()  # when the process ends it would be too late for an error message
     except SystemExit:  # from the parser, which has printed its own message
         try:
@@ -88,9 +89,7 @@ def command_parser() -> Parser:
         epilog="A first try: dragoman run demo --ranks 2",
     )
     parser.add_argument("--version", action="version", version=f"dragoman {VERSION}")
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=Parser
-    )
-    for command in _COMMANDS:
-        command.add_parser(commands)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    for module in _COMMANDS:
+        module.run.add_to(commands)
     return parser

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.cli import options as shared
-from dragoman.cli.options import Commands, positive
+from dragoman.cli.options import JSON, TARGET, THREADS, Command, Option, Options, keywords
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,64 +17,52 @@ if TYPE_CHECKING:
     from dragoman.evaluation.paired import Group, SentencePair
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman compare`."""
-    parser = commands.add_parser(
-        "compare",
-        help="test whether one of two models is better",
-        description="Say whether one of two models is better: BLEU and chrF with paired tests, by"
-        " length and by rare words, and the sentences that differ most.",
-    )
-    for name in ("first", "second"):
-        parser.add_argument(
-            name,
-            type=Path,
-            metavar="RUN|EXPORT|FILE",
-            help="a run, a checkpoint in it, an export, or a file of translations",
-        )
-    parser.add_argument(
+def _test(text: str) -> tuple[str, str]:
+    source, comma, reference = text.partition(",")
+    if not (source and comma and reference):
+        raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE,REFERENCE, two names of files")
+    return source, reference
+
+
+_MODEL = {
+    "type": Path,
+    "metavar": "RUN|EXPORT|FILE",
+    "help": "a run, a checkpoint in it, an export, or a file of translations",
+}
+
+
+@Command(
+    "compare",
+    "test whether one of two models is better",
+    "Say whether one of two models is better: BLEU and chrF with paired tests, by length and by "
+    "rare words, and the sentences that differ most.",
+    *(Option("first", **_MODEL), Option("second", **_MODEL)),
+    Option(
         "--test",
         type=_test,
         action="append",
         default=[],
+        dest="tests",
         metavar="SOURCE,REFERENCE",
         help="a test set (default: that of the runs); may be given again",
-    )
-    shared.add_target(parser)
-    parser.add_argument("--threads", type=positive, help="cores (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    *(TARGET, THREADS, JSON),
+)
+def run(options: Options) -> None:
     """Translate the test sets with both models and print the comparison."""
     import json
     from dataclasses import asdict
 
     from dragoman.api.comparison import compare
 
-    found = compare(
-        options.first,
-        options.second,
-        tests=options.test,
-        target_language=options.target,
-        threads=options.threads,
-    )
+    found = compare(**keywords(options, "json"))
     if options.json:
         values = [asdict(one) | {"better": one.better} for one in found]
         print(json.dumps(values, indent=1))  # in ASCII: no text can send escape sequences
-        return 0
+        return
     for one in found:
         _print_scores(one)
         _print_where(one)
-    return 0
-
-
-def _test(text: str) -> tuple[str, str]:
-    source, comma, reference = text.partition(",")
-    if not (source and comma and reference):
-        raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE,REFERENCE, two names of files")
-    return source, reference
 
 
 def _print_scores(comparison: Comparison) -> None:
@@ -85,8 +71,7 @@ def _print_scores(comparison: Comparison) -> None:
 
     from dragoman.base import units
     from dragoman.base.printable import printable_line
-    from dragoman.base.terminal import open_console
-    from dragoman.cli.console import plain_table
+    from dragoman.base.terminal import open_console, plain_table
     from dragoman.evaluation.paired import FEWEST, SIGNIFICANT
 
     console = open_console()
@@ -165,7 +150,7 @@ def _print_where(comparison: Comparison) -> None:
 
 
 def _groups(title: str, groups: tuple[Group, ...]) -> Table:
-    from dragoman.cli.console import plain_table
+    from dragoman.base.terminal import plain_table
 
     table = plain_table(title, right=("how many", "A", "B", "B - A"))
     for group in groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,23 +13,14 @@ from rich.text import Text
 from dragoman.base import units
 from dragoman.base.errors import CheckpointError
 from dragoman.base.printable import printable_line
-from dragoman.base.terminal import open_console
+from dragoman.base.terminal import open_console, plain_table
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
-from dragoman.corpus.manifest import Manifest, SplitFacts, TextSize
+from dragoman.corpus.manifest import Manifest, TextSize
 from dragoman.recipe.estimate import Estimate, Memory, estimate
 from dragoman.recipe.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
 from dragoman.reporting.cleaning import PAGE as CLEANING_PAGE
 from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
-
-_UNBROKEN = 10_000
-_STAGES = {
-    "clean": "read and clean",
-    "learn": "learn the pieces",
-    "relate": "learn which translate each other",
-    "encode": "encode",
-}
-_TELL_EVERY_S = 10.0
 
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
@@ -141,14 +132,10 @@ def _side(text: TextSize, pieces: int) -> str:
 def _dropped(manifest: Manifest) -> Table:
     table = plain_table("dropped from", "because", right=("pairs", "share"))
     for name, split in manifest.splits.items():
-        for reason, pairs in _by_count(split):
+        for reason, pairs in sorted(split.dropped.items(), key=lambda item: (-item[1], item[0])):
             share = _share(pairs, split.pairs_in)
             table.add_row(name, reason.replace("_", " "), units.COUNT.text(pairs), share)
     return table
-
-
-def _by_count(split: SplitFacts) -> list[tuple[str, int]]:
-    return sorted(split.dropped.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _share(part: int, whole: int) -> str:
@@ -203,14 +190,4 @@ def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     table.add_column()
     for name, value in rows:
         table.add_row(name, value)
-    return table
-
-
-def plain_table(*left: str, right: Sequence[str] = ()) -> Table:
-    """A table without lines. left, right: headings of columns by how they are aligned."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in left:
-        table.add_column(heading)
-    for heading in right:
-        table.add_column(heading, justify="right")
     return table

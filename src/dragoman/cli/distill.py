@@ -2,80 +2,69 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.cli import options as shared
-from dragoman.cli.options import Commands, positive
+from dragoman.cli.options import (
+    CHECKPOINT,
+    RANKS,
+    RUNS,
+    SET,
+    THREADS,
+    Command,
+    Option,
+    Options,
+    keywords,
+)
 
 if TYPE_CHECKING:
     from dragoman.api.distillation import Distilled
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman distill`."""
-    parser = commands.add_parser(
-        "distill",
-        help="train a small model on a larger one's output",
-        description="Train a small, fast student on the translations of a larger model: "
-        "translate, train, export, compare.",
-    )
-    parser.add_argument("teacher", type=Path, metavar="TEACHER", help="a run directory")
-    parser.add_argument(
+@Command(
+    "distill",
+    "train a small model on a larger one's output",
+    "Train a small, fast student on the translations of a larger model: translate, train, export, "
+    "compare.",
+    Option("teacher", type=Path, metavar="TEACHER", help="a run directory"),
+    Option(
         "recipe",
         nargs="?",
         default="student-small",
         metavar="RECIPE",
         help="of the student: student-small (default), student-tiny, or a TOML file",
-    )
-    shared.add_overrides(parser)
-    parser.add_argument(
-        "--input", type=Path, help="text to learn from (default: the teacher's training text)"
-    )
-    parser.add_argument(
-        "--checkpoint", default="best", help="of the teacher: best, last, a step or a directory"
-    )
-    parser.add_argument(
+    ),
+    SET,
+    Option(
+        "--input",
+        type=Path,
+        dest="text",
+        metavar="INPUT",
+        help="text to learn from (default: the teacher's training text)",
+    ),
+    CHECKPOINT.but(help="of the teacher: best, last, a step or a directory"),
+    Option(
         "--quantization",
         choices=["float32", "float16", "int8"],
         default="int8",
         help="of both models as they are compared (default: int8)",
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
-    )
-    parser.add_argument("--ranks", type=positive, help="processes that train (default: one a GPU)")
-    parser.add_argument("--threads", type=positive, help="cores that translate (default: all)")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    RUNS,
+    RANKS.but(help="processes that train (default: one a GPU)"),
+    THREADS.but(help="cores that translate (default: all)"),
+)
+def run(options: Options) -> None:
     """Translate, train, export, compare, and print what the student lost and gained."""
     from dragoman.api.distillation import distill
 
-    made = distill(
-        options.teacher,
-        options.recipe,
-        text=options.input,
-        checkpoint=options.checkpoint,
-        quantization=options.quantization,
-        overrides=options.overrides,
-        runs=options.runs,
-        ranks=options.ranks,
-        threads=options.threads,
-        progress=True,
-    )
-    _print(made)
-    return 0
+    _print(distill(**keywords(options), progress=True))
 
 
 def _print(made: Distilled) -> None:
     """One table, and where the parts are."""
     from dragoman.base import units
     from dragoman.base.printable import printable_line
-    from dragoman.base.terminal import open_console
-    from dragoman.cli.console import plain_table
+    from dragoman.base.terminal import open_console, plain_table
 
     console = open_console()
     result = made.comparison.result

@@ -1,33 +1,23 @@
 """`dragoman doctor`: check the hosts of a run."""
 
-from __future__ import annotations
-
-from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from dragoman.cli import options as shared
-from dragoman.cli.options import Commands
+from dragoman.cli.options import HOSTS, JSON, Command, Option, Options
 
 _NEEDED_BYTES: Final = 2_000_000_000
 """Disk on each host if no run gives a number: code, some data, some checkpoints."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman doctor`."""
-    parser = commands.add_parser(
-        "doctor",
-        help="what is right and wrong on the hosts of a run",
-        description="Measure what is right and wrong on the hosts of a run and between them, and "
-        "name remedies.",
-    )
-    shared.add_hosts(parser, required=True)
-    parser.add_argument("--run", type=Path, help="compare also its files on the hosts")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+@Command(
+    "doctor",
+    "what is right and wrong on the hosts of a run",
+    "Measure what is right and wrong on the hosts of a run and between them, and name remedies.",
+    HOSTS.but(required=True),
+    Option("--run", type=Path, help="compare also its files on the hosts"),
+    JSON,
+)
+def run(options: Options) -> int:
     """Examine the hosts; the exit code is 1 if training would refuse to start."""
     from dragoman.base.terminal import open_console
     from dragoman.cluster.checks import Wanted, examine, is_fit
@@ -43,7 +33,7 @@ def run(options: Namespace) -> int:
     place = "" if directory is None else f"runs/{directory.path.name}"
     facts = examine_hosts(hosts, run=place).facts
     remember(hosts, facts)
-    digests = {} if directory is None else digests_here(directory.path, directory.prepared())
+    digests = {} if directory is None else digests_here(directory)
     findings = examine(facts, Wanted(hosts, needed_bytes=_NEEDED_BYTES, digests=digests))
     if options.json:
         print(findings_as_json(findings, facts))

@@ -1,47 +1,34 @@
 """`dragoman generate`: a file for Slurm, Kubernetes or SkyPilot."""
 
-from __future__ import annotations
-
 import re
 import sys
-from argparse import Namespace
 from pathlib import PurePosixPath
 from typing import Final
 
 from dragoman.base.errors import ConfigError
-from dragoman.cli import options as shared
-from dragoman.cli.options import Commands, positive
+from dragoman.cli.options import RECIPE, SET, Command, Option, Options, positive
 
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman generate`."""
-    parser = commands.add_parser(
-        "generate",
-        help="a file for Slurm, Kubernetes or SkyPilot",
-        description="Write the file of a scheduler that starts the machines itself: Slurm, "
-        "Kubernetes or SkyPilot.",
-    )
-    parser.add_argument("kind", choices=["slurm", "kubernetes", "skypilot"], help="the scheduler")
-    shared.add_recipe(parser)
-    parser.add_argument("--folder", required=True, help="a folder that all machines share")
-    parser.add_argument("--name", help="of the job (default: the recipe's)")
-    parser.add_argument("--nodes", type=positive, default=1, help="machines (default: 1)")
-    parser.add_argument("--gpus", type=int, default=0, help="of each machine (default: none)")
-    parser.add_argument("--slots", type=positive, help="ranks where it has no GPU (default: 1)")
-    parser.add_argument("--gpu", default="V100", help="their kind, in SkyPilot's words")
-    parser.add_argument("--hours", type=positive, default=24, help="at most (default: 24)")
-    parser.add_argument("--image", default="", help="of the container, for Kubernetes")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+@Command(
+    "generate",
+    "a file for Slurm, Kubernetes or SkyPilot",
+    "Write the file of a scheduler that starts the machines itself: Slurm, Kubernetes or SkyPilot.",
+    Option("kind", choices=["slurm", "kubernetes", "skypilot"], help="the scheduler"),
+    *(RECIPE, SET),
+    Option("--folder", required=True, help="a folder that all machines share"),
+    Option("--name", help="of the job (default: the recipe's)"),
+    Option("--nodes", type=positive, default=1, help="machines (default: 1)"),
+    Option("--gpus", type=int, default=0, help="of each machine (default: none)"),
+    Option("--slots", type=positive, help="ranks where it has no GPU (default: 1)"),
+    Option("--gpu", default="V100", help="their kind, in SkyPilot's words"),
+    Option("--hours", type=positive, default=24, help="at most (default: 24)"),
+    Option("--image", default="", help="of the container, for Kubernetes"),
+)
+def run(options: Options) -> None:
     """Write the file of a scheduler to standard output."""
-    from dragoman.cluster.launchers.job import ScheduledJob
-    from dragoman.cluster.launchers.kubernetes import kubernetes
-    from dragoman.cluster.launchers.skypilot import skypilot
-    from dragoman.cluster.launchers.slurm import slurm
+    from dragoman.cluster.schedulers import SCHEDULERS, ScheduledJob
     from dragoman.recipe.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
@@ -66,21 +53,8 @@ def run(options: Namespace) -> int:
         gpus=options.gpus,
         ranks=options.gpus or options.slots or 1,
         hours=options.hours,
+        gpu=options.gpu,
         image=options.image,
         overrides=options.overrides,
     )
-    match options.kind:
-        case "slurm":
-            text = slurm(job)
-        case "kubernetes":
-            if not job.image:
-                raise ConfigError(
-                    "pods need an image",
-                    place="--image",
-                    remedy="build docker/Dockerfile, push it and name it",
-                )
-            text = kubernetes(job)
-        case "skypilot":
-            text = skypilot(job, accelerator=options.gpu)
-    sys.stdout.write(text)
-    return 0
+    sys.stdout.write(SCHEDULERS[options.kind](job))

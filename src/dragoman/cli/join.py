@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from dragoman.base.errors import MachineError
-from dragoman.cli import options as shared
-from dragoman.cli.options import Commands, positive
+from dragoman.cli.options import (
+    FRESH,
+    PLACES,
+    RANKS,
+    RECIPE,
+    SET,
+    Command,
+    Option,
+    Options,
+    positive,
+)
 
 _WAIT_S: Final = 6 * 3600.0
 """How long the first machine may prepare text; the scheduler's own limit is usually shorter."""
@@ -21,25 +29,20 @@ _APPEAR_S: Final = 120.0
 _LOOK_EVERY_S: Final = 1.0
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman join`."""
-    parser = commands.add_parser(
-        "join",
-        help="train as one of the machines a scheduler started",
-        description="Train as one of the machines that a scheduler started; the files of dragoman"
-        " generate call it.",
-    )
-    shared.add_recipe(parser)
-    parser.add_argument("--at", required=True, help="ADDRESS:PORT of the first machine")
-    parser.add_argument("--node", type=int, help="which machine (default: as the scheduler says)")
-    parser.add_argument("--nodes", type=positive, help="of how many (the same)")
-    shared.add_places(parser)
-    parser.add_argument("--ranks", type=positive, default=1, help="of this machine (default: 1)")
-    parser.add_argument("--fresh", action="store_true", help="start again, resume nothing")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+@Command(
+    "join",
+    "train as one of the machines a scheduler started",
+    "Train as one of the machines that a scheduler started; the files of dragoman generate call "
+    "it.",
+    *(RECIPE, SET),
+    Option("--at", required=True, help="ADDRESS:PORT of the first machine"),
+    Option("--node", type=int, help="which machine (default: as the scheduler says)"),
+    Option("--nodes", type=positive, help="of how many (the same)"),
+    *PLACES,
+    RANKS.but(default=1, help="of this machine (default: 1)"),
+    FRESH,
+)
+def run(options: Options) -> None:
     """Train a recipe as one of several machines that run this same command."""
     import hashlib
 
@@ -71,7 +74,6 @@ def run(options: Namespace) -> int:
         if place.node == 0:
             note.unlink(missing_ok=True)
     print(f"run directory: {directory.path}")
-    return 0
 
 
 def _once_free(prepare: Callable[[], Path]) -> Path:

@@ -1,15 +1,18 @@
-"""Options that several commands share, and the parser they are added to."""
+"""What commands are made of: their options, as data, and those that several commands share."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
-RECIPE_HELP = "a shipped recipe (see: dragoman recipes), or a TOML file"
+Options: TypeAlias = argparse.Namespace
+"""The values of a command's options."""
+Run: TypeAlias = Callable[[Options], int | None]
+"""It returns the exit code; None: 0."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,8 +34,57 @@ class Parser(argparse.ArgumentParser):
                 )
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""The object to which each command adds its parser."""
+class Option:
+    """An option or a positional argument: what `ArgumentParser.add_argument` takes.
+
+    An option that goes to a function of `dragoman.api` as it is has the name of its parameter.
+    """
+
+    def __init__(self, *names: str, **settings: Any) -> None:
+        self.names = names
+        self.settings = settings
+
+    def but(self, **settings: Any) -> Option:
+        """The same option with other settings."""
+        return Option(*self.names, **(self.settings | settings))
+
+
+class Command:
+    """A command; as a decorator it takes the function that does the work.
+
+    summary: for the list of all commands. description: for the command's own help.
+    options: in a tuple are those of which only one can be given.
+    """
+
+    def __init__(
+        self, name: str, summary: str, description: str, *options: Option | tuple[Option, ...]
+    ) -> None:
+        self.name = name
+        self.summary = summary
+        self.description = description
+        self.options = options
+
+    def __call__(self, run: Run) -> Self:
+        """Take the function."""
+        self.run = run
+        return self
+
+    def add_to(self, commands: argparse._SubParsersAction[Parser]) -> None:
+        """Add its parser."""
+        parser = commands.add_parser(self.name, help=self.summary, description=self.description)
+        parser.set_defaults(run_command=self.run)
+        for option in self.options:
+            if isinstance(option, Option):
+                parser.add_argument(*option.names, **option.settings)
+                continue
+            group = parser.add_mutually_exclusive_group()
+            for one in option:
+                group.add_argument(*one.names, **one.settings)
+
+
+def keywords(options: Options, *but: str) -> dict[str, Any]:
+    """The values of all options except these, for the parameters of the same names."""
+    return {name: value for name, value in vars(options).items() if name not in but}
 
 
 def positive(text: str) -> int:
@@ -43,77 +95,61 @@ def positive(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
 
 
-def add_recipe(parser: Parser) -> None:
-    """RECIPE and --set."""
-    parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
-    add_overrides(parser)
-
-
-def add_overrides(parser: Parser) -> None:
-    """--set SECTION.KEY=VALUE, any number of times."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="SECTION.KEY=VALUE",
-        help="override a value of the recipe; may be given again",
-    )
-
-
-def add_model(parser: Parser, name: str = "RUN", meaning: str = "a run directory") -> None:
-    """A run, the checkpoint of it that is meant, and --set."""
-    parser.add_argument("run", type=Path, metavar=name, help=meaning)
-    parser.add_argument(
-        "--checkpoint",
-        default="best",
-        help="best (by BLEU if measured, else dev loss), last, a step or a directory; "
-        "for translate several, joined by commas, make an ensemble",
-    )
-    add_overrides(parser)
-
-
-def add_target(parser: Parser) -> None:
-    """--target, for models of several languages."""
-    parser.add_argument(
-        "--target",
-        default="",
-        metavar="LANGUAGE",
-        help="the language to translate into, of a model of several",
-    )
-
-
-def add_hosts(parser: Parser, *, required: bool = False) -> None:
-    """--hosts, a file or the inline form."""
-    parser.add_argument(
-        "--hosts", required=required, help="hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1"
-    )
-
-
-def add_places(parser: Parser) -> None:
-    """Where runs and shards lie, and how many processes prepare."""
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
-    )
-    parser.add_argument("--prepared", type=Path, help="shards (default: prepared/NAME-DIGEST)")
-    parser.add_argument(
-        "--workers", type=positive, default=None, help="processes that prepare (default: cores)"
-    )
-
-
-def add_training(parser: Parser) -> None:
-    """The number of ranks, and whether to start again."""
-    parser.add_argument(
-        "--ranks", type=positive, default=None, help="processes that train (default: GPUs, or 1)"
-    )
-    parser.add_argument("--fresh", action="store_true", help="start again, resume nothing")
-
-
-def add_cores(parser: Parser) -> None:
-    """How much of the machine translation may take."""
-    parser.add_argument("--threads", type=positive, help="cores (default: all)")
-    parser.add_argument(
-        "--batch-cells", type=positive,
-        help="rows x longest source x beam searched together on a core (default: 2048 for "
-        "Transformer-base, more for a smaller model); fewer take less memory",
-    )  # fmt: skip
+RECIPE = Option(
+    "recipe",
+    metavar="RECIPE",
+    help="a shipped recipe (see: dragoman recipes), or a TOML file",
+)
+SET = Option(
+    "--set",
+    action="append",
+    default=[],
+    dest="overrides",
+    metavar="SECTION.KEY=VALUE",
+    help="override a value of the recipe; may be given again",
+)
+RUN = Option("run", type=Path, metavar="RUN", help="a run directory")
+RUN_OR_BUNDLE = RUN.but(
+    metavar="RUN|BUNDLE", help="a run directory, or what dragoman export has written"
+)
+CHECKPOINT = Option(
+    "--checkpoint",
+    default="best",
+    help="best (by BLEU if measured, else dev loss), last, a step or a directory; "
+    "for translate several, joined by commas, make an ensemble",
+)
+TARGET = Option(
+    "--target",
+    default="",
+    dest="target_language",
+    metavar="LANGUAGE",
+    help="the language to translate into, of a model of several",
+)
+LICENCE = Option("--licence", default="Not stated.", help="of the model, for its card")
+SENTENCES = Option(
+    "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
+)
+HOSTS = Option("--hosts", help="hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1")
+RUNS = Option(
+    "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
+)
+PREPARED = Option("--prepared", type=Path, help="shards (default: prepared/NAME-DIGEST)")
+WORKERS = Option("--workers", type=positive, help="processes that prepare (default: cores)")
+PLACES = (RUNS, PREPARED, WORKERS)
+"""Where runs and shards lie, and how many processes prepare."""
+RANKS = Option("--ranks", type=positive, help="processes that train (default: GPUs, or 1)")
+FRESH = Option("--fresh", action="store_true", help="start again, resume nothing")
+PRICE = Option("--price", help='of one machine for an hour, such as "3 USD"')
+THREADS = Option("--threads", type=positive, help="cores (default: all)")
+BATCH_CELLS = Option(
+    "--batch-cells",
+    type=positive,
+    help="rows x longest source x beam searched together on a core (default: 2048 for "
+    "Transformer-base, more for a smaller model); fewer take less memory",
+)
+QUANTIZATION = Option(
+    "--quantization",
+    choices=["float32", "int8"],
+    help="int8: with CTranslate2 a third faster; a few lines in a hundred differ",
+)
+JSON = Option("--json", action="store_true", help="print JSON")

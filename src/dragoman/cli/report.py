@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.cli.options import Commands
+from dragoman.cli.options import JSON, PRICE, Command, Option, Options
 
 if TYPE_CHECKING:
     from dragoman.reporting.facts import Price
@@ -16,35 +15,24 @@ if TYPE_CHECKING:
     """What writes the report to a directory, its default directory, and the report as JSON."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman report`."""
-    parser = commands.add_parser(
-        "report",
-        help="answer twelve questions about a run, measured",
-        description="Answer twelve questions about a run from what was measured, as a page. "
-        "Several runs are set beside each other by samples, tokens, time and money, "
-        "never by steps.",
-    )
-    parser.add_argument(
+@Command(
+    "report",
+    "answer twelve questions about a run, measured",
+    "Answer twelve questions about a run from what was measured, as a page. Several runs are set "
+    "beside each other by samples, tokens, time and money, never by steps.",
+    Option(
         "runs", nargs="*", type=Path, metavar="RUN", help="a run directory; several are compared"
-    )
-    parser.add_argument("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log")
-    parser.add_argument(
-        "--output", type=Path, help="where to write it (default: RUN/report, or ./comparison)"
-    )
-    parser.add_argument(
-        "--price",
+    ),
+    Option("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log"),
+    Option("--output", type=Path, help="where to write it (default: RUN/report, or ./comparison)"),
+    PRICE.but(
         action="append",
         default=[],
         help='of one machine for an hour, such as "3 USD"; once for all runs, or once for each',
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON; files are written with --output alone"
-    )
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    JSON.but(help="print JSON; files are written with --output alone"),
+)
+def run(options: Options) -> None:
     """Answer the twelve questions about a run or an old log, or compare runs."""
     from dragoman.base.errors import ConfigError
     from dragoman.base.printable import printable
@@ -66,10 +54,9 @@ def run(options: Namespace) -> int:
         print(printable(as_json), end="")
     else:
         print(*(printable(str(path)) for path in written), sep="\n")
-    return 0
 
 
-def _answer(price: Price | None, options: Namespace) -> _Report:
+def _answer(price: Price | None, options: Options) -> _Report:
     import tempfile
 
     from dragoman.reporting.openseq2seq import import_log

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from dragoman.base.errors import ConfigError
-from dragoman.cli import options as shared
-from dragoman.cli.options import Commands
+from dragoman.cli.options import FRESH, PLACES, RANKS, RECIPE, SET, Command, Option, Options
 
 if TYPE_CHECKING:
     from dragoman.recipe.recipe import Recipe
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman run`."""
-    parser = commands.add_parser(
-        "run",
-        help="prepare, train, score and translate, in one go",
-        description="Prepare, train, score the test set and translate, in one go. The same "
-        "command again goes on with what is unfinished.",
-    )
-    shared.add_recipe(parser)
-    shared.add_places(parser)
-    shared.add_training(parser)
-    parser.add_argument(
+@Command(
+    "run",
+    "prepare, train, score and translate, in one go",
+    "Prepare, train, score the test set and translate, in one go. The same command again goes on "
+    "with what is unfinished.",
+    *(RECIPE, SET, *PLACES, RANKS, FRESH),
+    Option(
         "--budget",
         metavar="TIME|MONEY",
         help='what all of it may take, such as 30min, 6h or "50 USD": what the recipe does not set '
         "is chosen",
-    )
-    parser.add_argument(
+    ),
+    Option(
         "--hosts",
         metavar="HOSTS",
         help="with --budget: the machines to train on, and their prices; or this machine's price",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what it will take, do nothing")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    Option("--dry-run", action="store_true", help="say what it will take, do nothing"),
+)
+def run(options: Options) -> None:
     """Prepare, train, evaluate and show some translations; or say what it will take."""
     from dragoman.cli import console
     from dragoman.recipe.recipe import load_recipe
@@ -52,10 +43,11 @@ def run(options: Namespace) -> int:
             remedy="add --budget, or train on hosts with: dragoman train RECIPE --hosts HOSTS",
         )
     if options.budget is not None:
-        return _run_in_budget(recipe, options)
+        _run_in_budget(recipe, options)
+        return
     if options.dry_run:
         console.print_dry_run(recipe, world_size=options.ranks or 1)
-        return 0
+        return
     from dragoman.cli.summary import print_summary
     from dragoman.run.progress import preparing
     from dragoman.run.run import run as run_all
@@ -72,10 +64,9 @@ def run(options: Namespace) -> int:
         listeners=[ConsoleSink()],
     )
     print_summary(directory)
-    return 0
 
 
-def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
+def _run_in_budget(recipe: Recipe, options: Options) -> None:
     from dragoman.base.terminal import open_console
     from dragoman.cli.budget_view import print_outcome, print_plan
     from dragoman.cli.summary import print_summary
@@ -91,7 +82,7 @@ def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
     seconds_s = parse_budget(options.budget, place.price)
     if options.dry_run:
         print_plan(plan_budget(recipe, seconds_s, place, prepared=options.prepared))
-        return 0
+        return
     console = open_console(outlives_reader=True)
     try:
         directory = run_in_budget(
@@ -113,4 +104,3 @@ def _run_in_budget(recipe: Recipe, options: Namespace) -> int:
         raise
     print_summary(directory)
     print_outcome(directory)
-    return 0

@@ -1,40 +1,31 @@
 """`dragoman score`: how well models predict the translations in a file of pairs."""
 
-from __future__ import annotations
-
-from argparse import Namespace
 from pathlib import Path
 
-from dragoman.cli.options import Commands, add_target
+from dragoman.cli.options import CHECKPOINT, TARGET, Command, Option, Options, keywords
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman score`."""
-    parser = commands.add_parser(
-        "score",
-        help="add cross-entropies to pairs of sentences",
-        description="Add the model's cross-entropy to each pair of sentences, in one or both "
-        "directions.",
-    )
-    parser.add_argument(
+@Command(
+    "score",
+    "add cross-entropies to pairs of sentences",
+    "Add the model's cross-entropy to each pair of sentences, in one or both directions.",
+    Option(
         "model",
         metavar="MODEL[,REVERSE]",
         help="a run or a bundle; with a second one of the opposite direction, dual conditional "
         "cross-entropy, too",
-    )
-    parser.add_argument("pairs", type=Path, metavar="PAIRS", help="lines of source TAB target")
-    parser.add_argument(
+    ),
+    Option("pairs", type=Path, metavar="PAIRS", help="lines of source TAB target"),
+    Option(
         "--output",
         type=Path,
         required=True,
         help="the same lines with columns of scores; the same command goes on after a break",
-    )
-    add_target(parser)
-    parser.add_argument("--checkpoint", default="best", help="best, last, a step or a directory")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    TARGET,
+    CHECKPOINT.but(help="best, last, a step or a directory"),
+)
+def run(options: Options) -> None:
     """Score the pairs and print how many have no score."""
     from dragoman.api.synthetic import score
     from dragoman.base import units
@@ -50,15 +41,11 @@ def run(options: Namespace) -> int:
         )
     done = score(
         model,
-        options.pairs,
-        options.output,
         reverse=reverse[0] if reverse else None,
-        target_language=options.target,
-        checkpoint=options.checkpoint,
+        **keywords(options, "model"),
         progress=True,
     )
     went_on = f", went on after line {done.resumed_after}" if done.resumed_after else ""
     print(f"{printable_line(str(done.output))}: pairs {units.COUNT.text(done.pairs)}{went_on}")
     if done.unscored:
         print(f"without a score, one side empty or too long: {units.COUNT.text(done.unscored)}")
-    return 0

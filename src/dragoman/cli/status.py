@@ -1,31 +1,16 @@
 """`dragoman status`: where runs stand."""
 
-from __future__ import annotations
-
-from argparse import Namespace
-from pathlib import Path
-
-from dragoman.cli.options import Commands
+from dragoman.cli.options import JSON, RUN, RUNS, Command, Options
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman status`."""
-    parser = commands.add_parser(
-        "status",
-        help="where runs stand",
-        description="Say where runs stand.",
-    )
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", nargs="*", help="run directories (default: all of --runs)"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+@Command(
+    "status",
+    "where runs stand",
+    "Say where runs stand.",
+    RUN.but(nargs="*", help="run directories (default: all of --runs)"),
+    *(RUNS, JSON),
+)
+def run(options: Options) -> None:
     """Say where runs stand; the newest first."""
     from dragoman.base.terminal import open_console
     from dragoman.recipe.run_directory import RunDirectory
@@ -40,4 +25,3 @@ def run(options: Namespace) -> int:
         print(status_as_json(found))
     else:
         print_status(found, open_console())
-    return 0

@@ -1,62 +1,68 @@
 """`dragoman synthesize`: pairs to train on, from monolingual text."""
 
-from __future__ import annotations
-
 import argparse
 import math
-from argparse import Namespace
 from pathlib import Path
 
-from dragoman.cli import options as shared
-from dragoman.cli.options import Commands, positive
+from dragoman.cli.options import (
+    CHECKPOINT,
+    QUANTIZATION,
+    RUN_OR_BUNDLE,
+    SET,
+    TARGET,
+    THREADS,
+    Command,
+    Option,
+    Options,
+    keywords,
+    positive,
+)
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman synthesize`."""
-    parser = commands.add_parser(
-        "synthesize",
-        help="make pairs of monolingual text",
-        description="Translate monolingual text into pairs to train on, for back-translation or "
-        "distillation.",
-    )
-    shared.add_model(parser, "RUN|BUNDLE", "a run directory, or what dragoman export has written")
-    shared.add_target(parser)
-    parser.add_argument("--input", type=Path, required=True, help="text, a sentence a line")
-    parser.add_argument(
+def _top_k(text: str) -> int:
+    return 0 if text == "all" else positive(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, up to 100")
+    return value
+
+
+@Command(
+    "synthesize",
+    "make pairs of monolingual text",
+    "Translate monolingual text into pairs to train on, for back-translation or distillation.",
+    *(RUN_OR_BUNDLE, CHECKPOINT, SET, TARGET),
+    Option("--input", type=Path, required=True, help="text, a sentence a line"),
+    Option(
         "--output",
         type=Path,
         required=True,
         help="where the pairs go, source TAB target; the same command goes on after a break",
-    )
-    parser.add_argument(
+    ),
+    Option(
         "--direction",
         choices=["back", "forward"],
         default="back",
         help="back: the translation is the source (back-translation). forward: it is the target "
         "(distillation)",
-    )
-    parser.add_argument(
-        "--n-best", type=positive, default=1, metavar="N", help="N pairs of each line"
-    )
-    parser.add_argument(
+    ),
+    Option("--n-best", type=positive, default=1, metavar="N", help="N pairs of each line"),
+    Option(
         "--sample",
         type=_top_k,
         metavar="K|all",
         help="draw each piece from the K likeliest, or from all, instead of searching",
-    )
-    parser.add_argument(
-        "--temperature", type=_temperature, metavar="T", help="of --sample (default: 1)"
-    )
-    parser.add_argument(
-        "--quantization",
-        choices=["float32", "int8"],
-        help="int8: with CTranslate2 a third faster; a few lines in a hundred differ",
-    )
-    parser.add_argument("--threads", type=positive, help="cores (default: all)")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    Option("--temperature", type=_temperature, metavar="T", help="of --sample (default: 1)"),
+    *(QUANTIZATION, THREADS),
+)
+def run(options: Options) -> None:
     """Translate the text and print the numbers of lines and pairs."""
     from dragoman.api.synthetic import synthesize
     from dragoman.base import units
@@ -74,15 +80,9 @@ def run(options: Namespace) -> int:
     made = synthesize(
         options.run,
         options.input,
-        options.output,
-        direction=options.direction,
-        target_language=options.target,
         checkpoint=options.checkpoint.split(","),
-        n_best=options.n_best,
         sampling=sampling,
-        quantization=options.quantization,
-        threads=options.threads,
-        overrides=options.overrides,
+        **keywords(options, "run", "input", "checkpoint", "sample", "temperature"),
         progress=True,
     )
     went_on = f", went on after line {made.resumed_after}" if made.resumed_after else ""
@@ -90,18 +90,3 @@ def run(options: Namespace) -> int:
     print(f"{printable_line(str(made.output))}: lines {lines}, pairs {pairs}{went_on}")
     for reason, count in made.dropped.items():
         print(f"dropped, {reason}: {units.COUNT.text(count)}")
-    return 0
-
-
-def _top_k(text: str) -> int:
-    return 0 if text == "all" else positive(text)
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, up to 100")
-    return value

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.base.errors import ConfigError
-from dragoman.cli import options as shared
-from dragoman.cli.options import RECIPE_HELP, Commands
+from dragoman.cli.options import FRESH, HOSTS, PLACES, RANKS, RECIPE, SET, Command, Option, Options
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
@@ -25,32 +23,23 @@ _OF_A_NEW_RUN: Final = {
 """Options that do not apply to an existing run, with the settings that they would change."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman train`."""
-    parser = commands.add_parser(
-        "train",
-        help="token shards -> checkpoints; resumes by default",
-        description="Train checkpoints from token shards, on this machine or with --hosts on "
-        "several. It resumes by default, exactly, on any number of ranks; text that "
-        "is not prepared yet is prepared first.",
-    )
-    parser.add_argument("recipe", metavar="RECIPE|RUN", help=f"{RECIPE_HELP}, or a run directory")
-    parser.add_argument(
+@Command(
+    "train",
+    "token shards -> checkpoints; resumes by default",
+    "Train checkpoints from token shards, on this machine or with --hosts on several. It resumes "
+    "by default, exactly, on any number of ranks; text that is not prepared yet is prepared first.",
+    RECIPE.but(metavar="RECIPE|RUN", help=f"{RECIPE.settings['help']}, or a run directory"),
+    Option(
         "--from",
         dest="origin",
         type=Path,
         metavar="BUNDLE|RUN",
         help="start from the weights and vocabulary of a bundle, a Hugging Face export or a run",
-    )
-    shared.add_overrides(parser)
-    shared.add_places(parser)
-    shared.add_training(parser)
-    shared.add_hosts(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    *(SET, *PLACES, RANKS, FRESH, HOSTS),
+    Option("--dry-run", action="store_true", help="print every command, run none"),
+)
+def run(options: Options) -> None:
     """Train a recipe or go on with a run, on this machine or on several hosts."""
     import shlex
 
@@ -66,7 +55,7 @@ def run(options: Namespace) -> int:
         )
     if options.dry_run:
         _dry_run(options, hosts)
-        return 0
+        return
     path = Path(options.recipe)
     if path.is_dir():
         for flag, (option, kept) in _OF_A_NEW_RUN.items():
@@ -77,7 +66,7 @@ def run(options: Namespace) -> int:
                     remedy="leave it out, or start another run: "
                     f"dragoman train {shlex.quote(str(path / 'recipe.toml'))} {flag}",
                 )
-    return train_shown(
+    train_shown(
         path if path.is_dir() else load_recipe(options.recipe, options.overrides),
         origin=options.origin,
         prepared=options.prepared,
@@ -89,7 +78,7 @@ def run(options: Namespace) -> int:
     )
 
 
-def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> int:
+def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> None:
     """Train like `dragoman.train`, and print how to resume.
 
     If the hosts are not fit to train, doctor's findings are printed first.
@@ -105,10 +94,9 @@ def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> int:
         print_findings(error.findings, error.facts, open_console())
         raise
     print(f"run directory: {directory.path}")
-    return 0
 
 
-def _dry_run(options: Namespace, hosts: Hosts | None) -> None:
+def _dry_run(options: Options, hosts: Hosts | None) -> None:
     """The forecast of a run; with hosts also every command that would run."""
     from dragoman.cli.console import print_dry_run
     from dragoman.cluster.commands import planned_commands

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dragoman.cli.options import Commands
+from dragoman.cli.options import PRICE, RUN, RUNS, Command, Option, Options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,32 +21,23 @@ _DRAW_EVERY_S: Final = 5.0
 """Redraw at least this often: even without new events the time left decreases."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `dragoman watch`."""
-    parser = commands.add_parser(
-        "watch",
-        help="a live screen of a run, or a page with --web",
-        description="Show a run while it goes on: what is left, curves, hosts, network, alerts.",
-    )
-    parser.add_argument(
-        "run", nargs="?", type=Path, metavar="RUN", help="a run directory (default: the newest)"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)"
-    )
-    parser.add_argument(
+@Command(
+    "watch",
+    "a live screen of a run, or a page with --web",
+    "Show a run while it goes on: what is left, curves, hosts, network, alerts.",
+    RUN.but(nargs="?", help="a run directory (default: the newest)"),
+    RUNS,
+    Option(
         "--hosts",
         metavar="HOSTS",
         help="hosts.toml, or user@address: read the run there over ssh, by its name or path there",
-    )
-    parser.add_argument("--price", help='of one machine for an hour, such as "3 USD"')
-    parser.add_argument("--once", action="store_true", help="print where it stands and end")
-    parser.add_argument("--web", action="store_true", help="a page for the browser, on loopback")
-    parser.add_argument("--port", type=int, default=0, help="of the page (default: a free one)")
-    parser.set_defaults(run_command=run)
-
-
-def run(options: Namespace) -> int:
+    ),
+    PRICE,
+    Option("--once", action="store_true", help="print where it stands and end"),
+    Option("--web", action="store_true", help="a page for the browser, on loopback"),
+    Option("--port", type=int, default=0, help="of the page (default: a free one)"),
+)
+def run(options: Options) -> None:
     """Show a run while it runs, here or in a browser. Ctrl-C ends watch, not the run."""
     from dragoman.base.terminal import open_console
 
@@ -61,11 +50,10 @@ def run(options: Namespace) -> int:
             _print(run, open_console())
         else:
             _follow(run, open_console())
-    return 0
 
 
 @contextmanager
-def _opened(options: Namespace) -> Iterator[LiveRun]:
+def _opened(options: Options) -> Iterator[LiveRun]:
     """The run that was named, here or on hosts."""
     from dragoman.reporting.cost import parse_price
     from dragoman.watch.live import newest_run, open_run

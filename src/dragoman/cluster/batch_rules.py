@@ -66,7 +66,12 @@ class BatchRule:
 
 def batch_rules(update: Update, *, factor: float) -> tuple[BatchRule, BatchRule]:
     """Square root, then linear, for a batch that grows (or shrinks) by a factor."""
-    return _square_root(update, factor), _linear(update, factor)
+    linear = BatchRule(
+        "linear",
+        "Goyal et al. 2017, for SGD; Marian's --mini-batch-words-ref, for Adam",
+        tuple(_lengths(update, factor) + _rate(update, factor, times=factor)),
+    )
+    return _square_root(update, factor), linear
 
 
 def _square_root(update: Update, factor: float) -> BatchRule:
@@ -89,12 +94,6 @@ def _square_root(update: Update, factor: float) -> BatchRule:
         if too_far
         else "",
     )
-
-
-def _linear(update: Update, factor: float) -> BatchRule:
-    settings = _lengths(update, factor) + _rate(update, factor, times=factor)
-    source = "Goyal et al. 2017, for SGD; Marian's --mini-batch-words-ref, for Adam"
-    return BatchRule("linear", source, tuple(settings))
 
 
 def _lengths(update: Update, factor: float) -> list[str]:

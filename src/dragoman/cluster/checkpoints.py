@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from pydantic import TypeAdapter, ValidationError
@@ -84,11 +83,7 @@ class RunOnHosts:
         try:
             names = _NAMES.validate_json(ssh.run(host, command), strict=True)
         except ValidationError as error:
-            raise MachineError(
-                "its list of checkpoints is not understood",
-                place=host.name,
-                remedy="see what its login shell prints, and whether the host can be trusted",
-            ) from error
+            raise ssh.odd_answer(host, "its list of checkpoints is not understood") from error
         own = {f"rank-{rank:04d}" for rank in self.ranks_of(host)}
         if host == self.hosts.host[0]:
             own.add("")
@@ -106,12 +101,20 @@ class RunOnHosts:
 
     def _fetch(self, host: Host, place: str, target: Path) -> None:
         """Copy a directory of the run here; a checkpoint is checked against its digests."""
+        more = [f"{self.place}/{place}"]
+        command = agent_command(host, code=self.code, verb="send", more=more)
         draft = target.with_name(f".{target.name}.draft")
         with disk_errors_named(target.parent):
             try:
                 shutil.rmtree(draft, ignore_errors=True)
                 draft.mkdir(parents=True)
-                self._receive(host, place, draft)
+                try:
+                    with ssh.transfer(host, command) as transfer:
+                        unpack(transfer.output, draft)
+                except (ValueError, EOFError) as error:
+                    raise MachineError(
+                        f"{place} did not arrive: {error}", place=host.name, remedy="try again"
+                    ) from error
                 if place != _LOGS:
                     verify(draft)
                 _check_names(host, place, draft)
@@ -120,19 +123,6 @@ class RunOnHosts:
                 draft.rename(target)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
-
-    def _receive(self, host: Host, place: str, draft: Path) -> None:
-        """Raises MachineError if the host fails, OSError if this machine's disk does."""
-        more = [f"{self.place}/{place}"]
-        command = agent_command(host, code=self.code, verb="send", more=more)
-        try:
-            with ssh.transfer(host, command) as transfer:
-                transfer.skip_greeting()
-                unpack(transfer.output, draft)
-        except (ValueError, EOFError) as error:
-            raise MachineError(
-                f"{place} did not arrive: {error}", place=host.name, remedy="try again"
-            ) from error
 
     def collect(self, *, trained: bool = False) -> None:
         """Copy here what any host has written and this machine lacks.
@@ -149,7 +139,10 @@ class RunOnHosts:
         failures = []
         for host in self.hosts.host:
             try:
-                names = self._collect_from(host)
+                names = self.on_host(host)
+                for name in names:
+                    if not _is_intact(self.path / CHECKPOINTS / name):
+                        self.fetch(host, name)
                 if trained:
                     if host == self.hosts.host[0]:
                         self._forget_what_lacks_in(names)
@@ -158,14 +151,6 @@ class RunOnHosts:
                 failures.append(error)
         if failures:
             raise failures[0]
-
-    def _collect_from(self, host: Host) -> list[str]:
-        """Copy everything from a host; returns the names of all that it has."""
-        names = self.on_host(host)
-        for name in names:
-            if not _is_intact(self.path / CHECKPOINTS / name):
-                self.fetch(host, name)
-        return names
 
     def _forget_what_lacks_in(self, names: Sequence[str]) -> None:
         """Remove shared checkpoints that are not among these and are not newer than all of them."""
@@ -242,12 +227,7 @@ class CheckpointTransfer:
         self._work = self._pool.submit(self._carry)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.give_up()
         self._pool.shutdown()
 

@@ -214,7 +214,9 @@ def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             if own is None:
                 found = f"the {name} is not there"
             elif own != right:
-                found = f"the {name} differs: {own[:8]}, {where} {_short(right)}"
+                found = (
+                    f"the {name} differs: {own[:8]}, {where} {right[:8] if right else 'missing'}"
+                )
             else:
                 continue
             folder = wanted.host(host.host).folder
@@ -503,7 +505,3 @@ def _names(tables: Iterator[dict[str, str | None]]) -> list[str]:
 def _usual(values: list[str]) -> str | None:
     """The most frequent value; the first one among equally frequent ones."""
     return Counter(values).most_common(1)[0][0] if values else None
-
-
-def _short(digest: str | None) -> str:
-    return digest[:8] if digest else "missing"

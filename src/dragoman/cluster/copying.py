@@ -44,20 +44,13 @@ class Parcel:
             for content in self.files.values()
         )
 
-    def command(self, host: Host) -> list[str]:
-        """The command that receives it on the host."""
-        return receive_command(host, self.place, str(len(self.files)))
-
     def send(self, host: Host) -> bool:
         """Copy it to the host; False if it was there. Raises MachineError."""
-        with ssh.transfer(host, self.command(host)) as transfer:
-            transfer.write(_PROGRAM)
-            transfer.skip_greeting()
+        command = receive_command(host, self.place, str(len(self.files)))
+        with ssh.transfer(host, command, first=_PROGRAM) as transfer:
             wanted = transfer.output.readline(len(_WANT)) == _WANT
             if wanted:
                 self._write(transfer)
-        if not transfer.begun:
-            raise ssh.not_run(host)
         return wanted
 
     def _write(self, stream: ssh.Transfer) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from dragoman.base import units
 from dragoman.base.printable import printable
+from dragoman.base.terminal import plain_table
 from dragoman.cluster.checks import Finding, directions, is_fit, measured_link
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.rates import one_sided
@@ -20,10 +21,7 @@ _COLORS = {"ok": "green", "unknown": "dim", "warning": "yellow", "failure": "red
 
 def print_findings(findings: list[Finding], facts: ClusterFacts, console: Console) -> None:
     """A line for each finding, its remedy below it; then the verdict."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("check", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("host", no_wrap=True)
+    table = plain_table("check", "", "host", no_wrap=True)
     table.add_column("found", overflow="fold")
     for finding in findings:
         found = f"{finding.found}\n-> {finding.remedy}" if finding.remedy else finding.found
@@ -63,11 +61,7 @@ def findings_as_json(findings: list[Finding], facts: ClusterFacts) -> str:
 
 def _directions(facts: ClusterFacts) -> Table:
     """The rate from each host to each other one, alone and while the way back is busy too."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("from", "to"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("one way alone", "both ways at once"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table("from", "to", right=("one way alone", "both ways at once"), no_wrap=True)
     both = {frozenset(pair.hosts): pair.both_bytes_per_s for pair in facts.pairs}
     for sender, receiver, rate in facts.ways:
         at_once = units.BYTE_RATE.text(both[frozenset((sender, receiver))])

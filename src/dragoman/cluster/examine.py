@@ -23,8 +23,8 @@ from dragoman.cluster.copying import code_digest, code_parcel, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.job import Job, shares
-from dragoman.cluster.messages import ProbeResult
-from dragoman.cluster.team import DONE, GONE, Message, Team, in_order
+from dragoman.cluster.messages import Done, Facts, Measured, ProbeResult, Time
+from dragoman.cluster.team import Team
 
 _FACTS_S: Final = 120.0
 _MEASURE_S: Final = 180.0
@@ -58,6 +58,12 @@ def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, M
             ssh.hang_up()  # the pool waits for its threads
             raise
     return troubles
+
+
+def on_all(hosts: Sequence[Host], act: Callable[[Host], object]) -> None:
+    """The same, but raise the first error."""
+    for error in on_each(hosts, act).values():
+        raise error
 
 
 def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
@@ -134,12 +140,9 @@ def ask(
             measure=measure,
         )
         team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
-    said = team.each("facts", timeout_s=_FACTS_S)
+    said = team.each(Facts, timeout_s=_FACTS_S)
     # A host goes by the name that the user gave it, not by its own.
-    found = [
-        values["facts"].model_copy(update={"host": host.name})
-        for host, values in zip(team.hosts, in_order(team.hosts, said), strict=True)
-    ]
+    found = [said[host.name].facts.model_copy(update={"host": host.name}) for host in team.hosts]
     ahead = {host.name: _ahead_s(team, host) for host in team.hosts}
     # If two hosts disagree, this machine's own clock decides; it may itself be wrong.
     usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
@@ -160,10 +163,10 @@ def _ahead_s(team: Team, host: Host) -> float:
                 place=host.name,
                 remedy="look at its load",
             )
-        if message.what != "time":  # an agent has ended meanwhile
+        if not isinstance(message.said, Time):  # an agent has ended meanwhile
             raise team.agents[message.host].failure()
-        answers.append((answered - asked, message.values["time"] - (asked + answered) / 2))
-    return float(min(answers)[1])
+        answers.append((answered - asked, message.said.time - (asked + answered) / 2))
+    return min(answers)[1]
 
 
 def measuring_limit_s(num_hosts: int) -> float:
@@ -192,18 +195,23 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
                 break
             if message is None:
                 continue
-            if message.what == "measured":
-                exposed[message.host] = message.values["exposed"]
-                if message.host != hosts.host[0].name:
-                    continue
-                try:
-                    found = ProbeResult.model_validate_json(message.values["line"])
-                except ValidationError:
-                    unmeasured[message.host] = "its measurement is not understood"
+            match message.said:
+                case Measured(line=line, exposed=ports):
+                    exposed[message.host] = ports
+                    if message.host != hosts.host[0].name:
+                        continue
+                    try:
+                        found = ProbeResult.model_validate_json(line)
+                    except ValidationError:
+                        unmeasured[message.host] = "its measurement is not understood"
+                        break
+                # The other hosts would wait for long for one that has failed.
+                case None:
+                    unmeasured[message.host] = team.agents[message.host].failure().problem
                     break
-            elif said := _broke_off(team, message):
-                unmeasured[message.host] = said
-                break  # the other hosts would wait for it for long
+                case Done(exit_code=code, problem=problem) if code:
+                    unmeasured[message.host] = problem
+                    break
     told = [
         one.model_copy(
             update={
@@ -222,30 +230,14 @@ def _named(error: MachineError) -> list[str]:
     return str(error.place).split(", ")
 
 
-def _broke_off(team: Team, message: Message) -> str:
-    """The message of an agent that failed; "" if it did not fail."""
-    if message.what == GONE:
-        return team.agents[message.host].failure().problem
-    failed = message.what == DONE and message.values["exit_code"]
-    return str(message.values["problem"]) if failed else ""
-
-
 def _network(found: ProbeResult, hosts: Hosts) -> dict[str, Any]:
     """The probe's results by host name; empty if the probe did not end."""
     names = dict(enumerate(host.name for host in hosts.host))
     pairs = tuple(
         PairFacts(
-            hosts=(names[pair.ranks[0]], names[pair.ranks[1]]),
-            forth_bytes_per_s=pair.forth,
-            back_bytes_per_s=pair.back,
-            both_bytes_per_s=pair.both,
-            latency_s=pair.latency_s,
+            hosts=(names[pair.ranks[0]], names[pair.ranks[1]]), **pair.model_dump(exclude={"ranks"})
         )
         for pair in found.pairs
         if set(pair.ranks) <= names.keys()
     )
-    return {
-        "pairs": pairs,
-        "all_reduce_bytes_per_s": found.all_reduce,
-        "diloco_weight_s": found.diloco_weight_s,
-    }
+    return found.model_dump(exclude={"pairs"}) | {"pairs": pairs}

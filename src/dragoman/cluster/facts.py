@@ -13,15 +13,11 @@ PACKAGES: Final = ("torch", "numpy", "safetensors", "sentencepiece")
 """The packages that training needs on every host, each in one version."""
 
 
-def _ipv4(text: str) -> str:
-    return str(IPv4Address(text))
-
-
 class InterfaceFacts(Section):
     """The interface over which a host reaches its peers."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._@:+-]{1,15}$")
-    address: Annotated[str, AfterValidator(_ipv4)]
+    address: Annotated[str, AfterValidator(lambda text: str(IPv4Address(text)))]
     speed_bits_per_s: float | None = None
     """The rate that the card claims; virtual cards claim anything."""
     full_duplex: bool | None = None
@@ -66,15 +62,20 @@ class HostFacts(Section):
     """address:port on which it listens for the run and that other machines can reach."""
 
 
-class PairFacts(Section):
-    """The rates of collectives between two hosts."""
+class PairRates(Section):
+    """The rates of collectives between two, from the first to the second and back."""
 
-    hosts: tuple[str, str]
-    forth_bytes_per_s: float
-    back_bytes_per_s: float
-    both_bytes_per_s: float
+    forth_bytes_per_s: float = Field(gt=0.0)
+    back_bytes_per_s: float = Field(gt=0.0)
+    both_bytes_per_s: float = Field(gt=0.0)
     """Each direction, while both are busy."""
     latency_s: float = Field(ge=0.0)
+
+
+class PairFacts(PairRates):
+    """The rates between two hosts."""
+
+    hosts: tuple[str, str]
 
 
 class Way(NamedTuple):

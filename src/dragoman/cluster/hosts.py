@@ -232,8 +232,7 @@ def _from_file(file: Path) -> Hosts:
     places = [f"{file}:{line_of(text, ('host', n)) or 1}" for n in range(len(parsed.host))]
     hosts = [_filled(host, parsed.defaults) for host in parsed.host]
     for host, place in zip(hosts, places, strict=True):
-        _check_ranks(host, place=place)
-        _check_spot(host, place=place)
+        _check(host, place=place)
     _check_unique(hosts, places=places)
     stated = parsed.currency if "currency" in parsed.model_fields_set else None
     currency = _one_currency(hosts, stated, places=places)
@@ -281,22 +280,16 @@ def _filled(host: Host, defaults: HostDefaults) -> Host:
     return Host(**values)
 
 
-def _check_spot(host: Host, *, place: str) -> None:
+def _check(host: Host, *, place: str) -> None:
+    if bool(host.gpus) == bool(host.slots):
+        problem = "neither gpus nor slots is set" if not host.ranks else "gpus and slots are set"
+        remedy = "write gpus = 2 (a rank on each GPU) or slots = 2 (ranks on the CPU)"
+        raise ConfigError(f"host {host.name}: {problem}", place=place, remedy=remedy)
     if host.spot_price_per_hour is not None and host.interruption_hours is None:
         raise ConfigError(
             f"host {host.name}: it has a spot price, but no mean time to an interruption",
             place=place,
             remedy="write interruption_hours = 12, say, as the provider tells it or you have seen",
-        )
-
-
-def _check_ranks(host: Host, *, place: str) -> None:
-    if bool(host.gpus) == bool(host.slots):
-        problem = "neither gpus nor slots is set" if not host.ranks else "gpus and slots are set"
-        raise ConfigError(
-            f"host {host.name}: {problem}",
-            place=place,
-            remedy="write gpus = 2 (a rank on each GPU) or slots = 2 (ranks on the CPU)",
         )
 
 

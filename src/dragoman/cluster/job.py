@@ -12,6 +12,7 @@ from dragoman.base.errors import MachineError
 from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Hosts
+from dragoman.cluster.messages import Reached, Ready
 from dragoman.cluster.team import Team
 
 _MEET_S: Final = 120.0
@@ -60,17 +61,17 @@ class Job:
         """
         for name, request in requests.items():
             team.agents[name].tell("work", request=request.model_dump(mode="json"))
-        ready = team.each("ready", timeout_s=_MEET_S)
+        ready = team.each(Ready, timeout_s=_MEET_S)
         for name in requests:
             peers = [
-                (requests[other].address, values["test_port"])
-                for other, values in ready.items()
+                (requests[other].address, one.test_port)
+                for other, one in ready.items()
                 if other != name
             ]
             team.agents[name].tell("reach", peers=peers)
-        reached = team.each("reached", timeout_s=_MEET_S)
+        reached = team.each(Reached, timeout_s=_MEET_S)
         first, request = next(iter(requests.items()))
-        store = ready[first]["store"]
+        store = ready[first].store
         place = f"{request.address}:"
         port, _, token = store.removeprefix(place).partition("/")
         if not store.startswith(place) or not _PORT.fullmatch(port) or token != request.token:
@@ -79,7 +80,7 @@ class Job:
                 place=first,
                 remedy="see whether the host can be trusted",
             )
-        closed = {name: values["closed"] for name, values in reached.items()}
+        closed = {name: one.closed for name, one in reached.items()}
         return cls(team, store, closed)
 
     def begin(self) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.examine import on_each
 from dragoman.cluster.hosts import Host, Hosts
@@ -52,7 +51,7 @@ class Members:
         deadline = time.monotonic() + _NOBODY_S
         while True:
             asked = [host for host in self._all.host if host.name not in self._unfit]
-            troubles = on_each(asked, lambda host: ssh.run(host, ["true"], timeout_s=_ANSWER_S))
+            troubles = on_each(asked, _log_in)
             if len(troubles) < len(asked):
                 break
             if time.monotonic() > deadline:
@@ -76,7 +75,11 @@ class Members:
 
         def look() -> None:
             while not back and not over.wait(pause_s):
-                back.extend(host.name for host in absent if not over.is_set() and _answers(host))
+                back.extend(
+                    host.name
+                    for host in absent
+                    if not over.is_set() and not on_each([host], _log_in)
+                )
 
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
@@ -87,9 +90,5 @@ class Members:
             thread.join()
 
 
-def _answers(host: Host) -> bool:
-    try:
-        ssh.run(host, ["true"], timeout_s=_ANSWER_S)
-    except MachineError:
-        return False
-    return True
+def _log_in(host: Host) -> None:
+    ssh.run(host, ["true"], timeout_s=_ANSWER_S)

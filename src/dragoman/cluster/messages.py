@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from dragoman.base.settings import Section
-from dragoman.cluster.facts import HostFacts
+from dragoman.cluster.facts import HostFacts, PairRates
 
 Weight = Literal["own", "hung", "signal", "other"]
 """How likely a failure is the cause of the failures of other hosts."""
@@ -69,28 +69,19 @@ class Done(Section):
     weight: Weight
 
 
-MESSAGES: Final[TypeAdapter[Facts | Time | Ready | Reached | Measured | Events | Done]] = (
-    TypeAdapter(
-        Annotated[
-            Facts | Time | Ready | Reached | Measured | Events | Done, Field(discriminator="say")
-        ]
-    )
-)
+Said = Facts | Time | Ready | Reached | Measured | Events | Done
+SAID: Final[TypeAdapter[Said]] = TypeAdapter(Annotated[Said, Field(discriminator="say")])
 
 
-class ProbePair(Section):
-    """Two hosts by their numbers; bytes a second each way alone and both ways at once."""
+class ProbePair(PairRates):
+    """The rates between two hosts, by their numbers."""
 
     ranks: tuple[int, int]
-    forth: float = Field(gt=0.0)
-    back: float = Field(gt=0.0)
-    both: float = Field(gt=0.0)
-    latency_s: float = Field(ge=0.0)
 
 
 class ProbeResult(Section):
     """The output of the first host's probe: {} at its start, all values at its end."""
 
     pairs: tuple[ProbePair, ...] = ()
-    all_reduce: float | None = Field(default=None, gt=0.0)
+    all_reduce_bytes_per_s: float | None = Field(default=None, gt=0.0)
     diloco_weight_s: float | None = Field(default=None, ge=0.0)

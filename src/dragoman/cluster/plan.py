@@ -183,7 +183,8 @@ def make_plan(
             Row(name, other, sync(other, workload), single.prediction.step_s, workload.max_steps),
         )
         for name, other in _what_ifs(cluster)
-        if _is_faster_link(other, cluster)
+        if other.num_hosts == cluster.num_hosts
+        and other.link.bytes_per_s > cluster.link.bytes_per_s
     ]
     choice = choose(cluster, workload)
     return Plan(
@@ -311,12 +312,6 @@ def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
         if sum(cluster.machines[number].ranks for number in hosts) < 2:
             continue  # `_rank_alone` covers a single rank
         yield replace(choose_for_all_ranks(cluster.only(hosts), workload), hosts=hosts)
-
-
-def _is_faster_link(other: Cluster, cluster: Cluster) -> bool:
-    return (
-        other.num_hosts == cluster.num_hosts and other.link.bytes_per_s > cluster.link.bytes_per_s
-    )
 
 
 def _limit_gone(one_sided: list[Machine]) -> str:

@@ -86,14 +86,13 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
         currency, measured = "", None
     if request.gpu is None:
         _check_kinds(hosts)
-    price = None
-    if request.price is not None:
+    if request.price is not None:  # instead of all prices in the file
         price, currency = _price(request.price)
+        paid = {"price_per_hour": price, "spot_price_per_hour": None}
+        hosts = tuple(host.model_copy(update=paid) for host in hosts)
     asked = _Asked(workload, recipe.train.precision, request, hosts, measured)
     link = asked.link()
     machines = tuple(asked.machine(host) for host in hosts)
-    if price is not None:
-        machines = tuple(_at_price(machine, price) for machine in machines)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
     return make_plan(workload, cluster, currency=currency, update=Update.of(recipe))
 
@@ -129,6 +128,10 @@ class _Asked:
             alone_s = self.workload.flop_per_step / found.flop_per_s
             rate, source = f"{found.name} at {units.FLOP_RATE.text(found.flop_per_s)}", found.source
             least_s, least_source = kernels_s * found.layer_s, found.layer_source
+        spot = None
+        if host.interruption_hours is not None:
+            mean_s = host.interruption_hours * 3600
+            spot = Spot(mean_s, host.replacement_s, host.paid_per_hour)
         return Machine(
             host.ranks,
             alone_s,
@@ -147,7 +150,7 @@ class _Asked:
             if host.price_per_hour is None
             else host.price_per_hour,
             directions=self._directions(host),
-            spot=_spot(host),
+            spot=spot,
         )
 
     def link(self) -> Link:
@@ -244,18 +247,6 @@ class _Asked:
             source = f"measured by doctor {_when(self.measured)}"
             return Inside("measured", facts.inside_bytes_per_s, source)
         return inside_of(self._kind(host) or "gpu")
-
-
-def _at_price(machine: Machine, price: float) -> Machine:
-    """The machine at the price that was typed, instead of all prices in its file."""
-    spot = machine.spot and replace(machine.spot, price_per_hour=price)
-    return replace(machine, price_per_hour=price, spot=spot)
-
-
-def _spot(host: Host) -> Spot | None:
-    if host.interruption_hours is None:
-        return None
-    return Spot(host.interruption_hours * 3600, host.replacement_s, host.paid_per_hour)
 
 
 def _typed(option: str, text: str, parse: Callable[[str], Value]) -> Value:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman.base import units
+from dragoman.base.terminal import plain_table
 from dragoman.cluster.batch_rules import batch_rules
 from dragoman.cluster.interruptions import Interrupted
 from dragoman.cluster.plan import Choice, Plan, Row
@@ -52,18 +53,21 @@ def print_plan(plan: Plan, console: Console) -> None:
     if shortest := [row.name for row in plan.what_ifs if row.cluster.least_decides]:
         why = "The shortest step of a GPU (see below), not its rate, decides for"
         _say(console, f"{why}: {', '.join(shortest)}.", style="dim")
-    if _priced(plan) and (without := _without_price(plan)):
-        _say(console, f"The cost is not known: hosts.toml has no price_per_hour for {without}.")
-    if any(map(_is_unproven, plan.rows)):
+    without = [one.name for one in plan.cluster.machines if one.price_per_hour is None]
+    if _priced(plan) and without:
+        why = f"hosts.toml has no price_per_hour for {', '.join(without)}"
+        _say(console, f"The cost is not known: {why}.")
+    if any(
+        row.prediction.strategy == "diloco" and row.cluster.num_hosts > _FEW_REPLICAS
+        for row in plan.rows
+    ):
         _say(console, _UNPROVEN, style="dim")
     _say(console, "\nAssumptions:")
     for one in assumptions(plan):
         _say(console, f"  {one.what}: {one.value} ({one.source})", style="dim")
     _say(console, "")
     _say(console, recommendation(plan))
-    for line in worth_of_links(plan):
-        _say(console, line)
-    for line in larger_batches(plan):
+    for line in (*worth_of_links(plan), *larger_batches(plan)):
         _say(console, line)
     if plan.interrupted is not None:
         _say(console, interruptions(plan.interrupted, currency=plan.currency))
@@ -264,7 +268,9 @@ def _show(console: Console, table: Table) -> None:
 
 
 def _strategies(plan: Plan) -> Table:
-    table = _table(["strategy"], ["step", "waits", "wire", *_run_headings(plan)])
+    table = plain_table(
+        "strategy", right=("step", "waits", "wire", *_run_headings(plan)), no_wrap=True
+    )
     for row in plan.strategies:
         step = row.prediction
         cells = [
@@ -278,19 +284,10 @@ def _strategies(plan: Plan) -> Table:
 
 
 def _what_ifs(plan: Plan) -> Table:
-    table = _table(["what if", "with"], ["step", *_run_headings(plan)])
+    table = plain_table("what if", "with", right=("step", *_run_headings(plan)), no_wrap=True)
     for row in plan.what_ifs:
         cells = [row.name, row.prediction.label, _step(row.prediction.step_s)]
         table.add_row(*cells, *_run(plan, row), style=_style(row))
-    return table
-
-
-def _table(left: list[str], right: list[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in left:
-        table.add_column(heading, no_wrap=True)
-    for heading in right:
-        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
@@ -309,27 +306,13 @@ def _run(plan: Plan, row: Row) -> list[str]:
     slower = 1 / row.speed_up
     digits = 2 if slower < 10 else 1 if slower < 100 else 0
     ratio = f"{row.speed_up:.2f} x" if faster else f"{slower:,.{digits}f} x slower"
-    return [_run_time(row.run_s), *([cost] if _priced(plan) else []), ratio]
-
-
-def _run_time(seconds_s: float) -> str:
-    """The time in hours, so that rows compare; less than an hour in minutes or seconds."""
-    return (units.HOURS if seconds_s >= HOUR_S else units.DURATION).text(seconds_s)
-
-
-def _is_unproven(row: Row) -> bool:
-    return row.prediction.strategy == "diloco" and row.cluster.num_hosts > _FEW_REPLICAS
+    # In hours, so that rows compare; less than an hour in minutes or seconds.
+    run = (units.HOURS if row.run_s >= HOUR_S else units.DURATION).text(row.run_s)
+    return [run, *([cost] if _priced(plan) else []), ratio]
 
 
 def _priced(plan: Plan) -> bool:
     return any(row.price is not None for row in plan.rows)
-
-
-def _without_price(plan: Plan) -> str:
-    """The names of the hosts whose price is not known."""
-    machines = plan.cluster.machines
-    names = [machine.name for machine in machines if machine.price_per_hour is None]
-    return ", ".join(names)
 
 
 def _step(seconds: float) -> str:

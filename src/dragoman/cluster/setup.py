@@ -13,7 +13,7 @@ from typing import Final
 
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cluster import ssh
-from dragoman.cluster.examine import on_each
+from dragoman.cluster.examine import on_all
 from dragoman.cluster.hosts import Host, Hosts
 
 _INSTALL_S: Final = 3600.0
@@ -75,8 +75,7 @@ def set_up(hosts: Hosts, *, tell: Tell) -> None:
             _run(host, command)
         tell(f"{host.name}: {host.python} is ready")
 
-    for error in on_each(hosts.host, one).values():
-        raise error
+    on_all(hosts.host, one)
 
 
 def _run(host: Host, command: list[str]) -> None:

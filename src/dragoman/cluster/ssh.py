@@ -19,7 +19,6 @@ import io
 import os
 import re
 import select
-import selectors
 import shlex
 import stat
 import subprocess
@@ -211,85 +210,52 @@ def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str
 
     Raises MachineError if it fails, takes too long, or prints more than 4 MiB.
     """
-    with (
-        tempfile.TemporaryFile() as errors,
-        start(host, arguments, stderr=errors.fileno()) as process,
-    ):
-        try:
-            printed = _output(process, host, timeout_s)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            raise MachineError(
-                f"no answer within {units.DURATION.text(timeout_s)}",
-                place=host.name,
-                remedy="look at its load",
-            ) from error
-        except MachineError:
-            process.kill()
-            raise
-        said = read_errors(errors)
-    _greeting, begun, own = printed.partition(f"{BEGIN}\n".encode())
-    if begun:
-        _answered.add(tuple(_place(host)))
-    if process.returncode:
-        raise failure(host, process.returncode, said)
-    if not begun:
-        raise not_run(host)
-    return own.decode(errors="replace")
-
-
-def _output(process: subprocess.Popen[bytes], host: Host, timeout_s: float) -> bytearray:
-    """Standard output. `communicate` would keep all of it, whatever its size.
-
-    Standard error is a file: a pipe would not end, as ssh's shared connection keeps it open in
-    versions of OpenSSH that are still in use.
-    """
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    printed = bytearray()
-    deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as output:
-        output.register(process.stdout, selectors.EVENT_READ)
-        piece = b"x"
-        while piece:
-            ready = output.select(max(0.0, deadline - time.monotonic()))
-            if not ready or time.monotonic() >= deadline:
-                raise subprocess.TimeoutExpired(process.args, timeout_s)
-            piece = os.read(process.stdout.fileno(), 1 << 16)
-            printed += piece
-            if len(printed) > _MOST_OUTPUT_BYTES:
-                raise too_much(host)
-    process.wait(max(0.0, deadline - time.monotonic()))
-    return printed
+    with transfer(host, arguments, timeout_s=timeout_s) as program:
+        program.end_input()
+        printed = program.output.read(_MOST_OUTPUT_BYTES + 1)
+        if len(printed) > _MOST_OUTPUT_BYTES:
+            raise odd_answer(host)
+    return printed.decode(errors="replace")
 
 
 class _Patience:
-    """Waits for the pipes of one program. It fails if a host passes hardly a byte for long.
+    """Waits for the pipes of one program, and fails if that takes too long.
 
     Only waiting counts: a disk of this machine may be slow, and time asleep is not waiting.
+    timeout_s: for the whole program; None: it fails if a host passes hardly a byte for `silence_s`.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, timeout_s: float | None) -> None:
         self._host = host
+        self._is_for_all = timeout_s is not None
         self._waited_s = 0.0
         self._passed_bytes = 0
+        self.limit_s = host.silence_s if timeout_s is None else timeout_s
 
     def wait_for(self, pipe: IO[bytes], event: int) -> None:
         """Wait until a pipe has something or room; raises MachineError if that takes too long."""
         waiting = select.poll()
         waiting.register(pipe, event)
         began = time.monotonic()
-        ready = waiting.poll(max(0.0, self._host.silence_s - self._waited_s) * 1000)
+        ready = waiting.poll(max(0.0, self.limit_s - self._waited_s) * 1000)
         self._waited_s += time.monotonic() - began
-        if not ready or self._waited_s > self._host.silence_s:
-            raise silent(self._host)
+        if not ready or self._waited_s > self.limit_s:
+            raise self.over()
 
     def passed(self, num_bytes: int) -> None:
         """Count bytes that were read or written."""
         self._passed_bytes += num_bytes
-        if self._passed_bytes >= _HARDLY_BYTES:
+        if self._passed_bytes >= _HARDLY_BYTES and not self._is_for_all:
             self._waited_s, self._passed_bytes = 0.0, 0
+
+    def over(self) -> MachineError:
+        """The error for a program that has used up its time."""
+        limit = units.DURATION.text(self.limit_s)
+        if self._is_for_all:
+            problem, remedy = f"no answer within {limit}", "look at its load"
+        else:
+            problem, remedy = f"{SILENT} for {limit}", SILENT_REMEDY
+        return MachineError(problem, place=self._host.name, remedy=remedy)
 
 
 class _Output(io.RawIOBase):
@@ -312,21 +278,17 @@ class _Output(io.RawIOBase):
 
 
 class Transfer:
-    """A program on a host, with input and output of any size.
+    """A program on a host, with input and output of any size."""
 
-    begun: whether the program runs; the next byte of `output` is then its first.
-    """
-
-    def __init__(self, host: Host, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, host: Host, process: subprocess.Popen[bytes], patience: _Patience) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._host = host
         self._process = process
-        self._patience = _Patience(host)
+        self._patience = patience
         self._input = process.stdin
         os.set_blocking(self._input.fileno(), False)
-        self.output = io.BufferedReader(_Output(process.stdout, self._patience))
-        self.begun = False
+        self.output = io.BufferedReader(_Output(process.stdout, patience))
 
     def write(self, content: bytes) -> int:
         """Write all of this to the program; raises MachineError if the host reads nothing for long.
@@ -343,43 +305,50 @@ class Transfer:
                     left = left[taken:]
         return len(content)
 
-    def skip_greeting(self) -> None:
-        """Read on to the beginning of the program's output."""
-        self.begun = skip_greeting(self._host, self.output)
+    def end_input(self) -> None:
+        """Show the program the end of its input."""
+        self._input.close()
 
     def end(self) -> None:
         """Wait for the end of a program that gets no more input and has little output left."""
-        self._input.close()
-        deadline = time.monotonic() + self._host.silence_s
+        self.end_input()
+        deadline = time.monotonic() + self._patience.limit_s
         left = _MOST_GREETING_BYTES
         while piece := self.output.read1(1 << 16):
             left -= len(piece)
             if left < 0 or time.monotonic() > deadline:
-                raise too_much(self._host)
+                raise odd_answer(self._host)
         self.wait()
 
     def wait(self) -> int:
         """The exit code of ssh; raises MachineError if it does not end."""
         try:
-            return self._process.wait(self._host.silence_s)
+            return self._process.wait(self._patience.limit_s)
         except subprocess.TimeoutExpired:
-            raise silent(self._host) from None
+            raise self._patience.over() from None
 
 
 @contextlib.contextmanager
-def transfer(host: Host, arguments: Sequence[str]) -> Iterator[Transfer]:
+def transfer(
+    host: Host, arguments: Sequence[str], *, first: bytes = b"", timeout_s: float | None = None
+) -> Iterator[Transfer]:
     """Run a program on the host with large input or output; it has succeeded after the block.
 
-    Raises MachineError if it fails, or if no byte passes for `silence_s` of the host.
+    first: the beginning of its input.
+    timeout_s: for all of it; None: no byte may pass for `silence_s` of the host.
+    Raises MachineError if it does not begin, fails or takes longer.
     """
     with (
         tempfile.TemporaryFile() as errors,
         start(host, arguments, stderr=errors.fileno()) as process,
     ):
-        made = Transfer(host, process)
+        made = Transfer(host, process, _Patience(host, timeout_s))
         try:
+            made.write(first)
+            begun = skip_greeting(host, made.output)
             try:
-                yield made
+                if begun:
+                    yield made
                 made.end()
             except EOFError:  # ssh may have failed, which `wait` reports
                 if not made.wait():
@@ -390,15 +359,12 @@ def transfer(host: Host, arguments: Sequence[str]) -> Iterator[Transfer]:
         said = read_errors(errors)
     if process.returncode:
         raise failure(host, process.returncode, said)
-
-
-def silent(host: Host) -> MachineError:
-    """The error for a host that is still connected, and neither sends nor receives anything."""
-    return MachineError(
-        f"{SILENT} for {units.DURATION.text(host.silence_s)}",
-        place=host.name,
-        remedy=SILENT_REMEDY,
-    )
+    if not begun:
+        raise MachineError(
+            "its login shell does not run what ssh tells it",
+            place=host.name,
+            remedy="see the shell's own files there (.bashrc) and command= in .ssh/authorized_keys",
+        )
 
 
 def skip_greeting(host: Host, stream: IO[bytes]) -> bool:
@@ -419,21 +385,12 @@ def read_errors(file: IO[bytes]) -> bytes:
     return file.read(_MOST_ERROR_BYTES)
 
 
-def too_much(host: Host) -> MachineError:
-    """The error for a host that sends without end, or lines without end."""
+def odd_answer(host: Host, problem: str = "it sends more than dragoman ever does") -> MachineError:
+    """The error for a host that sends what no agent would: lines without end, or other words."""
     return MachineError(
-        "it sends more than dragoman ever does",
+        problem,
         place=host.name,
         remedy="see what its login shell prints, and whether the host can be trusted",
-    )
-
-
-def not_run(host: Host) -> MachineError:
-    """The error for an ssh that succeeded without running its command."""
-    return MachineError(
-        "its login shell does not run what ssh tells it",
-        place=host.name,
-        remedy="see the shell's own files there (.bashrc) and command= in .ssh/authorized_keys",
     )
 
 
@@ -442,11 +399,7 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
     last = _last_line(said)
     if exit_code == NO_LOGIN and has_answered(host) and not any(word in last for word in _REFUSED):
         reason = last or f"no answer for {units.DURATION.text(LOST_AFTER_S)}, or it was closed"
-        return MachineError(
-            f"{LOST}: {reason}",
-            place=host.name,
-            remedy=LOST_REMEDY,
-        )
+        return MachineError(f"{LOST}: {reason}", place=host.name, remedy=LOST_REMEDY)
     if exit_code == NO_LOGIN:
         return MachineError(
             f"ssh cannot log in: {last or 'no answer'}",

@@ -9,10 +9,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,7 +19,7 @@ from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
 from dragoman.cluster.hosts import Host
-from dragoman.cluster.messages import MESSAGES
+from dragoman.cluster.messages import SAID, Done, Said
 
 _STAY_EVERY_S: Final = 1.0
 _LONGEST_LINE_BYTES: Final = 8 << 20
@@ -35,21 +33,19 @@ _END_S: Final = 10.0
 
 
 class Message(NamedTuple):
-    """A message of an agent, of a kind in messages.py; `gone` if its connection ended.
+    """What an agent has said; None if its connection ended.
 
     size_bytes: of its line, and of its object in memory.
     """
 
     host: str
-    what: str
-    values: Mapping[str, Any]
+    said: Said | None
     size_bytes: int = 0
 
 
 ANSWER: Final = "answer"
 """The verb of an agent that answers question after question."""
-GONE: Final = "gone"
-DONE: Final = "done"
+Kind = TypeVar("Kind", bound=Said)
 
 
 def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
@@ -125,24 +121,20 @@ class Agent:
             ssh.skip_greeting(self.host, lines)
             while line := lines.readline(_LONGEST_LINE_BYTES):
                 if len(line) == _LONGEST_LINE_BYTES:
-                    self._fault = ssh.too_much(self.host)
+                    self._fault = ssh.odd_answer(self.host)
                 else:
                     self._take(line)
                 if self._fault is not None:
                     self._process.kill()
                     break
-        self._inbox.put(Message(self.host.name, GONE, {}))
+        self._inbox.put(Message(self.host.name, None))
 
     def _take(self, line: bytes) -> None:
         """Put the message of a line into the inbox, as soon as the agent has room there."""
         try:
-            said = MESSAGES.validate_json(line, strict=True)
+            said = SAID.validate_json(line, strict=True)
         except ValidationError:
-            self._fault = MachineError(
-                "its answer is not understood",
-                place=self.host.name,
-                remedy="see what its login shell prints, and whether the host can be trusted",
-            )
+            self._fault = ssh.odd_answer(self.host, "its answer is not understood")
             return
         size = len(line) + _MESSAGE_BYTES
         with self._waiting:
@@ -152,8 +144,7 @@ class Agent:
             if self._waiting_bytes >= _MOST_WAITING_BYTES:
                 return  # closed meanwhile: no reader will take it
             self._waiting_bytes += size
-        values = {name: value for name, value in said if name != "say"}
-        self._inbox.put(Message(self.host.name, said.say, values, size))
+        self._inbox.put(Message(self.host.name, said, size))
 
 
 class Team:
@@ -165,32 +156,29 @@ class Team:
         self.agents: dict[str, Agent] = {}
         self._code = code
         self._over = threading.Event()
-        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        with self._stack as stack:
+        try:
             for host in self.hosts:
                 command = agent_command(host, code=self._code, verb=ANSWER)
-                agent = self.agents[host.name] = Agent(host, command, self.inbox)
-                stack.callback(agent.close)
-            self._stack = stack.pop_all()
+                self.agents[host.name] = Agent(host, command, self.inbox)
+        except BaseException:
+            self._close()
+            raise
         threading.Thread(target=self._stay, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._close()
+
+    def _close(self) -> None:
         # All at once: each may take a while to end.
         closers = [threading.Thread(target=agent.close) for agent in self.agents.values()]
         for closer in closers:
             closer.start()
         for closer in closers:
             closer.join()
-        self._stack.pop_all()
 
     def tell_all(self, do: str, **values: Any) -> None:
         """Send the same message to every agent."""
@@ -212,10 +200,10 @@ class Team:
             self.tell_all("stay")
             self._over.wait(_STAY_EVERY_S)
 
-    def each(self, what: str, *, timeout_s: float) -> dict[str, Mapping[str, Any]]:
+    def each(self, kind: type[Kind], *, timeout_s: float) -> dict[str, Kind]:
         """One message of this kind from every agent, by host; MachineError if one does not
         answer."""
-        heard: dict[str, Mapping[str, Any]] = {}
+        heard: dict[str, Kind] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
             message = self.next(deadline - time.monotonic())
@@ -226,12 +214,12 @@ class Team:
                     place=missing,
                     remedy="look at its load and its network",
                 )
-            if message.what == what:
-                heard[message.host] = message.values
-            elif message.what == GONE:  # even of one that has answered: more was to come
+            if isinstance(message.said, kind):
+                heard[message.host] = message.said
+            elif message.said is None:  # even of one that has answered: more was to come
                 raise self.agents[message.host].failure()
-            elif message.what == DONE and message.values["exit_code"]:
-                raise MachineError(message.values["problem"], place=message.host)
+            elif isinstance(message.said, Done) and message.said.exit_code:
+                raise MachineError(message.said.problem, place=message.host)
         return heard
 
     def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
@@ -244,13 +232,8 @@ class Team:
             message = self.next(tick_s)
             if message is None:
                 yield None
-            elif message.what not in (DONE, GONE):
+            elif not isinstance(message.said, Done | None):
                 yield message
             elif message.host not in ended:
                 ended.add(message.host)
                 yield message
-
-
-def in_order(hosts: Sequence[Host], values: Mapping[str, Any]) -> Iterator[Any]:
-    """Values by host name, in the order of the hosts."""
-    return (values[host.name] for host in hosts)

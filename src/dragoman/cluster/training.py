@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.cluster.agent.facts import vocabulary_digest
 from dragoman.cluster.agent.spool import prefix_digest
+from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.checkpoints import (
     CHECKPOINTS,
     CheckpointTransfer,
@@ -29,28 +30,19 @@ from dragoman.cluster.checkpoints import (
 )
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
-from dragoman.cluster.examine import ask, examine_hosts, marked, on_each
+from dragoman.cluster.examine import ask, examine_hosts, marked, on_all
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.job import Job, shares
 from dragoman.cluster.measured import remember
 from dragoman.cluster.members import Members
 from dragoman.cluster.team import Team
-from dragoman.cluster.watch import (
-    BrokenOffError,
-    HostsReturnedError,
-    Record,
-    StopRequests,
-    Watch,
-)
+from dragoman.cluster.watch import BrokenOffError, Record, StopRequests, Watch
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.launch import InterruptedRunError
-from dragoman.telemetry.events import (
-    Alert,
-    Event,
-    EventListener,
-    EventWriter,
-)
+from dragoman.recipe.estimate import estimate
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.events import Alert, EventListener, EventWriter
 from dragoman.training.durable import step_number
 from dragoman.training.pace import BUDGET_FILE
 
@@ -63,24 +55,14 @@ _BREATH_S: Final = 3.0
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class HostRun:
-    """A run and its hosts. needed_bytes: of disk on each host; prepared: the shards, here."""
-
-    path: Path
-    prepared: Path
-    hosts: Hosts
-    needed_bytes: int
-
-
 class NotFitError(MachineError):
     """Doctor found something that must be fixed first."""
 
     def __init__(self, findings: Sequence[Finding], facts: ClusterFacts) -> None:
         self.findings = list(findings)
         self.facts = facts
-        self.hosts = {finding.host for finding in findings if finding.status == "failure"}
         wrong = [finding for finding in findings if finding.status == "failure"]
+        self.hosts = {finding.host for finding in wrong}
         first = wrong[0]
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         super().__init__(
@@ -88,7 +70,9 @@ class NotFitError(MachineError):
         )
 
 
-def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Tell) -> None:
+def train_on_hosts(
+    run: RunDirectory, hosts: Hosts, *, listeners: Sequence[EventListener], tell: Tell
+) -> None:
     """Train until the recipe ends the run, from the newest checkpoint on any of the hosts.
 
     If a host or a worker is lost, the hosts that answer resume from the last checkpoint: another
@@ -102,48 +86,14 @@ def train_on_hosts(run: HostRun, *, listeners: Sequence[EventListener], tell: Te
     """
     with StopRequests() as requests:
         if not (run.path / HOSTS_FILE).exists():
-            record_hosts(run.path, run.hosts)  # `resume` uses them after the user has fixed them
-        code = _examined(run, tell=tell)
-        record_hosts(run.path, run.hosts)  # replaces the old record, as these hosts are fit
-        members, tries, reached, begun = Members(run.hosts), 0, -1, False
-        while True:
-            remote = RunOnHosts(run.path, members.present, code)
-            there = replace(run, hosts=members.present)
-            severity: str = "error"
-            try:
-                _train_once(there, remote, members, requests, listeners, tell=tell)
-                return
-            except HostsReturnedError as error:
-                cause, severity = str(error), "info"
-            except NotFitError as error:
-                if not begun or not members.exclude(error.hosts):
-                    raise
-                cause = f"{error}; left out from now on"
-            except MachineError as error:
-                # Before anything has been trained, the user must fix what is wrong.
-                if not begun and not isinstance(error, BrokenOffError):
-                    raise
-                tries = 1 if step_number(newest_checkpoint(run.path)) > reached else tries + 1
-                if tries > _MOST_TRIES:
-                    raise
-                cause = str(error)
-            begun = True
-            newest = newest_checkpoint(run.path)
-            reached = max(step_number(newest), reached)
-            goes_on = f"training goes on from {newest or 'the beginning'}"
-            _write_alert(run.path, listeners, severity=severity, cause=cause, remedy=goes_on)
-            if severity == "error":
-                time.sleep(_BREATH_S)
-            members.find_present(tell=tell)
-
-
-def _examined(run: HostRun, *, tell: Tell) -> str:
-    """Wait until all hosts are fit and return the digest of their code; else NotFitError."""
-    examined = examine_hosts(run.hosts)
-    remember(run.hosts, examined.facts)
-    _require_fit(examined.facts, Wanted(run.hosts, run.needed_bytes))
-    tell(_network_line(examined.facts))
-    return examined.code
+            record_hosts(run.path, hosts)  # `resume` uses them after the user has fixed them
+        disk = estimate(run.recipe(), world_size=sum(hosts.ranks_per_host)).disk
+        examined = examine_hosts(hosts)
+        remember(hosts, examined.facts)
+        _require_fit(examined.facts, Wanted(hosts, disk.size_bytes))
+        tell(_network_line(examined.facts))
+        record_hosts(run.path, hosts)  # replaces the old record, as these hosts are fit
+        _Training(run, Members(hosts), examined.code, requests, listeners, tell).to_the_end()
 
 
 def _require_fit(facts: ClusterFacts, wanted: Wanted) -> None:
@@ -152,103 +102,130 @@ def _require_fit(facts: ClusterFacts, wanted: Wanted) -> None:
         raise NotFitError(findings, facts)
 
 
-def _train_once(
-    run: HostRun,
-    remote: RunOnHosts,
-    members: Members,
-    requests: StopRequests,
-    listeners: Sequence[EventListener],
-    *,
-    tell: Tell,
-) -> None:
-    with ExitStack() as stack:
-        team = stack.enter_context(Team(run.hosts.host, code=remote.code))
-        team.agents[run.hosts.host[0].name].tell("prepare_store")  # while data is being copied
-        _bring(run, remote, tell=tell)
-        with marked(run.path) as mark:
-            facts = ClusterFacts(hosts=tuple(ask(team, run.hosts, run=remote.place, mark=mark)))
-        digests = digests_here(run.path, run.prepared) | {"code": remote.code}
-        _require_fit(facts, Wanted(run.hosts, needed_bytes=0, digests=digests))
-        with CheckpointTransfer(remote) as transfer:
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """The training of a run on the members that are there. code: the digest of it on the hosts."""
+
+    run: RunDirectory
+    members: Members
+    code: str
+    requests: StopRequests
+    listeners: Sequence[EventListener]
+    tell: Tell
+
+    def to_the_end(self) -> None:
+        """Train again after each loss and each return of a host, as `train_on_hosts` says."""
+        tries, reached, begun = 0, -1, False
+        while True:
+            severity: Literal["info", "error"] = "error"
             try:
-                with requests.deferred(), stack.pop_all():
-                    _work(run, team, transfer, facts, members, listeners, requests)
-            finally:
-                bring_back(transfer, requests, tell=tell)
+                returned = self._once()
+                if not returned:
+                    return
+                cause, severity = f"{', '.join(returned)}: answers again", "info"
+            except NotFitError as error:
+                if not begun or not self.members.exclude(error.hosts):
+                    raise
+                cause = f"{error}; left out from now on"
+            except MachineError as error:
+                # Before anything has been trained, the user must fix what is wrong.
+                if not begun and not isinstance(error, BrokenOffError):
+                    raise
+                tries = 1 if step_number(newest_checkpoint(self.run.path)) > reached else tries + 1
+                if tries > _MOST_TRIES:
+                    raise
+                cause = str(error)
+            begun = True
+            newest = newest_checkpoint(self.run.path)
+            reached = max(step_number(newest), reached)
+            goes_on = f"training goes on from {newest or 'the beginning'}"
+            with EventWriter(self.run.events) as events:
+                alert = events.write(Alert(severity=severity, cause=cause, remedy=goes_on))
+            for listener in self.listeners:
+                listener(alert)
+            if severity == "error":
+                time.sleep(_BREATH_S)
+            self.members.find_present(tell=self.tell)
+
+    def _once(self) -> Sequence[str]:
+        """Train on the present members. Returns the hosts to go on with if it ended because they
+        answer again; none if it is over."""
+        hosts = self.members.present
+        remote = RunOnHosts(self.run.path, hosts, self.code)
+        with ExitStack() as stack:
+            team = stack.enter_context(Team(hosts.host, code=self.code))
+            team.agents[hosts.host[0].name].tell("prepare_store")  # while data is being copied
+            self._bring(remote)
+            with marked(self.run.path) as mark:
+                facts = ClusterFacts(hosts=tuple(ask(team, hosts, run=remote.place, mark=mark)))
+            digests = digests_here(self.run) | {"code": self.code}
+            _require_fit(facts, Wanted(hosts, needed_bytes=0, digests=digests))
+            with CheckpointTransfer(remote) as transfer:
+                try:
+                    with self.requests.deferred(), stack.pop_all():
+                        record = Record(self.run.events, self.listeners, transfer)
+                        Job.gather(team, self._shares(remote, facts)).begin()
+                        with self.members.looked_for() as returned:
+                            watch = Watch(team, self.requests, record, returned)
+                            return watch.until_over(self.run.path)
+                finally:
+                    bring_back(transfer, self.requests, tell=self.tell)
+
+    def _bring(self, remote: RunOnHosts) -> None:
+        """Copy data, run and checkpoint to every host that lacks them."""
+        parcels = _parcels(self.run, remote.place)
+
+        def bring(host: Host) -> None:
+            for parcel in parcels:
+                started = time.monotonic()
+                if parcel.send(host):
+                    took = units.DURATION.text(time.monotonic() - started)
+                    size = units.SIZE.text(parcel.size_bytes)
+                    self.tell(f"{host.name}: {parcel.place}, {size} in {took}")
+
+        on_all(remote.hosts.host, bring)
+        remote.collect()  # what an earlier session left on the hosts
+        on_all(remote.hosts.host, remote.spread)
+
+    def _shares(self, remote: RunOnHosts, facts: ClusterFacts) -> Mapping[str, WorkRequest]:
+        """The share of every host, by its name."""
+        price = remote.hosts.price_per_hour
+        requests = shares(
+            remote.hosts,
+            facts,
+            job="train",
+            run=remote.place,
+            checkpoint=newest_checkpoint(self.run.path),
+            price_per_hour="" if price is None else f"{price} {remote.hosts.currency}",
+        )
+        for host in remote.hosts.host:
+            had = _had(self.run.events, remote.ranks_of(host))
+            requests[host.name] = requests[host.name].model_copy(update={"events": had})
+        return requests
 
 
-def _bring(run: HostRun, remote: RunOnHosts, *, tell: Tell) -> None:
-    """Copy data, run and checkpoint to every host that lacks them."""
-    parcels = parcels_of(run, remote)
-
-    def bring(host: Host) -> None:
-        for parcel in parcels:
-            started = time.monotonic()
-            if parcel.send(host):
-                took = units.DURATION.text(time.monotonic() - started)
-                size = units.SIZE.text(parcel.size_bytes)
-                tell(f"{host.name}: {parcel.place}, {size} in {took}")
-
-    _raise_first(on_each(run.hosts.host, bring))
-    remote.collect()  # what an earlier session left on the hosts
-    _raise_first(on_each(run.hosts.host, remote.spread))
-
-
-def digests_here(run: Path, prepared: Path) -> dict[str, str]:
+def digests_here(run: RunDirectory) -> dict[str, str]:
     """Digests of this machine's copies of what the hosts must have."""
     return {
-        "recipe": file_sha256(run / "recipe.toml"),
-        "vocabulary": vocabulary_digest(run),
-        "data": Manifest.load(prepared).digest,
+        "recipe": file_sha256(run.recipe_file),
+        "vocabulary": vocabulary_digest(run.path),
+        "data": Manifest.load(run.prepared()).digest,
     }
 
 
-def parcels_of(run: HostRun, remote: RunOnHosts) -> list[Parcel]:
-    """Prepared data by its digest, and the files of the run."""
-    data_place = f"data/{Manifest.load(run.prepared).digest[:16]}"
+def _parcels(run: RunDirectory, place: str) -> list[Parcel]:
+    """Prepared data by its digest, and the files of the run for this place on the hosts."""
+    prepared = run.prepared()
+    data_place = f"data/{Manifest.load(prepared).digest[:16]}"
     record = json.loads(read_regular(run.path / "corpus.json", limit=1 << 20))
     corpus = json.dumps(record | {"prepared": data_place}, indent=1).encode()
     files = {name: run.path / name for name in _RUN_FILES}
     if (run.path / BUDGET_FILE).is_file():  # the first host's clock keeps to it
         files[BUDGET_FILE] = run.path / BUDGET_FILE
     return [
-        directory_parcel(data_place, run.prepared),
-        Parcel(remote.place, {**files, "corpus.json": corpus}),
+        directory_parcel(data_place, prepared),
+        Parcel(place, {**files, "corpus.json": corpus}),
     ]
-
-
-def _work(
-    run: HostRun,
-    team: Team,
-    transfer: CheckpointTransfer,
-    facts: ClusterFacts,
-    members: Members,
-    listeners: Sequence[EventListener],
-    requests: StopRequests,
-) -> None:
-    remote = transfer.run
-    work = {
-        name: request.model_copy(
-            update={
-                "events": _had(run.path / "events", remote.ranks_of(host)),
-                "run": remote.place,
-                "checkpoint": newest_checkpoint(run.path),
-                "price_per_hour": _price(run.hosts),
-            }
-        )
-        for host, (name, request) in zip(
-            run.hosts.host, shares(run.hosts, facts, job="train").items(), strict=True
-        )
-    }
-    record = Record(run.path / "events", listeners, transfer)
-    Job.gather(team, work).begin()
-    with members.looked_for() as returned:
-        Watch(team, requests, record, returned).until_over(run.path)
-
-
-def _price(hosts: Hosts) -> str:
-    price = hosts.price_per_hour
-    return "" if price is None else f"{price} {hosts.currency}"
 
 
 def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
@@ -286,40 +263,6 @@ def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Te
         ) from error
     except DragomanError as error:
         tell(f"not everything came back: {error}")
-
-
-def _write_alert(
-    path: Path,
-    listeners: Sequence[EventListener],
-    *,
-    severity: str,
-    cause: str,
-    remedy: str,
-) -> None:
-    """Write an alert into the record of rank 0, and pass it to the listeners."""
-    with EventWriter(path / "events") as events:
-        for listener in listeners:
-            events.subscribe(_Unclosed(listener))
-        events.write(Alert(severity=severity, cause=cause, remedy=remedy))
-
-
-class _Unclosed(EventListener):
-    """A listener that outlives the writer it listens to."""
-
-    def __init__(self, listener: EventListener) -> None:
-        self._listener = listener
-
-    def __call__(self, event: Event) -> None:
-        """Pass it on."""
-        self._listener(event)
-
-    def close(self) -> None:
-        """Do nothing: its owner closes the listener."""
-
-
-def _raise_first(troubles: dict[str, MachineError]) -> None:
-    for error in troubles.values():
-        raise error
 
 
 def _network_line(facts: ClusterFacts) -> str:

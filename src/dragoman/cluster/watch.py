@@ -16,7 +16,8 @@ from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import disk_errors_named, open_to_append, write_whole
 from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
-from dragoman.cluster.team import DONE, GONE, Message, Team
+from dragoman.cluster.messages import Done, Events
+from dragoman.cluster.team import Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError
 from dragoman.telemetry.events import (
     Alert,
@@ -38,10 +39,6 @@ _WEIGHTS: Final = {"own": 0, "hung": 1, "lost": 2, "signal": 3, "other": 4}
 
 class BrokenOffError(MachineError):
     """A host or a worker was lost; the run itself is sound."""
-
-
-class HostsReturnedError(MachineError):
-    """Hosts that were lost answer again: all have saved, to resume together with them."""
 
 
 class Record:
@@ -120,8 +117,12 @@ class Watch:
     _told: int = 0
     _kill_at: float = float("inf")
 
-    def until_over(self, path: Path) -> None:
-        """Return when all hosts have finished; otherwise raise the likeliest cause."""
+    def until_over(self, path: Path) -> Sequence[str]:
+        """Follow the hosts until all have ended; raises the likeliest cause if one has failed.
+
+        Returns the names of lost hosts for which the others have saved and ended, as these answer
+        again; none if the training is over.
+        """
         for message in self.team.until_done(tick_s=0.2):
             if message is not None:
                 self._see(message)
@@ -130,37 +131,31 @@ class Watch:
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
                 self.team.tell_all("kill")
-        if not self.requests.count:
-            self._raise_cause()
-        if self.interrupted or self.failures:
+        if self.requests.count and (self.interrupted or self.failures):
             saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
                 f"stopped; {saved}",
                 place=path,
                 remedy=f"dragoman resume {shlex.quote(str(path))} goes on",
             )
-
-    def _raise_cause(self) -> None:
-        """Raise the cause; return if all hosts finished the training."""
         if self.failures:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
-        if self.interrupted and self._making_room:
-            raise HostsReturnedError(f"{', '.join(self.returned())}: answers again")
-        if self.interrupted:
+        if self.interrupted and not self._making_room:
             raise BrokenOffError("the workers were ended by a signal that did not come from here")
+        return self.returned() if self.interrupted else ()
 
     def _see(self, message: Message) -> None:
-        if message.what == "events":
-            self.record.append(message.host, message.values["file"], message.values["text"])
-        elif message.what == GONE:
-            self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
-        elif message.what == DONE and message.values["exit_code"] == _INTERRUPTED:
-            self.interrupted = True
-        elif message.what == DONE and message.values["exit_code"]:
-            problem = f"{message.host}: {message.values['problem']}"
-            weight = message.values["weight"]
-            own = WorkerError(problem, message.values["exit_code"])
-            self._fail(weight, own if weight == "own" else BrokenOffError(problem))
+        match message.said:
+            case Events(file=file, text=text):
+                self.record.append(message.host, file, text)
+            case None:
+                self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
+            case Done(exit_code=code) if code == _INTERRUPTED:
+                self.interrupted = True
+            case Done(exit_code=code, weight=weight) if code:
+                problem = f"{message.host}: {message.said.problem}"
+                own = WorkerError(problem, code)
+                self._fail(weight, own if weight == "own" else BrokenOffError(problem))
 
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:

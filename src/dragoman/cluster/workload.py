@@ -69,32 +69,9 @@ def workload_of(recipe: Recipe) -> Workload:
 
 
 def weight_shapes(config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int) -> Shapes:
-    """The shape of every weight of the model with these vocabularies, in the model's order."""
-    d, ffn = config.d_model, config.d_ffn
-    ffn_in = 2 * ffn if config.activation == "swiglu" else ffn
-    norm: Shapes = ((d,), (d,))
-    feed_forward = _with_bias((ffn_in, d)) + _with_bias((d, ffn)) + norm
-    self_attention: Shapes = ((3 * d, d), (d, d))
-    cross_attention: Shapes = ((d, d), (2 * d, d), (d, d))
-    if config.attention_bias:
-        self_attention = _with_bias(*self_attention)
-        cross_attention = _with_bias(*cross_attention)
-    encoder_layer = self_attention + norm + feed_forward
-    decoder_layer = self_attention + norm + cross_attention + norm + feed_forward
-    last_norm: Shapes = norm if config.norm == "pre" else ()
-    vocabularies = {
-        "all": (target_vocab_size,),
-        "decoder": (source_vocab_size, target_vocab_size),
-        "none": (source_vocab_size, target_vocab_size, target_vocab_size),
-    }[config.tied_embeddings]
-    return (
-        tuple((size, d) for size in vocabularies)
-        + config.encoder_layers * encoder_layer
-        + last_norm
-        + config.decoder_layers * decoder_layer
-        + last_norm
+    """The shape of every trained weight of the model with these vocabularies, in its own order."""
+    shapes = config.parameter_shapes(
+        source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
     )
-
-
-def _with_bias(*matrices: tuple[int, ...]) -> Shapes:
-    return tuple(shape for rows, columns in matrices for shape in ((rows, columns), (rows,)))
+    shapes.pop("embeddings.output_bias", None)  # it is not trained
+    return tuple(shapes.values())

@@ -36,8 +36,8 @@ def measure(world: World) -> dict[str, Any]:
     """Bytes a second of every pair, one way each and both at once, and of an all-reduce over all;
     and the time of `diloco` for a weight.
 
-    The result has all pairs of ranks, on every rank: {"ranks", "forth", "back", "both",
-    "latency_s"}. The first rank of a pair measures it; then the results are gathered.
+    The result has all pairs of ranks, on every rank: `cluster.messages.ProbePair`. The first
+    rank of a pair measures it; then the results are gathered.
     """
     pairs = []
     for games in tournament(world.world_size):
@@ -51,7 +51,7 @@ def measure(world: World) -> dict[str, Any]:
     pairs = [pair for found in world.gather_json(pairs) for pair in found]
     return {
         "pairs": pairs,
-        "all_reduce": _all_reduce(world, [pair["both"] for pair in pairs]),
+        "all_reduce_bytes_per_s": _all_reduce(world, [pair["both_bytes_per_s"] for pair in pairs]),
         "diloco_weight_s": measure_weight_s(world) if world.world_size > 1 else None,
     }
 
@@ -102,9 +102,9 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
             break
     return {
         "ranks": pair,
-        "forth": forth,
-        "back": back,
-        "both": both,
+        "forth_bytes_per_s": forth,
+        "back_bytes_per_s": back,
+        "both_bytes_per_s": both,
         "latency_s": latency_s / 2,
     }
 

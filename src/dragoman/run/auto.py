@@ -84,7 +84,9 @@ def choose_strategy(
     choice, best = choose_for_all_ranks(cluster, workload), choose(cluster, workload)
     if world.is_main:
         if best.cluster.ranks_per_host != cluster.ranks_per_host:
-            events.write(_better_with_fewer(best), step=0)
+            remedy = "stop and train on fewer, or give the hosts a faster network"
+            alert = Alert(severity="warning", cause=best.why, remedy=remedy)
+            events.write(alert, step=0)
         events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
     link_bytes_per_s = rate.bytes_per_s if topology.num_hosts > 1 else None
     return Chosen(resolved(recipe.distributed, choice), choice.prediction.step_s, link_bytes_per_s)
@@ -176,12 +178,4 @@ def _told(choice: Choice, rate: LinkRate, *, max_steps: int) -> StrategyChosen:
         planned_step_s=plan.step_s,
         planned_run_s=plan.step_s * max_steps,
         planned_wire_bytes=round(plan.wire_bytes),
-    )
-
-
-def _better_with_fewer(choice: Choice) -> Alert:
-    return Alert(
-        severity="warning",
-        cause=choice.why,
-        remedy="stop and train on fewer, or give the hosts a faster network",
     )

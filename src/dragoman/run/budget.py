@@ -191,7 +191,7 @@ def run_in_budget(
                 gone_s=time.time() - started,
             )
             tell_plan(plan)
-            chosen, budget = _fitted(plan, shards, asked, started, by_hand=by_hand)
+            chosen, budget = _fitted(plan, shards, asked, started)
             directory = RunDirectory.create(
                 chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
             )
@@ -348,19 +348,12 @@ def _start_record(recipe: Recipe, asked: str, runs: Path) -> Path:
     return runs / f".{recipe.name}-{asked[:8]}.started"
 
 
-def _fitted(
-    plan: BudgetPlan,
-    shards: Path,
-    asked: str,
-    started: float,
-    *,
-    by_hand: frozenset[str],
-) -> tuple[Recipe, Budget]:
+def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple[Recipe, Budget]:
     """The recipe with the lengths that fit by real steps on the real text, and its budget."""
     from dragoman.run.speed import Speed, measure_training  # imports torch
     from dragoman.run.worker import default_ranks
 
-    recipe, seconds_s, place = plan.recipe, plan.seconds_s, plan.place
+    recipe, seconds_s, place, by_hand = plan.recipe, plan.seconds_s, plan.place, plan.by_hand
     manifest = Manifest.load(shards)
     ranks = place.ranks or default_ranks()
     recipe = filled(recipe, validation_sizes(manifest, seconds_s), by_hand=by_hand)

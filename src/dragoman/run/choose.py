@@ -150,21 +150,19 @@ def choose(
     A larger one is measured as long as it may be better. Raises ConfigError if no size fits into
     the memory.
     """
+    search = _Search(text, law, machine, by_hand, training_s)
     found: list[Candidate] = []
     for name, sized in _sizes(recipe, by_hand):
-        if found and _is_past_best(found):
+        if _is_past_best(found):
             break
-
-        def at(speed: float, name: str = name, sized: Recipe = sized) -> Candidate:
-            return _candidate(name, sized, text, law, machine, by_hand, speed, training_s)
-
         if found:  # steps of a large model take long, and most often it is far from the best
             work = estimate(found[-1].recipe).flop_per_target_token
-            untimed = at(found[-1].tokens_per_s * work / estimate(sized).flop_per_target_token)
+            work_share = work / estimate(sized).flop_per_target_token
+            untimed = search.candidate(name, sized, found[-1].tokens_per_s * work_share)
             if untimed.expected.bleu < _WORTH_TIMING * max(one.expected.bleu for one in found):
                 found.append(replace(untimed, is_timed=False))
                 continue
-        found.append(at(machine.speed(sized)))
+        found.append(search.candidate(name, sized, machine.speed(sized)))
     fitting = [one for one in found if not _too_large(one.recipe, machine)]
     if not fitting:
         raise ConfigError(
@@ -206,51 +204,50 @@ def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recip
         yield "as set", recipe
 
 
-def _candidate(
-    name: str,
-    recipe: Recipe,
-    text: TextFacts,
-    law: Law,
-    machine: Machine,
-    by_hand: frozenset[str],
-    tokens_per_s: float,
-    training_s: float,
-) -> Candidate:
-    tokens = tokens_per_s * training_s
-    epochs = tokens / text.epoch_tokens
-    values = _rules(recipe, machine, tokens, epochs, training_s)
-    recipe = filled(recipe, values, by_hand=by_hand)
-    tokens_per_step = estimate(recipe).target_tokens_per_update
-    steps = int(tokens / tokens_per_step)
-    if "train.max_steps" in by_hand and steps > recipe.train.max_steps:
-        steps = recipe.train.max_steps
-        tokens = float(steps * tokens_per_step)
-    return Candidate(
-        name=name,
-        recipe=recipe,
-        tokens_per_s=tokens_per_s,
-        tokens=tokens,
-        steps=steps,
-        epochs=tokens / text.epoch_tokens,
-        expected=_expected(law, text, recipe, tokens),
-    )
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What all candidates have in common."""
 
+    text: TextFacts
+    law: Law
+    machine: Machine
+    by_hand: frozenset[str]
+    training_s: float
 
-def _rules(
-    recipe: Recipe, machine: Machine, tokens: float, epochs: float, training_s: float
-) -> dict[str, Any]:
-    """What follows from the size and the length of a run, by the names of the keys."""
-    least, most = _GPU_BATCH if machine.on_gpu else _CPU_BATCH
-    batch = 2048 * (tokens / 3e6) ** 0.4
-    half = machine.on_gpu and machine.has_bf16
-    return {
-        "data.batch_tokens": min(max(round(batch / 256) * 256, least), most),
-        "schedule.peak_learning_rate": float(f"{0.576 / recipe.model.d_model:.3g}"),
-        "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
-        "optimizer.clip_norm": 1.0,
-        "train.precision": "bf16" if half else "fp32",
-        "train.compile": machine.on_gpu and training_s > _WORTH_COMPILING_S,
-    }
+    def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> Candidate:
+        """A model of this size that trains so fast, with all that follows from that."""
+        tokens = tokens_per_s * self.training_s
+        values = self.rules(recipe, tokens)
+        recipe = filled(recipe, values, by_hand=self.by_hand)
+        tokens_per_step = estimate(recipe).target_tokens_per_update
+        steps = int(tokens / tokens_per_step)
+        if "train.max_steps" in self.by_hand and steps > recipe.train.max_steps:
+            steps = recipe.train.max_steps
+            tokens = float(steps * tokens_per_step)
+        return Candidate(
+            name=name,
+            recipe=recipe,
+            tokens_per_s=tokens_per_s,
+            tokens=tokens,
+            steps=steps,
+            epochs=tokens / self.text.epoch_tokens,
+            expected=_expected(self.law, self.text, recipe, tokens),
+        )
+
+    def rules(self, recipe: Recipe, tokens: float) -> dict[str, Any]:
+        """What follows from the size and the length of a run, by the names of the keys."""
+        epochs = tokens / self.text.epoch_tokens
+        on_gpu = self.machine.on_gpu
+        least, most = _GPU_BATCH if on_gpu else _CPU_BATCH
+        batch = 2048 * (tokens / 3e6) ** 0.4
+        return {
+            "data.batch_tokens": min(max(round(batch / 256) * 256, least), most),
+            "schedule.peak_learning_rate": float(f"{0.576 / recipe.model.d_model:.3g}"),
+            "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
+            "optimizer.clip_norm": 1.0,
+            "train.precision": "bf16" if on_gpu and self.machine.has_bf16 else "fp32",
+            "train.compile": on_gpu and self.training_s > _WORTH_COMPILING_S,
+        }
 
 
 def _expected(law: Law, text: TextFacts, recipe: Recipe, tokens: float) -> Expected:

@@ -124,7 +124,10 @@ def fit_law(curves: Sequence[Curve]) -> Law:
     """The law that fits the ends of these curves best; some must have ended with a translation."""
     ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= _LEAST_BLEU]
     texts = sorted({curve.text for curve in ended})
-    found = [(_squares(ended, texts, alpha, beta), alpha, beta) for alpha, beta in _grid()]
+    found = [
+        (_squares(ended, texts, alpha, beta), alpha, beta)
+        for alpha, beta in itertools.product(_ALPHAS, _BETAS)
+    ]
     (_, squares, constants, spread), alpha, beta = min(found, key=lambda one: one[0][0])
     degrees = max(len(ended) - 4, 1)
     tokens = [effective(curve.end.tokens, curve.epoch_tokens) for curve in ended]
@@ -141,10 +144,6 @@ def fit_law(curves: Sequence[Curve]) -> Law:
         weights_range=(min(weights), max(weights)),
         tokens_range=(min(tokens), max(tokens)),
     )
-
-
-def _grid() -> itertools.product[tuple[float, float]]:
-    return itertools.product(_ALPHAS, _BETAS)
 
 
 def _squares(

@@ -152,18 +152,14 @@ def train_on(
     tell: called with what is being done, for people.
     listeners: called with each event of rank 0.
     """
-    from dragoman.cluster.training import HostRun, train_on_hosts
-    from dragoman.recipe.estimate import estimate
+    from dragoman.cluster.training import train_on_hosts
     from dragoman.telemetry.sinks import TensorBoardSink
 
-    world_size = sum(hosts.ranks_per_host)
-    disk = estimate(directory.recipe(), world_size=world_size).disk
-    run = HostRun(directory.path, directory.prepared(), hosts, needed_bytes=disk.size_bytes)
     with training_session(directory.path):
         with disk_errors_named(directory.tensorboard):
             listeners = [*listeners, TensorBoardSink(directory.tensorboard)]
         try:
-            train_on_hosts(run, listeners=listeners, tell=tell)
+            train_on_hosts(directory, hosts, listeners=listeners, tell=tell)
         finally:
             for listener in listeners:
                 listener.close()

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,6 @@ from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import VOCABULARIES
 from dragoman.data.loader import BatchStream, Stage, merged
 from dragoman.data.sampler import Mixture
-from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.launch import (
     InterruptedRunError,
     WorkerError,
@@ -82,78 +82,15 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     listeners: called with each event of rank 0.
     Raises InterruptedRunError if a signal ended it, and what `fit` raises.
     """
-    recipe = run.recipe()
-    prepared = run.prepared()
+    recipe, prepared, budget = run.recipe(), run.prepared(), read_budget(run.path)
     manifest = Manifest.load(prepared)
-    budget = read_budget(run.path)
     with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
         if budget is not None:
             budget = budget.with_starts(time.time() - process_started())
-        torch.manual_seed(recipe.train.seed)
-        store = _store(run, recipe, manifest)
-        model = _model(recipe, manifest, world, store)
-        timer = PhaseTimer(world.device)
-        checkpoint = _agreed(store, world, events)
-        machines = _machines(world)
-        has_moved = checkpoint is not None and _are_others(checkpoint.state, machines)
-        chosen = _strategy(recipe, prepared, model, checkpoint, world, events, has_moved=has_moved)
-        distributed = chosen.config
-        with gradient_sync(distributed, model, world) as sync:
-            step = TrainStep(
-                model,
-                sync=sync,
-                optimizer=make_optimizer(model, recipe.optimizer),
-                config=recipe.train,
-                optimizer_config=recipe.optimizer,
-                world=world,
-                timer=timer,
-            )
-            first = _first_state(recipe, manifest, world, distributed)
-            state = first if checkpoint is None else resume(checkpoint, store, step)
-            every = distributed.batches_per_update
-            if budget is not None:
-                length = state.max_steps or recipe.train.max_steps
-                whole = max(every, length // every * every)  # it ends with an update
-                state = state.model_copy(update={"max_steps": whole})
-            _tell_start(run, recipe, manifest, model, state, world, events)
-            if not state.step or has_moved:
-                _tell_device(recipe, world, events, step=state.step)
-            link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
-            if link_bytes_per_s is None or has_moved:
-                link_bytes_per_s = _tell_link(world, events, step=state.step)
-            state = state.model_copy(
-                update={
-                    "planned_step_s": chosen.planned_step_s,
-                    "link_bytes_per_s": link_bytes_per_s,
-                    "machines": machines,
-                }
-            )
-            with (
-                batches(recipe, prepared, state.step, world) as updates,
-                _sampling(run, updates, world, events),
-            ):
-                oversized = max(sampler.num_oversized for sampler in updates.samplers)
-                if world.is_main and not state.step:
-                    _tell_mixtures(recipe, prepared, events)
-                if world.is_main and oversized:
-                    events.write(_oversized(oversized), step=state.step)
-                result = fit(
-                    step,
-                    merged(updates, every, max_steps=None if budget else recipe.train.max_steps),
-                    state=state,
-                    config=recipe.train,
-                    learning_rate=lambda number, length: recipe.learning_rate(
-                        number, max_steps=length
-                    ),
-                    untrained_loss=math.log(manifest.target_vocab_size),
-                    validate=_validation(recipe, prepared, model, world),
-                    store=store,
-                    events=events,
-                    pace=_pace(recipe, budget, state, every) if world.is_main else None,
-                )
-    if result.reason == "signal":
+        reason, step = _Rank(run, recipe, prepared, manifest, world, events).train(budget)
+    if reason == "signal":
         raise InterruptedRunError(
-            f"stopped by a signal at step {result.state.step}; everything is saved",
+            f"stopped by a signal at step {step}; everything is saved",
             place=run.path,
             remedy="go on with the same command; the clock of its budget runs on"
             if budget is not None
@@ -237,30 +174,249 @@ def _events(
         yield events
 
 
-def _store(run: RunDirectory, recipe: Recipe, manifest: Manifest) -> CheckpointStore:
-    """The run's checkpoints, whose weights say which vocabularies the shards were made with."""
-    vocabularies = {name: manifest.files[name].sha256 for name in VOCABULARIES}
-    return CheckpointStore(run.checkpoints, recipe.checkpoint, trained_with(recipe, vocabularies))
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank of a training: what its parts have in common, and how they are put together."""
 
+    run: RunDirectory
+    recipe: Recipe
+    prepared: Path
+    manifest: Manifest
+    world: World
+    events: EventWriter
 
-def _model(recipe: Recipe, manifest: Manifest, world: World, store: CheckpointStore) -> Transformer:
-    """Untrained, or with the weights of the model that the run starts from."""
-    model = new_model(recipe, manifest)
-    first = store.intact(0)
-    if first is not None:
-        load_weights(first.path, model, store.trained_with)
-    model = model.to(world.device)
-    freeze(model, recipe.train.freeze)
-    if recipe.train.compile:
-        compile_stacks(model)
-    return model
+    def train(self, budget: Budget | None) -> tuple[str, int]:
+        """Train; returns why it ended, and after which step."""
+        recipe, world, events = self.recipe, self.world, self.events
+        torch.manual_seed(recipe.train.seed)
+        # The weights of a checkpoint say which vocabularies its shards were made with.
+        vocabularies = {name: self.manifest.files[name].sha256 for name in VOCABULARIES}
+        store = CheckpointStore(
+            self.run.checkpoints, recipe.checkpoint, trained_with(recipe, vocabularies)
+        )
+        model = self.model(store)
+        timer = PhaseTimer(world.device)
+        checkpoint = agreed_checkpoint(store, world, self.warn)
+        on_gpu = world.device.type == "cuda"
+        device = torch.cuda.get_device_name(world.device) if on_gpu else world.device.type
+        machines = tuple(world.gather_json(f"{socket.gethostname()}, {device}"))
+        has_moved = checkpoint is not None and _are_others(checkpoint.state, machines)
+        chosen = self.strategy(model, checkpoint, has_moved=has_moved)
+        with gradient_sync(chosen.config, model, world) as sync:
+            step = TrainStep(
+                model,
+                sync=sync,
+                optimizer=make_optimizer(model, recipe.optimizer),
+                config=recipe.train,
+                optimizer_config=recipe.optimizer,
+                world=world,
+                timer=timer,
+            )
+            state = (
+                self.first_state(chosen) if checkpoint is None else resume(checkpoint, store, step)
+            )
+            every = chosen.config.batches_per_update
+            if budget is not None:
+                length = state.max_steps or recipe.train.max_steps
+                whole = max(every, length // every * every)  # it ends with an update
+                state = state.model_copy(update={"max_steps": whole})
+            self.tell_start(model, state)
+            if not state.step or has_moved:
+                self.tell_device(step=state.step)
+            link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
+            if link_bytes_per_s is None or has_moved:
+                link_bytes_per_s = self.tell_link(step=state.step)
+            state = state.model_copy(
+                update={
+                    "planned_step_s": chosen.planned_step_s,
+                    "link_bytes_per_s": link_bytes_per_s,
+                    "machines": machines,
+                }
+            )
+            with (
+                batches(recipe, self.prepared, state.step, world) as updates,
+                self.sampling(updates),
+            ):
+                if world.is_main:
+                    self.tell_text(updates, step=state.step)
+                result = fit(
+                    step,
+                    merged(updates, every, max_steps=None if budget else recipe.train.max_steps),
+                    state=state,
+                    config=recipe.train,
+                    learning_rate=lambda number, length: recipe.learning_rate(
+                        number, max_steps=length
+                    ),
+                    untrained_loss=math.log(self.manifest.target_vocab_size),
+                    validate=self.validation(model),
+                    store=store,
+                    events=events,
+                    pace=self.pace(budget, state, every) if budget and world.is_main else None,
+                )
+        return result.reason, result.state.step
 
+    def model(self, store: CheckpointStore) -> Transformer:
+        """Untrained, or with the weights of the model that the run starts from."""
+        model = new_model(self.recipe, self.manifest)
+        first = store.intact(0)
+        if first is not None:
+            load_weights(first.path, model, store.trained_with)
+        model = model.to(self.world.device)
+        freeze(model, self.recipe.train.freeze)
+        if self.recipe.train.compile:
+            compile_stacks(model)
+        return model
 
-def _machines(world: World) -> tuple[str, ...]:
-    """Host and device of each rank."""
-    on_gpu = world.device.type == "cuda"
-    device = torch.cuda.get_device_name(world.device) if on_gpu else world.device.type
-    return tuple(world.gather_json(f"{socket.gethostname()}, {device}"))
+    def warn(self, error: CheckpointError) -> None:
+        """Tell that a checkpoint is damaged."""
+        alert = Alert(severity="warning", cause=str(error), remedy="the one before is used")
+        self.events.write(alert)
+
+    def strategy(
+        self, model: Transformer, checkpoint: Checkpoint | None, *, has_moved: bool
+    ) -> Chosen:
+        """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
+        recipe = self.recipe
+        if recipe.distributed.strategy != "auto":
+            return Chosen(recipe.distributed, None)
+        if checkpoint is not None:
+            # Elsewhere the choice stays, but the plan is not theirs.
+            planned_step_s = None if has_moved else checkpoint.state.planned_step_s
+            return Chosen(checkpoint.state.sync, planned_step_s)
+        with batches(recipe, self.prepared, 0, self.world) as updates:
+            return choose_strategy(recipe, model, updates, world=self.world, events=self.events)
+
+    def first_state(self, chosen: Chosen) -> TrainState:
+        """The state before the first step."""
+        return TrainState(
+            seed=self.recipe.train.seed,
+            world_size=self.world.world_size,
+            recipe_digest=digest(self.recipe),
+            corpus_digest=self.manifest.digest,
+            sync=chosen.config,
+        )
+
+    def pace(self, budget: Budget, state: TrainState, every: int) -> Pace:
+        """What keeps a run to its budget."""
+        return Pace(
+            budget,
+            length=state.max_steps or self.recipe.train.max_steps,
+            validate_every=self.recipe.train.validate_every_steps,
+            save_every=self.recipe.checkpoint.every_steps,
+            multiple=every,
+            validation_steps=state.validation_steps,
+            search_steps=state.search_steps,
+        )
+
+    def validation(self, model: Transformer) -> Callable[[int], Validation]:
+        """The function that measures the model on the dev set."""
+        recipe = self.recipe
+        data = ValidationData.open(
+            self.prepared,
+            max_source_pieces=recipe.corpus.max_pieces,
+            trained=recipe.corpus.train_directions,
+        )
+        return lambda _step: validate(
+            model, data, config=recipe.evaluate, search=recipe.search, world=self.world
+        )
+
+    def sampling(self, updates: BatchStream) -> AbstractContextManager[object]:
+        """The sampler of this host, in the first of its ranks."""
+        world = self.world
+        pids = world.gather_json(os.getpid())
+        if world.local_rank:
+            return nullcontext()
+        # The ranks of a host are neighbours in the order of all.
+        pids = pids[world.rank : world.rank + int(os.environ.get("LOCAL_WORLD_SIZE", 1))]
+        return host_sampler(
+            self.events,
+            disk=self.run.path,
+            queued=updates.queued,
+            interface=collective_interface() if world.world_size > 1 else None,
+            num_gpus=len(pids) if world.device.type == "cuda" else 0,
+            pids=pids,
+        )
+
+    def tell_start(self, model: Transformer, state: TrainState) -> None:
+        """Say what begins, and in which environment."""
+        environment = read_environment()
+        self.events.write(environment)
+        if self.world.is_main:
+            write_environment(environment, self.run.path / "environment.json")
+        price = hourly_price()
+        started = RunStarted(
+            run_name=self.run.path.name,
+            recipe_digest=state.recipe_digest,
+            world_size=self.world.world_size,
+            device=str(self.world.device),
+            precision=self.recipe.train.precision,
+            num_parameters=sum(weight.numel() for weight in model.parameters()),
+            max_steps=state.max_steps or self.recipe.train.max_steps,
+            train_pairs=self.manifest.train.pairs,
+            resumed_from_step=state.step or None,
+            price_per_hour=price.amount if price else None,
+            currency=price.currency if price else None,
+        )
+        self.events.write(started, step=state.step)
+
+    def tell_device(self, *, step: int) -> None:
+        """All ranks at once, as those of one host share what is measured."""
+        precision = self.recipe.train.precision
+        measured = measure_device(self.world.device, precision)
+        self.events.write(measured, step=step)
+        slow = slow_precision(measured, precision)
+        if slow and self.world.is_main:
+            self.events.write(slow, step=step)
+
+    def tell_link(self, *, step: int) -> float | None:
+        """Measure for a second or two what the links between hosts carry: a report needs to know,
+        and who is to say that they carry less later."""
+        if self.world.world_size == 1:
+            return None
+        topology = find_topology(self.world)
+        if topology.num_hosts == 1:
+            return None
+        rate = measure_link(self.world, topology)
+        if topology.leads:
+            link = LinkMeasured(
+                interface=collective_interface() or "",
+                peer="the other hosts",
+                bytes_per_s=rate.bytes_per_s,
+                latency_s=rate.latency_s,
+                method="sums of zeros as training makes them, each way at once",
+            )
+            self.events.write(link, step=step)
+        return rate.bytes_per_s
+
+    def tell_text(self, updates: BatchStream, *, step: int) -> None:
+        """Before the first step, what each stage draws from each entry of text, if that is not
+        simply all of it; and pairs that are too long."""
+        corpus = self.recipe.corpus
+        several = len(corpus.train_directions) > 1
+        stages = _stages(self.recipe, TokenShards(self.prepared / "train")) if not step else ()
+        for stage in stages:
+            if stage.mixture is None:
+                continue
+            parts = stage.mixture.parts()
+            total = sum(draws for _, draws in parts)
+            for entry, (pairs, draws) in zip(corpus.train, parts, strict=True):
+                direction = f", {listed([corpus.direction_of(entry)])}" if several else ""
+                planned = MixturePlanned(
+                    first_step=stage.first_update + 1,
+                    entry=f"{entry.title}{direction}",
+                    pairs=len(pairs),
+                    share=draws / total,
+                    draws_per_pair=draws / max(1, len(pairs)),
+                )
+                self.events.write(planned, step=0)
+        if oversized := max(sampler.num_oversized for sampler in updates.samplers):
+            alert = Alert(
+                severity="warning",
+                cause=f"{oversized} pairs are longer than data.batch_tokens; each is a batch of "
+                "its own",
+                remedy="raise data.batch_tokens or lower corpus.max_pieces",
+            )
+            self.events.write(alert, step=step)
 
 
 def _are_others(state: TrainState, machines: tuple[str, ...]) -> bool:
@@ -268,121 +424,19 @@ def _are_others(state: TrainState, machines: tuple[str, ...]) -> bool:
     return state.world_size != len(machines) or state.machines not in ((), machines)
 
 
-def _strategy(
-    recipe: Recipe,
-    prepared: Path,
-    model: Transformer,
-    checkpoint: Checkpoint | None,
-    world: World,
-    events: EventWriter,
-    *,
-    has_moved: bool,
-) -> Chosen:
-    """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
-    if recipe.distributed.strategy != "auto":
-        return Chosen(recipe.distributed, None)
-    if checkpoint is not None:
-        # Elsewhere the choice stays, but the plan is not theirs.
-        return Chosen(checkpoint.state.sync, None if has_moved else checkpoint.state.planned_step_s)
-    with batches(recipe, prepared, 0, world) as updates:
-        return choose_strategy(recipe, model, updates, world=world, events=events)
-
-
-def _pace(recipe: Recipe, budget: Budget | None, state: TrainState, every: int) -> Pace | None:
-    """What keeps a run to its budget, if it has one."""
-    if budget is None:
-        return None
-    return Pace(
-        budget,
-        length=state.max_steps or recipe.train.max_steps,
-        validate_every=recipe.train.validate_every_steps,
-        save_every=recipe.checkpoint.every_steps,
-        multiple=every,
-        validation_steps=state.validation_steps,
-        search_steps=state.search_steps,
-    )
-
-
-def _first_state(
-    recipe: Recipe, manifest: Manifest, world: World, distributed: DistributedConfig
-) -> TrainState:
-    return TrainState(
+def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
+    """The updates of a run of this recipe from number `start` on, without end."""
+    shards = TokenShards(prepared / "train")
+    return BatchStream(
+        shards,
+        recipe.data,
+        stages=_stages(recipe, shards),
         seed=recipe.train.seed,
+        rank=world.rank,
         world_size=world.world_size,
-        recipe_digest=digest(recipe),
-        corpus_digest=manifest.digest,
-        sync=distributed,
+        start_update=start,
+        device=world.device,
     )
-
-
-def _agreed(store: CheckpointStore, world: World, events: EventWriter) -> Checkpoint | None:
-    """The checkpoint that all ranks go on from, if there is one."""
-
-    def warn(error: CheckpointError) -> None:
-        events.write(Alert(severity="warning", cause=str(error), remedy="the one before is used"))
-
-    return agreed_checkpoint(store, world, warn)
-
-
-def _tell_start(
-    run: RunDirectory,
-    recipe: Recipe,
-    manifest: Manifest,
-    model: Transformer,
-    state: TrainState,
-    world: World,
-    events: EventWriter,
-) -> None:
-    environment = read_environment()
-    events.write(environment)
-    if world.is_main:
-        write_environment(environment, run.path / "environment.json")
-    price = hourly_price()
-    started = RunStarted(
-        run_name=run.path.name,
-        recipe_digest=state.recipe_digest,
-        world_size=world.world_size,
-        device=str(world.device),
-        precision=recipe.train.precision,
-        num_parameters=sum(weight.numel() for weight in model.parameters()),
-        max_steps=state.max_steps or recipe.train.max_steps,
-        train_pairs=manifest.train.pairs,
-        resumed_from_step=state.step or None,
-        price_per_hour=price.amount if price else None,
-        currency=price.currency if price else None,
-    )
-    events.write(started, step=state.step)
-
-
-def _tell_device(recipe: Recipe, world: World, events: EventWriter, *, step: int) -> None:
-    """All ranks at once, as those of one host share what is measured."""
-    precision = recipe.train.precision
-    measured = measure_device(world.device, precision)
-    events.write(measured, step=step)
-    slow = slow_precision(measured, precision)
-    if slow and world.is_main:
-        events.write(slow, step=step)
-
-
-def _tell_link(world: World, events: EventWriter, *, step: int) -> float | None:
-    """Measure for a second or two what the links between hosts carry: a report needs to know, and
-    who is to say that they carry less later."""
-    if world.world_size == 1:
-        return None
-    topology = find_topology(world)
-    if topology.num_hosts == 1:
-        return None
-    rate = measure_link(world, topology)
-    if topology.leads:
-        link = LinkMeasured(
-            interface=collective_interface() or "",
-            peer="the other hosts",
-            bytes_per_s=rate.bytes_per_s,
-            latency_s=rate.latency_s,
-            method="sums of zeros as training makes them, each way at once",
-        )
-        events.write(link, step=step)
-    return rate.bytes_per_s
 
 
 def _stages(recipe: Recipe, shards: TokenShards) -> list[Stage]:
@@ -413,88 +467,6 @@ def _tempered_weights(recipe: Recipe, shards: TokenShards) -> tuple[float, ...] 
         shares[direction] * size / max(1, totals[direction])
         for direction, size in zip(directions, sizes, strict=True)
     )
-
-
-def _tell_mixtures(recipe: Recipe, prepared: Path, events: EventWriter) -> None:
-    """Say what each stage draws from each entry of text, if that is not simply all of it."""
-    for stage in _stages(recipe, TokenShards(prepared / "train")):
-        if stage.mixture is None:
-            continue
-        parts = stage.mixture.parts()
-        total = sum(draws for _, draws in parts)
-        several = len(recipe.corpus.train_directions) > 1
-        for entry, (pairs, draws) in zip(recipe.corpus.train, parts, strict=True):
-            direction = f", {listed([recipe.corpus.direction_of(entry)])}" if several else ""
-            planned = MixturePlanned(
-                first_step=stage.first_update + 1,
-                entry=f"{entry.title}{direction}",
-                pairs=len(pairs),
-                share=draws / total,
-                draws_per_pair=draws / max(1, len(pairs)),
-            )
-            events.write(planned, step=0)
-
-
-def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
-    """The updates of a run of this recipe from number `start` on, without end."""
-    shards = TokenShards(prepared / "train")
-    return BatchStream(
-        shards,
-        recipe.data,
-        stages=_stages(recipe, shards),
-        seed=recipe.train.seed,
-        rank=world.rank,
-        world_size=world.world_size,
-        start_update=start,
-        device=world.device,
-    )
-
-
-def _sampling(
-    run: RunDirectory, updates: BatchStream, world: World, events: EventWriter
-) -> AbstractContextManager[object]:
-    """The sampler of this host, in the first of its ranks."""
-    pids = _pids_of_this_host(world)
-    if world.local_rank:
-        return nullcontext()
-    return host_sampler(
-        events,
-        disk=run.path,
-        queued=updates.queued,
-        interface=collective_interface() if world.world_size > 1 else None,
-        num_gpus=len(pids) if world.device.type == "cuda" else 0,
-        pids=pids,
-    )
-
-
-def _pids_of_this_host(world: World) -> list[int]:
-    """Process ids of this host's ranks, which are neighbours in the order of all."""
-    pids = world.gather_json(os.getpid())
-    first = world.rank - world.local_rank
-    return pids[first : first + int(os.environ.get("LOCAL_WORLD_SIZE", 1))]
-
-
-def _oversized(num_pairs: int) -> Alert:
-    return Alert(
-        severity="warning",
-        cause=f"{num_pairs} pairs are longer than data.batch_tokens; each is a batch of its own",
-        remedy="raise data.batch_tokens or lower corpus.max_pieces",
-    )
-
-
-def _validation(
-    recipe: Recipe, prepared: Path, model: Transformer, world: World
-) -> Callable[[int], Validation]:
-    data = ValidationData.open(
-        prepared,
-        max_source_pieces=recipe.corpus.max_pieces,
-        trained=recipe.corpus.train_directions,
-    )
-
-    def measure(_step: int) -> Validation:
-        return validate(model, data, config=recipe.evaluate, search=recipe.search, world=world)
-
-    return measure
 
 
 if __name__ == "__main__":

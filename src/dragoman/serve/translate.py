@@ -61,7 +61,7 @@ def translate(options: Namespace) -> int:
             threads=options.threads,
             batch_cells=options.batch_cells,
             quantization=options.quantization,
-            target=options.target,
+            target=options.target_language,
         ) as opened,
     ):
         # Before a draft of earlier work gives way to what is then refused.

@@ -540,8 +540,8 @@ class EventWriter:
         """Call listener(event) after each event that is written from now on."""
         self._listeners.append(listener)
 
-    def write(self, payload: Payload, *, step: int | None = None) -> None:
-        """Append one event. Numbers that JSON cannot express are written as null.
+    def write(self, payload: Payload, *, step: int | None = None) -> Event:
+        """Append one event and return it. Numbers that JSON cannot express are written as null.
 
         Raises MachineError if the line does not fit on the disk, or if the file was moved or
         removed: otherwise the run would write into a directory that cannot be found any more.
@@ -561,6 +561,7 @@ class EventWriter:
             self._append(as_line(event))
             for listener in self._listeners:
                 listener(event)
+        return event
 
     def _append(self, line: bytes) -> None:
         if not self.path.exists():

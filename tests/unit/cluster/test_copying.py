@@ -19,6 +19,7 @@ from dragoman.cluster.copying import (
     code_parcel,
     directory_parcel,
     read_code,
+    receive_command,
 )
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.ssh import BEGIN
@@ -41,8 +42,9 @@ def received(parcel: Parcel, stream: bytes, folder: Path) -> subprocess.Complete
     """Run what the host would run, in this folder."""
     host = Host(address="here", name="here", slots=1, python=sys.executable, folder="there")
     program = Path(unpack.__file__).read_bytes()
+    command = receive_command(host, parcel.place, str(len(parcel.files)))
     return subprocess.run(
-        parcel.command(host), input=program + stream, cwd=folder, capture_output=True, check=False
+        command, input=program + stream, cwd=folder, capture_output=True, check=False
     )
 
 

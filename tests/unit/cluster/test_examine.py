@@ -22,8 +22,10 @@ from dragoman.cluster.examine import (
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import Host, Hosts, recorded_hosts
 from dragoman.cluster.team import Team
-from dragoman.cluster.training import HostRun, NotFitError, train_on_hosts
+from dragoman.cluster.training import NotFitError, train_on_hosts
 from dragoman.distributed.probe import tournament
+from dragoman.recipe.run_directory import RunDirectory
+from tiny_recipe import TINY
 
 SSH = """\
 #!/bin/sh
@@ -87,10 +89,10 @@ def test_hosts_that_are_refused_do_not_take_the_place_of_those_a_run_was_on(tmp_
         Hosts(host=(Host(name=name, address=name, slots=1, python="/nowhere/python"),))
         for name in ("alpha", "beta")
     )
+    (tmp_path / "recipe.toml").write_text(f'name = "demo"{TINY}')
     for hosts in (first, other):
-        run = HostRun(tmp_path, tmp_path, hosts, needed_bytes=0)
         with pytest.raises(NotFitError, match="there is no /nowhere/python"):
-            train_on_hosts(run, listeners=[], tell=lambda _: None)
+            train_on_hosts(RunDirectory(tmp_path), hosts, listeners=[], tell=lambda _: None)
     assert recorded_hosts(tmp_path) == first
 
 

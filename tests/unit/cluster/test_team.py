@@ -14,8 +14,9 @@ from dragoman.base.errors import MachineError
 from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.job import Job
+from dragoman.cluster.messages import Ready, Time
 from dragoman.cluster.ssh import BEGIN
-from dragoman.cluster.team import _MESSAGE_BYTES, _MOST_WAITING_BYTES, GONE, Team
+from dragoman.cluster.team import _MESSAGE_BYTES, _MOST_WAITING_BYTES, Message, Team
 from processes import wait_until
 
 HOSTS = (Host(address="10.0.0.1", name="alpha", slots=1), Host(address="b", name="beta", slots=1))
@@ -42,7 +43,7 @@ def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for
     (answers / "b").write_text("cat > /dev/null\n")  # says nothing that is asked for
     with Team(HOSTS, code="0" * 64) as team:
         with pytest.raises(MachineError) as caught:
-            team.each("ready", timeout_s=60)
+            team.each(Ready, timeout_s=60)
         assert caught.value.place == "alpha"
         assert "bad luck" in str(caught.value)
 
@@ -51,7 +52,7 @@ def test_what_a_login_shell_says_first_is_passed_over(answers: Path) -> None:
     ready = '{"say": "ready", "store": "", "test_port": 7}'
     (answers / "b").write_text(f"echo '{ready}'; cat > /dev/null\n")
     with Team(HOSTS[1:], code="0" * 64) as team:
-        assert team.each("ready", timeout_s=60) == {"beta": {"store": "", "test_port": 7}}
+        assert team.each(Ready, timeout_s=60) == {"beta": Ready.model_validate_json(ready)}
 
 
 def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path) -> None:
@@ -84,8 +85,7 @@ def test_a_host_that_talks_nonsense_is_gone(answers: Path, said: str) -> None:
     (answers / "b").write_text(f"echo '{said}'; cat > /dev/null\n")
     with Team(HOSTS[1:], code="0" * 64) as team:
         message = team.next(30)
-        assert message is not None
-        assert (message.host, message.what) == ("beta", GONE)
+        assert message == Message("beta", None)
         assert "its answer is not understood" in str(team.agents["beta"].failure())
 
 
@@ -93,8 +93,7 @@ def test_a_line_without_end_is_not_waited_for(answers: Path) -> None:
     (answers / "b").write_text("head -c 20000000 /dev/zero | tr '\\0' x; exec cat > /dev/null\n")
     with Team(HOSTS[1:], code="0" * 64) as team:
         message = team.next(30)
-        assert message is not None
-        assert (message.host, message.what) == ("beta", GONE)
+        assert message == Message("beta", None)
         assert "beta: it sends more than" in str(team.agents["beta"].failure())
 
 
@@ -110,7 +109,7 @@ def test_messages_that_nobody_takes_wait_on_the_host(answers: Path) -> None:
         for _ in range(2 * most):
             message = team.next(30)
             assert message is not None
-            assert message.what == "time"
+            assert isinstance(message.said, Time)
         # It is closed while its thread waits for room.
         wait_until(lambda: team.inbox.qsize() >= most, limit_s=60)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
@@ -74,6 +74,9 @@ def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFac
     speed = {}
     if request.measure and able:
         speed = measuring().steps(timeout_s=_STEPS_S) | _inside(request)
+    shared_memory_bytes = 0
+    with contextlib.suppress(OSError):
+        shared_memory_bytes = shutil.disk_usage(_SHARED_MEMORY).total
     return HostFacts(
         host=request.host,
         gpus_visible=visible,
@@ -84,7 +87,7 @@ def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFac
         shares_run_directory=bool(request.mark) and (Path(request.run) / request.mark).exists(),
         interface=_interface(request),
         name_resolves_to=network.resolve(socket.gethostname()),
-        shared_memory_bytes=_size(_SHARED_MEMORY),
+        shared_memory_bytes=shared_memory_bytes,
         disk_free_bytes=shutil.disk_usage(disk).free,
         disk_write_bytes_per_s=_write_speed(disk),
         step_s=speed.get("step_s"),
@@ -113,13 +116,9 @@ def _versions() -> dict[str, str | None]:
 def _gpus() -> tuple[int, int, dict[str, str | None]]:
     """GPUs that torch sees, those that compute correctly, and the versions of their software."""
     program = [sys.executable, "-P", "-m", "dragoman.distributed.devices"]
-    driver = host.gpu_driver_version()
-    try:
-        done = subprocess.run(program, capture_output=True, timeout=_DEVICES_S, check=True)
-        found = json.loads(done.stdout)
-    except (subprocess.SubprocessError, ValueError):
-        return 0, 0, {"nccl": None, "driver": driver}
-    return found["visible"], found["usable"], {"nccl": found["nccl"], "driver": driver}
+    found = _results(program, timeout_s=_DEVICES_S)
+    below = {"nccl": found.get("nccl"), "driver": host.gpu_driver_version()}
+    return found.get("visible", 0), found.get("usable", 0), below
 
 
 def _inside(request: FactsRequest) -> dict[str, float]:
@@ -128,21 +127,25 @@ def _inside(request: FactsRequest) -> dict[str, float]:
         return {}
     with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
         meeting = Path(folder)
+        module = ["dragoman.distributed.link_rate"]
+        program = torchrun_command(module, ranks=request.ranks, meeting=meeting)
         environment = workers_environment(request.ranks, meeting)
-        try:
-            done = subprocess.run(
-                torchrun_command(
-                    ["dragoman.distributed.link_rate"], ranks=request.ranks, meeting=meeting
-                ),
-                capture_output=True,
-                timeout=_INSIDE_S,
-                check=True,
-                env=environment | ({} if request.gpus else NO_GPUS),
-            )
-            found: dict[str, float] = json.loads(done.stdout)
-        except (subprocess.SubprocessError, ValueError):
-            return {}
-        return found
+        environment |= {} if request.gpus else NO_GPUS
+        return _results(program, timeout_s=_INSIDE_S, environment=environment)
+
+
+def _results(
+    program: list[str], *, timeout_s: float, environment: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """The results that a program prints as JSON; empty if it fails or takes too long."""
+    try:
+        done = subprocess.run(
+            program, capture_output=True, timeout=timeout_s, check=True, env=environment
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+    except (subprocess.SubprocessError, ValueError):
+        return {}
+    return found
 
 
 def _digests(run_name: str) -> dict[str, str | None]:
@@ -180,13 +183,6 @@ def data_digest(prepared: Path) -> str:
         if name != FILE_NAME
     }
     return digest_files(found)
-
-
-def _size(folder: Path) -> int:
-    try:
-        return shutil.disk_usage(folder).total
-    except OSError:
-        return 0
 
 
 def _write_speed(folder: Path) -> float | None:

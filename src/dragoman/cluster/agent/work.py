@@ -110,8 +110,9 @@ def work(channel: Channel, values: dict[str, Any], prepared: Prepared) -> None:
     request = WorkRequest.model_validate(values)
     try:
         with _store(request, prepared) as endpoint:
-            with _test_port(request) as port:
-                channel.say("ready", store=endpoint, test_port=port)
+            # A port to which the other hosts connect once, to check that they reach this host.
+            with socket.create_server((request.address, 0)) as test:
+                channel.say("ready", store=endpoint, test_port=test.getsockname()[1])
                 peers = [(address, port) for address, port in channel.expect()["peers"]]
                 channel.say("reached", closed=network.unreachable(peers))
                 begin = channel.expect()  # the port stays open until all have tried it
@@ -216,13 +217,6 @@ def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
         yield str(StoreAddress(request.address, int(port), request.token))
     finally:
         prepared.close()
-
-
-@contextmanager
-def _test_port(request: WorkRequest) -> Iterator[int]:
-    """A port to which the other hosts connect once, to check that they reach this host."""
-    with socket.create_server((request.address, 0)) as listener:
-        yield listener.getsockname()[1]
 
 
 @contextmanager

@@ -14,10 +14,7 @@ from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alph
 
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
-from dragoman.cluster.launchers.job import ScheduledJob
-from dragoman.cluster.launchers.kubernetes import kubernetes
-from dragoman.cluster.launchers.skypilot import skypilot
-from dragoman.cluster.launchers.slurm import slurm
+from dragoman.cluster.schedulers import ScheduledJob, kubernetes, skypilot, slurm
 from dragoman.recipe.recipe import load_recipe
 from dragoman.run.run import default_place
 
@@ -121,7 +118,7 @@ def test_the_names_of_pods_are_not_too_long_for_kubernetes(nodes: int, most: int
 
 
 def test_a_skypilot_task_gives_every_machine_the_command_as_it_is() -> None:
-    text = skypilot(job(), accelerator="V100")
+    text = skypilot(job())
     task = yaml.safe_load(text)
     assert task["resources"]["accelerators"] == "V100:2"
     assert task["num_nodes"] == 3
@@ -138,7 +135,7 @@ def test_a_skypilot_task_brings_its_own_python(tmp_path: Path) -> None:
     (environment / "timeout").write_text("#!/bin/sh\necho this one\n")
     for program in (bin_ / "uv", environment / "timeout"):
         program.chmod(0o755)
-    task = yaml.safe_load(skypilot(job(), accelerator="V100"))
+    task = yaml.safe_load(skypilot(job()))
     done = subprocess.run(
         ["bash", "-ec", task["setup"] + task["run"]],
         capture_output=True,
@@ -157,7 +154,7 @@ def test_a_skypilot_task_brings_its_own_python(tmp_path: Path) -> None:
 def test_a_skypilot_task_is_one_by_its_own_schema() -> None:
     schemas = pytest.importorskip("sky.utils.schemas", reason="skypilot is not installed")
     validator = pytest.importorskip("jsonschema").Draft202012Validator
-    task = yaml.safe_load(skypilot(job(), accelerator="V100"))
+    task = yaml.safe_load(skypilot(job()))
     validator(schemas.get_task_schema()).validate(task)
 
 
@@ -175,14 +172,14 @@ def test_a_generated_file_carries_the_token_of_the_job_alone(
 def test_a_job_may_have_a_name_that_yaml_takes_for_something_else() -> None:
     manifest = yaml.safe_load(kubernetes(job(name="no")))
     assert manifest["metadata"]["name"] == "no"
-    task = yaml.safe_load(skypilot(job(name="on"), accelerator="V100"))
+    task = yaml.safe_load(skypilot(job(name="on")))
     assert (task["name"], task["volumes"]) == ("on", {"/shared": "on"})
 
 
-@pytest.mark.parametrize("accelerator", ["V100\n  evil: 1", "V100}: {", "", "a b"])
-def test_a_kind_of_gpu_is_one_word(accelerator: str) -> None:
+@pytest.mark.parametrize("kind", ["V100\n  evil: 1", "V100}: {", "", "a b"])
+def test_a_kind_of_gpu_is_one_word(kind: str) -> None:
     with pytest.raises(ConfigError, match="--gpu: "):
-        skypilot(job(), accelerator=accelerator)
+        skypilot(job(gpu=kind))
 
 
 @pytest.mark.parametrize(
