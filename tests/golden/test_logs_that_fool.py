@@ -27,6 +27,7 @@ from dragoman.telemetry.events import (
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 VOCABULARY = ("corpus.subword.vocab_size=32768",)
 CONSTANT = (*VOCABULARY, "schedule.kind=constant", "schedule.warmup_steps=100")
@@ -61,7 +62,10 @@ def edit(run: Path, rank: int, kind: str, change: Change) -> None:
 
 
 def answers(facts: Facts) -> dict[str, Verdict]:
-    return {one.key: one for one in [*judge(facts), *examine(facts)]}
+    found = {one.key: one for one in [*judge(facts), *examine(facts)]}
+    for verdict in found.values():
+        assert_well_said(verdict)
+    return found
 
 
 # What is lost of two ranks' files, of which the second straggles behind a slow link.

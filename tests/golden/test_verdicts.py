@@ -16,6 +16,7 @@ from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 
 def _link(bytes_per_s: float) -> Payload:
@@ -466,9 +467,7 @@ def test_every_verdict_is_right_and_none_is_guessed(name: str, tmp_path: Path) -
     verdicts = {one.key: one for one in [*judge(facts), *examine(facts)]}
     assert {key: verdicts[key].answer for key in expected} == expected
     for verdict in verdicts.values():
-        assert verdict.says
-        assert "None" not in verdict.says
-        assert "nan" not in verdict.says
+        assert_well_said(verdict)
 
 
 def test_the_collection_is_large_enough() -> None:

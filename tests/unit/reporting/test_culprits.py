@@ -19,6 +19,7 @@ from dragoman.telemetry.events import GpuSampled, NetworkSampled, TrainInterval
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -34,7 +35,9 @@ def edit(run: Path, rank: int, kind: str, change: Change) -> None:
 
 
 def ailment(run: Path, key: str) -> Verdict:
-    return next(one for one in examine(read_facts(run)) if one.key == key)
+    found = next(one for one in examine(read_facts(run)) if one.key == key)
+    assert_well_said(found)
+    return found
 
 
 def slow(*, after: int = 0, until: int = 8000, times: float = 2.0) -> Change:
