@@ -266,3 +266,27 @@ def test_one_process_sends_nothing(tmp_path: Path) -> None:
     assert _rows(found["network"]) == {"processes that train": "1"}
     assert _rows(found["network_fit"])["hosts of the ranks"] == "host-a"
     assert _rows(found["processors"])["scaling efficiency"] is None
+
+
+def test_sums_that_were_not_timed_have_no_figure(tmp_path: Path) -> None:
+    run = Recorded(one_host=True, interval_changes={"sync_s": None})
+    found = _verdicts(read_facts(run.write(tmp_path / "run")))["network"]
+    assert (found.answer, found.says) == (
+        "no",
+        "All ranks share one host: no network was used.",
+    )
+
+
+def test_a_gpu_without_power_is_the_weakest(tmp_path: Path) -> None:
+    extra: list[tuple[int, Payload]] = [(0, gpu_sampled(240)), (1, gpu_sampled(0))]
+    run = Recorded(device="cuda", sync_s=(0.4, 0.4), extra=extra)
+    found = _verdicts(read_facts(run.write(tmp_path / "run")))["processors"]
+    assert found.answer == "no"
+    assert "GPU 0 of host-b drew 0.0% of its power" in found.says
+    assert "utilisation counter read 100.0%" in found.says
+
+
+@pytest.mark.parametrize(("device", "asked"), [("cuda", "GPUs"), ("cpu", "processors")])
+def test_the_question_names_the_device(device: str, asked: str, tmp_path: Path) -> None:
+    found = _verdicts(read_facts(Recorded(device=device).write(tmp_path / "run")))["processors"]
+    assert found.question == f"Were the {asked} fully used?"

@@ -502,6 +502,7 @@ def test_an_answer_changes_at_its_limit(name: str, tmp_path: Path) -> None:
     key, run, answer, other_run, other_answer = LIMITS[name]
     one, other = _judged(tmp_path / "one", run)[key], _judged(tmp_path / "other", other_run)[key]
     assert (one.answer, other.answer) == (answer, other_answer), f"{one.says} / {other.says}"
+    assert one.thresholds == other.thresholds != ()
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,14 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         ),
         {"trained": "cannot tell", "overfitting": "cannot tell"},
     ),
+    "dev loss rises, and the loss in training moves by chance": (
+        Recorded(
+            dev_loss=_turned,
+            train_slice_loss=lambda _step: None,
+            train_loss=lambda step: 2.0 + 0.1 * math.sin(step**2),
+        ),
+        {"trained": "cannot tell", "overfitting": "cannot tell"},
+    ),
     "dev loss rises by 3%, training text falls": (
         Recorded(
             dev_loss=lambda step: 2.0 + 6 * math.exp(-step / 500) + step * 1e-5,

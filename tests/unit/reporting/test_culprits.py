@@ -134,6 +134,22 @@ def test_a_few_slow_intervals_are_no_straggler(tmp_path: Path) -> None:
     assert ailment(run, "straggler").answer == "no"
 
 
+def test_a_rank_whose_compute_takes_no_time_makes_no_other_a_straggler(tmp_path: Path) -> None:
+    run = Recorded(interval_changes={"compute_median_s": 0.0}).write(tmp_path / "run")
+    assert ailment(run, "straggler").answer == "no"
+
+
+def test_the_size_of_the_last_checkpoint_counts(tmp_path: Path) -> None:
+    full = replace(HOST_SAMPLED, disk_free_bytes=250_000_000)
+    run = Recorded(extra=[(0, full)]).write(tmp_path / "run")
+
+    def grow(event: dict[str, Any]) -> None:
+        event["size_bytes"] = 100_000_000 if event["step"] == 8000 else 10_000_000
+
+    edit(run, 0, "checkpoint_written", grow)
+    assert "free disk space: 40.0%: the disk" in ailment(run, "disk").says
+
+
 def test_what_lasts_is_found_with_its_ends() -> None:
     assert lasting([]) == []
     assert lasting([True] * 2) == []
