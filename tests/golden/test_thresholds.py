@@ -366,6 +366,30 @@ LIMITS: dict[str, tuple[str, Recorded, str, Recorded, str]] = {
         ),
         "yes",
     ),
+    "the number of loss spikes that may be of the text, three": (
+        "rate_too_high",
+        Recorded(train_loss=lambda step: 3.0 if step in (3000, 5000) else 2.0, recipe=VOCABULARY),
+        "no",
+        Recorded(
+            train_loss=lambda step: 3.0 if step in (3000, 5000, 7000) else 2.0, recipe=VOCABULARY
+        ),
+        "cannot tell",
+    ),
+    "the number of training losses after the warm-up, ten": (
+        "rate_too_high",
+        Recorded(
+            steps=2000,
+            train_loss=lambda _step: 2.0,
+            recipe=(*VOCABULARY, "schedule.warmup_steps=1100"),
+        ),
+        "cannot tell",
+        Recorded(
+            steps=2000,
+            train_loss=lambda _step: 2.0,
+            recipe=(*VOCABULARY, "schedule.warmup_steps=1000"),
+        ),
+        "no",
+    ),
     "the height of loss spikes, 1.2 times": (
         "rate_too_high",
         Recorded(train_loss=lambda step: 2.4 if step % 1000 == 0 else 2.0),
@@ -407,6 +431,13 @@ LIMITS: dict[str, tuple[str, Recorded, str, Recorded, str]] = {
         "no",
         Recorded(data_wait_s=0.101 * 0.41 / 0.899),
         "yes",
+    ),
+    "the number of intervals that show a straggler, three": (
+        "straggler",
+        Recorded(steps=200),
+        "cannot tell",
+        Recorded(steps=300),
+        "no",
     ),
     "the compute of a straggler, 1.25 times": (
         "straggler",

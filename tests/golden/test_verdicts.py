@@ -262,6 +262,12 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         Recorded(sync_s=(_wire_s(60e6),) * 2, extra=[(0, _link(60e6))]),
         {"network": "yes", "processors": "no", "network_fit": "measured"},
     ),
+    "the link known, and a part of compute not measured": (
+        Recorded(
+            sync_s=(0.3, 0.3), extra=[(0, _link(60e6))], interval_changes={"forward_s": None}
+        ),
+        {"network": "cannot tell", "processors": "cannot tell", "network_fit": "measured"},
+    ),
     "network-bound at 10 Mbit/s": (
         Recorded(sync_s=(_wire_s(1.2e6),) * 2, extra=[(0, _link(1.2e6))]),
         {"network": "yes", "network_fit": "measured", "processors": "no"},

@@ -290,3 +290,17 @@ def test_ranks_slow_in_turn_are_none_either_where_lines_are_lost(tmp_path: Path)
     for rank in (0, 1):
         edit(run, rank, TrainInterval.kind, in_turn(rank))
     assert ailment(run, "straggler").answer == "no"
+
+
+def test_a_straggler_after_a_lost_line_is_found(tmp_path: Path) -> None:
+    run = Recorded().write(tmp_path / "run")
+    edit(run, 1, TrainInterval.kind, slow(after=4000))
+
+    def lose(event: dict[str, Any]) -> None:
+        if event["step"] == 300:
+            event["kind"] = "of_another_version"
+
+    edit(run, 0, TrainInterval.kind, lose)
+    found = ailment(run, "straggler")
+    assert found.answer == "yes", found.says
+    assert "rank 1 on host-b, since step 4,000" in found.says
