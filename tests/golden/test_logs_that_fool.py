@@ -111,6 +111,14 @@ def test_with_half_the_events_of_a_rank_no_cause_is_named(lost: str, tmp_path: P
         assert "8,000 steps" in found["duration"].says
 
 
+def test_without_phases_it_is_told_that_a_rank_is_missing(tmp_path: Path) -> None:
+    run = Recorded(interval_changes={"forward_s": None}).write(tmp_path / "run")
+    _without_rank_1(run)
+    found = answers(read_facts(run))["processors"]
+    assert found.answer == "cannot tell"
+    assert "Events of a rank are missing" in found.says
+
+
 def test_one_torn_line_spoils_no_answer(tmp_path: Path) -> None:
     run = Recorded(sync_s=(2.24, 2.24), extra=[link(12e6)], reason=None).write(tmp_path / "run")
     last = file_of(run, 1).read_bytes()
