@@ -21,13 +21,17 @@ from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, as_
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 VOCABULARY = ("corpus.subword.vocab_size=32768",)
 Event = dict[str, Any]
 
 
 def _answers(facts: Facts) -> dict[str, Verdict]:
-    return {one.key: one for one in [*judge(facts), *examine(facts)]}
+    found = {one.key: one for one in [*judge(facts), *examine(facts)]}
+    for verdict in found.values():
+        assert_well_said(verdict)
+    return found
 
 
 def _link(bytes_per_s: float) -> LinkMeasured:

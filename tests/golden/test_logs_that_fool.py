@@ -27,6 +27,7 @@ from dragoman.telemetry.events import (
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 VOCABULARY = ("corpus.subword.vocab_size=32768",)
 CONSTANT = (*VOCABULARY, "schedule.kind=constant", "schedule.warmup_steps=100")
@@ -61,7 +62,10 @@ def edit(run: Path, rank: int, kind: str, change: Change) -> None:
 
 
 def answers(facts: Facts) -> dict[str, Verdict]:
-    return {one.key: one for one in [*judge(facts), *examine(facts)]}
+    found = {one.key: one for one in [*judge(facts), *examine(facts)]}
+    for verdict in found.values():
+        assert_well_said(verdict)
+    return found
 
 
 # What is lost of two ranks' files, of which the second straggles behind a slow link.
@@ -105,6 +109,14 @@ def test_with_half_the_events_of_a_rank_no_cause_is_named(lost: str, tmp_path: P
     if "rank 0's file" not in lost:
         assert facts.last_step == 8000
         assert "8,000 steps" in found["duration"].says
+
+
+def test_without_phases_it_is_told_that_a_rank_is_missing(tmp_path: Path) -> None:
+    run = Recorded(interval_changes={"forward_s": None}).write(tmp_path / "run")
+    _without_rank_1(run)
+    found = answers(read_facts(run))["processors"]
+    assert found.answer == "cannot tell"
+    assert "Events of a rank are missing" in found.says
 
 
 def test_one_torn_line_spoils_no_answer(tmp_path: Path) -> None:

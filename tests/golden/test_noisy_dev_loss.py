@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dragoman.reporting.convergence import overfitting, rises_by_chance, trained
@@ -165,6 +166,19 @@ def test_the_chance_of_a_rise_is_its_share_of_all_orders() -> None:
     assert rises_by_chance([]) == 1.0
     eleven = list(range(11))
     assert rises_by_chance(eleven) < 1e-4 < 0.99 < rises_by_chance(eleven[::-1])
+
+
+@pytest.mark.parametrize("count", [11, 16, 30])
+def test_the_chance_of_a_rise_of_many_losses_is_nearly_exact(count: int) -> None:
+    """Orders by their number of falling pairs: a product of (1 + x + ... + x^k)."""
+    orders = np.ones(1)
+    for size in range(2, count + 1):
+        orders = np.convolve(orders, np.ones(size))
+    chance, seen = orders.cumsum() / orders.sum(), random.Random(count)
+    for _ in range(20):
+        order = seen.sample(range(count), count)
+        falls = sum(two < one for one, two in itertools.combinations(order, 2))
+        assert rises_by_chance(order) == pytest.approx(chance[falls], abs=0.006)
 
 
 def test_the_size_of_the_dev_set_is_reported(tmp_path: Path) -> None:

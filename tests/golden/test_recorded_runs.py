@@ -14,6 +14,7 @@ from dragoman.reporting.rank_file import RankFile
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdicts import judge
+from well_said import assert_well_said
 
 RECORDED = Path(__file__).with_name("recorded")
 LONG_AFTER = 1.9e9
@@ -252,7 +253,11 @@ def test_without_the_events_of_a_rank_the_network_is_not_blamed(name: str, tmp_p
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_answer_has_evidence_and_a_method(name: str) -> None:
-    for verdict in judge(read_facts(RECORDED / name, now=LONG_AFTER)):
+    facts = read_facts(RECORDED / name, now=LONG_AFTER)
+    for verdict in examine(facts):
+        assert_well_said(verdict)
+    for verdict in judge(facts):
+        assert_well_said(verdict)
         if verdict.answer != "cannot tell":
             assert verdict.evidence, verdict.question
             assert verdict.method, verdict.question

@@ -14,6 +14,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdicts import judge
 from golden.test_logs_that_fool import edit
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 RECIPE = (
     "corpus.subword.vocab_size=32768",
@@ -36,7 +37,10 @@ def judged(folder: Path, stages: str, *, kind: str = "constant", **run: Any) -> 
     for rank in (0, 1):
         edit(recorded, rank, "train_interval", logged)
     facts = read_facts(recorded)
-    return {one.key: one for one in [*judge(facts), *examine(facts)]}
+    found = {one.key: one for one in [*judge(facts), *examine(facts)]}
+    for verdict in found.values():
+        assert_well_said(verdict)
+    return found
 
 
 def flat(step: int) -> float:

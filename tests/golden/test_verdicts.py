@@ -16,6 +16,7 @@ from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 
 def _link(bytes_per_s: float) -> Payload:
@@ -185,6 +186,14 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         ),
         {"trained": "cannot tell", "overfitting": "cannot tell"},
     ),
+    "dev loss rises, and the loss in training moves by chance": (
+        Recorded(
+            dev_loss=_turned,
+            train_slice_loss=lambda _step: None,
+            train_loss=lambda step: 2.0 + 0.1 * math.sin(step**2),
+        ),
+        {"trained": "cannot tell", "overfitting": "cannot tell"},
+    ),
     "dev loss rises by 3%, training text falls": (
         Recorded(
             dev_loss=lambda step: 2.0 + 6 * math.exp(-step / 500) + step * 1e-5,
@@ -252,6 +261,12 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
     "network-bound at 60 MB/s": (
         Recorded(sync_s=(_wire_s(60e6),) * 2, extra=[(0, _link(60e6))]),
         {"network": "yes", "processors": "no", "network_fit": "measured"},
+    ),
+    "the link known, and a part of compute not measured": (
+        Recorded(
+            sync_s=(0.3, 0.3), extra=[(0, _link(60e6))], interval_changes={"forward_s": None}
+        ),
+        {"network": "cannot tell", "processors": "cannot tell", "network_fit": "measured"},
     ),
     "network-bound at 10 Mbit/s": (
         Recorded(sync_s=(_wire_s(1.2e6),) * 2, extra=[(0, _link(1.2e6))]),
@@ -466,9 +481,7 @@ def test_every_verdict_is_right_and_none_is_guessed(name: str, tmp_path: Path) -
     verdicts = {one.key: one for one in [*judge(facts), *examine(facts)]}
     assert {key: verdicts[key].answer for key in expected} == expected
     for verdict in verdicts.values():
-        assert verdict.says
-        assert "None" not in verdict.says
-        assert "nan" not in verdict.says
+        assert_well_said(verdict)
 
 
 def test_the_collection_is_large_enough() -> None:

@@ -19,6 +19,7 @@ from dragoman.telemetry.events import GpuSampled, NetworkSampled, TrainInterval
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
+from well_said import assert_well_said
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -34,7 +35,9 @@ def edit(run: Path, rank: int, kind: str, change: Change) -> None:
 
 
 def ailment(run: Path, key: str) -> Verdict:
-    return next(one for one in examine(read_facts(run)) if one.key == key)
+    found = next(one for one in examine(read_facts(run)) if one.key == key)
+    assert_well_said(found)
+    return found
 
 
 def slow(*, after: int = 0, until: int = 8000, times: float = 2.0) -> Change:
@@ -129,6 +132,22 @@ def test_a_few_slow_intervals_are_no_straggler(tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
     edit(run, 1, TrainInterval.kind, slow(after=4000, until=4500, times=20))
     assert ailment(run, "straggler").answer == "no"
+
+
+def test_a_rank_whose_compute_takes_no_time_makes_no_other_a_straggler(tmp_path: Path) -> None:
+    run = Recorded(interval_changes={"compute_median_s": 0.0}).write(tmp_path / "run")
+    assert ailment(run, "straggler").answer == "no"
+
+
+def test_the_size_of_the_last_checkpoint_counts(tmp_path: Path) -> None:
+    full = replace(HOST_SAMPLED, disk_free_bytes=250_000_000)
+    run = Recorded(extra=[(0, full)]).write(tmp_path / "run")
+
+    def grow(event: dict[str, Any]) -> None:
+        event["size_bytes"] = 100_000_000 if event["step"] == 8000 else 10_000_000
+
+    edit(run, 0, "checkpoint_written", grow)
+    assert "free disk space: 40.0%: the disk" in ailment(run, "disk").says
 
 
 def test_what_lasts_is_found_with_its_ends() -> None:
@@ -271,3 +290,17 @@ def test_ranks_slow_in_turn_are_none_either_where_lines_are_lost(tmp_path: Path)
     for rank in (0, 1):
         edit(run, rank, TrainInterval.kind, in_turn(rank))
     assert ailment(run, "straggler").answer == "no"
+
+
+def test_a_straggler_after_a_lost_line_is_found(tmp_path: Path) -> None:
+    run = Recorded().write(tmp_path / "run")
+    edit(run, 1, TrainInterval.kind, slow(after=4000))
+
+    def lose(event: dict[str, Any]) -> None:
+        if event["step"] == 300:
+            event["kind"] = "of_another_version"
+
+    edit(run, 0, TrainInterval.kind, lose)
+    found = ailment(run, "straggler")
+    assert found.answer == "yes", found.says
+    assert "rank 1 on host-b, since step 4,000" in found.says

@@ -16,6 +16,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
+from well_said import assert_well_said
 
 HEAD = """\
 [alpha:00292] WARNING: local probe returned unhandled shell:unknown assuming bash
@@ -85,7 +86,10 @@ def log(tmp_path: Path) -> Path:
 
 
 def _answers(directory: Path) -> dict[str, Verdict]:
-    return {one.key: one for one in judge(read_facts(directory))}
+    found = {one.key: one for one in judge(read_facts(directory))}
+    for verdict in found.values():
+        assert_well_said(verdict)
+    return found
 
 
 def _row(verdict: Verdict, name: str) -> str:

@@ -68,6 +68,21 @@ def test_the_curve_goes_through_points_made_by_one() -> None:
     assert curve.at(20_000) == pytest.approx(1.4 + 40 * 20_000**-0.6, rel=2e-3)
 
 
+@pytest.mark.parametrize("floor", [0.0, 0.3, 2.5])
+def test_a_curve_needs_four_points_and_any_floor(floor: float) -> None:
+    steps = [500, 1000, 2000, 4000]
+    curve = fit_curve(steps, [floor + 40 * step**-0.6 for step in steps])
+    assert curve is not None
+    assert curve.at(8000) == pytest.approx(floor + 40 * 8000**-0.6, rel=0.02)
+    assert curve.floor == pytest.approx(floor, abs=0.02)
+
+
+def test_three_points_give_a_trend() -> None:
+    found = trend([1000, 2000, 4000], [3, 2, 1], stretch=1.0)
+    assert found is not None
+    assert (found.gain, found.low, found.points) == (pytest.approx(-1.0), pytest.approx(-1.0), 3)
+
+
 def test_no_curve_through_a_rising_loss_or_three_points() -> None:
     assert fit_curve([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]) is None
     assert fit_curve([1, 2, 3], [3, 2, 1]) is None

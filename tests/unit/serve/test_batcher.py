@@ -30,12 +30,14 @@ class HeldEngine(CTranslate2Engine):
         self.turns = threading.Semaphore(0)
         self.begun: list[int] = []
         self.lengths: list[list[int]] = []
+        self.batches: list[list[list[int]]] = []
 
     def search_batch(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
     ) -> list[list[Candidate]]:
         self.begun.append(len(sources))
         self.lengths.append(sorted(map(len, sources)))
+        self.batches.append(list(sources))
         self.turns.acquire()
         return super().search_batch(sources, search, num_hypotheses=num_hypotheses)
 
@@ -233,3 +235,123 @@ def test_a_refusal_costs_no_look_at_the_text(bundle: Bundle) -> None:
     with pytest.raises(OverloadedError):
         asyncio.run(model.translate(Untouched(["A man."]), text_format="document"))
     model.batcher.close()
+
+
+def test_nothing_to_translate_is_no_batch(engine: HeldEngine) -> None:
+    batcher = Batcher(engine, 10, 1.0)
+    assert asyncio.run(batcher.translate([], SEARCH)) == []
+    batcher.close()
+    assert engine.begun == []
+
+
+def test_the_wanted_number_of_hypotheses_is_found(
+    engine: HeldEngine, rows: list[list[int]]
+) -> None:
+    async def scenario() -> list[list[Candidate]]:
+        batcher = Batcher(engine, 10_000, 1000.0)
+        found = await batcher.translate(rows[:3], SEARCH, num_hypotheses=2)
+        batcher.close()
+        return found
+
+    for _ in range(3):
+        engine.turns.release()
+    found = asyncio.run(scenario())
+    for _ in range(3):
+        engine.turns.release()
+    alone = CTranslate2Engine.search(engine, rows[:3], SEARCH, num_hypotheses=2)
+    assert [len(one) for one in found] == [2, 2, 2]
+    assert [[c.ids for c in one] for one in found] == [[c.ids for c in one] for one in alone]
+
+
+class FailingEngine(CTranslate2Engine):
+    """Fails once."""
+
+    failed = False
+
+    def search_batch(
+        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+    ) -> list[list[Candidate]]:
+        if not self.failed:
+            self.failed = True
+            raise MemoryError("too large")
+        return super().search_batch(sources, search, num_hypotheses=num_hypotheses)
+
+
+def test_a_batch_that_fails_fails_for_all_of_its_requests_and_no_others(
+    bundle: Bundle, rows: list[list[int]]
+) -> None:
+    async def scenario() -> None:
+        engine = FailingEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=2048)
+        batcher = Batcher(engine, 10_000, 1000.0)
+        asked = [asyncio.create_task(batcher.translate([row], SEARCH)) for row in rows[:2]]
+        found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
+        assert [type(one) for one in found] == [MemoryError, MemoryError]
+        assert (batcher.num_batches, batcher.num_rows, batcher.pieces_per_s) == (0, 0, 0.0)
+        assert len(await asyncio.wait_for(batcher.translate(rows[2:5], SEARCH), 60)) == 3
+        assert (batcher.num_batches, batcher.num_rows) == (1, 3)
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_would_wait_too_long_is_refused(engine: HeldEngine) -> None:
+    batcher = Batcher(engine, 1000, 5.0, pieces_per_s=10.0)
+    batcher.admit(2000)  # nothing waits: it is translated at once, however long it is
+    batcher.waiting_pieces = 50
+    batcher.admit(950)
+    batcher.waiting_pieces = 51
+    with pytest.raises(OverloadedError, match="the server is busy") as refused:
+        batcher.admit()
+    assert refused.value.retry_s == pytest.approx(2.55)
+    assert refused.value.remedy == "try again in 3 s"
+    batcher.waiting_pieces, batcher.max_wait_s = 5, 0.1
+    with pytest.raises(OverloadedError) as refused:
+        batcher.admit()
+    assert refused.value.retry_s == 1.0
+    batcher.pieces_per_s = 0.0  # nothing was measured yet
+    batcher.admit()
+    batcher.close()
+
+
+def test_the_measured_speed_is_mostly_that_of_the_past(
+    bundle: Bundle, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers of which each takes 0.5 s, then 0.25 s, by this clock."""
+    moments = iter([10.0, 10.5, 20.0, 20.25])
+
+    async def scenario() -> list[float]:
+        engine = CTranslate2Engine(bundle.path, bundle.subwords(), threads=2, batch_cells=2048)
+        batcher = Batcher(engine, 10_000, 1000.0)
+        speeds = []
+        for row in rows[:2]:
+            await batcher.translate([row], SEARCH)
+            speeds.append(batcher.pieces_per_s)
+        batcher.close()
+        return speeds
+
+    monkeypatch.setattr("dragoman.serve.batcher.time.perf_counter", lambda: next(moments))
+    speeds = asyncio.run(scenario())
+    first, second = (len(row) + 1 for row in rows[:2])
+    assert speeds[0] == pytest.approx(first / 0.5 * 2)
+    assert speeds[1] == pytest.approx(0.8 * speeds[0] + 0.2 * second / 0.25 * 2)
+
+
+def test_documents_take_turns_with_sixteen_rows(bundle: Bundle, rows: list[list[int]]) -> None:
+    documents = [[row[:7]] * 40 for row in rows if len(row) >= 7][:2]
+    assert documents[0] != documents[1]
+
+    async def scenario() -> None:
+        engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=24 * 8 * 2)
+        batcher = Batcher(engine, 10_000, 1000.0)
+        busy = asyncio.create_task(batcher.translate([[5]], SEARCH))
+        await begun(engine, 1)
+        asked = [asyncio.create_task(batcher.translate(one, SEARCH)) for one in documents]
+        await asyncio.sleep(0)
+        for _ in range(20):
+            engine.turns.release()
+        found = await asyncio.gather(busy, *asked)
+        batcher.close()
+        assert [len(one) for one in found] == [1, 40, 40]
+        assert engine.batches[1] == documents[0][:16] + documents[1][:8]
+
+    asyncio.run(scenario())
