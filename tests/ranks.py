@@ -33,31 +33,52 @@ def run_ranks(
     rank returned, by rank; where a rank fails, the caller fails with its output.
     """
     with tempfile.TemporaryDirectory() as directory:
-        local_ranks = [n for size in hosts or [world_size] for n in range(size)]
         call = [inspect.getfile(function), function.__name__, directory, json.dumps(arguments)]
-        outputs = [Path(directory) / f"{rank}.out" for rank in range(world_size)]
-        exit_codes = forker().run(
-            [
-                {
-                    "module": "ranks",
-                    "function": "enter",
-                    "arguments": call,
-                    "folder": str(Path.cwd()),
-                    "environment": _environment(rank, local_ranks[rank], world_size, directory),
-                    "output": str(output),
-                }
-                for rank, output in enumerate(outputs)
-            ],
-            timeout_s=timeout_s,
-        )
-        said = [output.read_text() for output in outputs]
-        assert not any(exit_codes), "\n".join(
-            f"rank {rank} ended with {code}:\n{text}"
-            for rank, (code, text) in enumerate(zip(exit_codes, said, strict=True))
-        )
+        local_ranks = [n for size in hosts or [world_size] for n in range(size)]
+        _forked(directory, "ranks", "enter", call, local_ranks, timeout_s)
         return [
             json.loads((Path(directory) / f"{rank}.json").read_text()) for rank in range(world_size)
         ]
+
+
+def run_program(module: str, *, world_size: int, timeout_s: float = 120.0) -> list[str]:
+    """Call a module's `main` in `world_size` processes of one host, as torchrun does.
+
+    Returns what each of them printed, by rank.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        return _forked(directory, module, "main", [], list(range(world_size)), timeout_s)
+
+
+def _forked(
+    directory: str,
+    module: str,
+    function: str,
+    arguments: list[str],
+    local_ranks: list[int],
+    timeout_s: float,
+) -> list[str]:
+    outputs = [Path(directory) / f"{rank}.out" for rank in range(len(local_ranks))]
+    exit_codes = forker().run(
+        [
+            {
+                "module": module,
+                "function": function,
+                "arguments": arguments,
+                "folder": str(Path.cwd()),
+                "environment": _environment(rank, local_ranks[rank], len(local_ranks), directory),
+                "output": str(output),
+            }
+            for rank, output in enumerate(outputs)
+        ],
+        timeout_s=timeout_s,
+    )
+    said = [output.read_text() for output in outputs]
+    assert not any(exit_codes), "\n".join(
+        f"rank {rank} ended with {code}:\n{text}"
+        for rank, (code, text) in enumerate(zip(exit_codes, said, strict=True))
+    )
+    return said
 
 
 def _environment(rank: int, local_rank: int, world_size: int, directory: str) -> dict[str, str]:

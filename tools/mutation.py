@@ -1,44 +1,61 @@
-"""Mutation tests of the most important modules, with mutmut 3.
+"""Mutation tests of the most important modules, with the mutants of mutmut 3.
 
     .venv/bin/python tools/mutation.py [--sample N] [MODULE ...]      all modules of TESTS, or some
 
 With --sample, N mutants of each module, drawn at random but the same ones every time: some modules
 have so many mutants that all of them would take hours.
-Each module runs alone in `build/mutation/<module>` with only its own tests, so that a mutant costs
-seconds. It prints the mutants that no test notices; docs/mutation.md explains the known ones.
+
+`build/mutation` gets a copy of the code with all mutants of the wanted modules in it. One run of
+the tests without a mutant finds the tests that run each function, in whichever process. Then each
+mutant is tried with those tests alone, the fastest first, until one fails. It prints the mutants
+that no test notices; docs/mutation.md explains the known ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
-import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tomli_w
+from mutants import Mutants, make_mutants
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PLACE: Final = REPOSITORY / "build" / "mutation"
+_HITS: Final = PLACE / "hits"
+_WHILE_IMPORTING: Final = "importing"
+_ALL_S: Final = 3600.0
+"""For all tests without a mutant."""
+_START_S: Final = 600.0
+_LEAST_S: Final = 15.0
+_TIMES: Final = 5.0
+"""A test may take this many times as long as without a mutant, and `_LEAST_S` more."""
+_PATIENCE: Final = 3.0
+"""The second time its limit is so many times as high."""
 
 _CORPUS: Final = ("unit/corpus/test_prepare.py", "unit/corpus/test_clean.py")
-_PROCESSES_S: Final = 900.0
 _LEFT_OUT: Final = (
     "unit/corpus/test_prepare.py::test_the_result_does_not_depend_on_the_number_of_workers"
 )
-"""It starts processes, 15 s for each mutant."""
-_DISTRIBUTED: Final = ("distributed/test_strategies.py",)
+"""It starts processes: 15 s each time."""
+_SYNC: Final = ("distributed/test_gradient_sync.py", "distributed/test_strategies.py")
 _DILOCO: Final = (
     "distributed/test_diloco.py",
     "distributed/test_diloco_gradients.py",
-    "distributed/test_diloco_work.py",
+    "distributed/test_strategies.py",
 )
+_WORLD: Final = ("distributed/test_world.py", *_SYNC)
 _REPORT: Final = (
     "golden/test_verdicts.py",
     "golden/test_recorded_runs.py",
@@ -56,27 +73,37 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "data/sampler": ("unit/data/test_sampler.py", "unit/data/test_loader.py"),
     "training/step": ("unit/training/test_step.py",),
     "training/checkpoint": ("unit/training/test_checkpoint.py", "unit/training/test_trainer.py"),
-    "distributed/all_reduce": ("distributed/test_gradient_sync.py", *_DISTRIBUTED),
+    "distributed/all_reduce": _SYNC,
     "distributed/diloco": _DILOCO,
-    "distributed/diloco_work": _DILOCO,
-    "distributed/strategies": ("distributed/test_gradient_sync.py", *_DISTRIBUTED),
-    "distributed/devices": ("distributed/test_world.py",),
-    "distributed/host_sum": ("distributed/test_packed_sum.py", *_DILOCO),
+    "distributed/diloco_work": (
+        "distributed/test_diloco_work.py",
+        "distributed/test_link_rates.py",
+    ),
+    "distributed/strategies": (*_SYNC, *_DILOCO),
+    "distributed/devices": ("unit/distributed/test_devices.py",),
+    "distributed/host_sum": (*_SYNC, *_DILOCO),
     "distributed/link_rate": (
-        "unit/distributed/test_probe.py",
+        "distributed/test_link_rates.py",
         "distributed/test_auto_on_one_host.py",
     ),
     "distributed/outer": _DILOCO,
-    "distributed/packing": ("distributed/test_packed_sum.py",),
-    "distributed/powersgd": ("distributed/test_powersgd.py",),
-    "distributed/probe": ("unit/distributed/test_probe.py",),
-    "distributed/pulse": ("distributed/test_launch.py", "distributed/test_pauses.py"),
-    "distributed/rendezvous": ("distributed/test_world.py", "distributed/test_store.py"),
-    "distributed/standing": ("distributed/test_pauses.py",),
-    "distributed/store": ("distributed/test_store.py",),
-    "distributed/gradient_sync": _DISTRIBUTED,
-    "distributed/topology": ("distributed/test_world.py", *_DISTRIBUTED),
-    "distributed/world": ("distributed/test_world.py",),
+    "distributed/packing": ("distributed/test_packed_sum.py", "distributed/test_diloco.py"),
+    "distributed/powersgd": ("distributed/test_powersgd.py", "distributed/test_strategies.py"),
+    "distributed/probe": ("unit/distributed/test_probe.py", "distributed/test_link_rates.py"),
+    "distributed/pulse": ("unit/distributed/test_pulse.py", "distributed/test_launch.py"),
+    "distributed/rendezvous": (
+        "unit/distributed/test_rendezvous.py",
+        "distributed/test_world.py",
+        "distributed/test_store.py",
+    ),
+    "distributed/standing": (
+        "unit/distributed/test_standing.py",
+        "distributed/test_pauses.py",
+    ),
+    "distributed/store": ("unit/distributed/test_standing.py", "distributed/test_store.py"),
+    "distributed/gradient_sync": _SYNC,
+    "distributed/topology": _WORLD,
+    "distributed/world": _WORLD,
     "reporting/convergence": _REPORT,
     "reporting/cost": ("golden/test_cost.py", *_REPORT),
     "reporting/health": _REPORT,
@@ -91,153 +118,233 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
 """Module of src/dragoman -> files of tests/ that run for each of its mutants."""
 
 
+@dataclass(frozen=True)
+class Unit:
+    """Tests that run together, with the functions that they run.
+
+    seconds: without a mutant.
+    """
+
+    tests: list[str]
+    functions: frozenset[str]
+    seconds: float
+
+
+class Worker:
+    """mutation_worker.py, which runs tests; started again after a test that never ended."""
+
+    def __init__(self, files: list[str], **environment: str) -> None:
+        self._files = files
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, tests: list[str], *, mutant: str, limit_s: float, record: str = "") -> int | None:
+        """0 if these tests pass, or all if there are none; None if they do not end in time.
+
+        record: a folder for what each of them runs.
+        """
+        if self._process is None:
+            self._process = self._started()
+            if self._answer(_START_S) != "ready":  # the modules cannot even be imported
+                self.end()
+                return 1
+        assert self._process.stdin is not None
+        call = {"mutant": mutant, "tests": tests, "record": record}
+        self._process.stdin.write(json.dumps(call) + "\n")
+        self._process.stdin.flush()
+        code = self._answer(limit_s)
+        if code not in ("0", "1"):  # a process of it may still be in the middle of something
+            self.end()
+        return None if code is None else int(code or 1)
+
+    def end(self) -> None:
+        """Kill it, and all that it has started."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
+
+    def _answer(self, limit_s: float) -> str | None:
+        """None if there is none in time; empty if the worker has ended."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready = select.select([self._process.stdout], [], [], limit_s)[0]
+        return self._process.stdout.readline().strip() if ready else None
+
+    def _started(self) -> subprocess.Popen[str]:
+        tools = Path(__file__).parent
+        return subprocess.Popen(
+            [
+                sys.executable,
+                str(tools / "mutation_worker.py"),
+                "-m",
+                "not slow and not system",
+                f"--basetemp={PLACE / 'scratch'}",
+                f"--deselect=tests/{_LEFT_OUT}",
+                *(f"tests/{name}" for name in self._files),
+            ],
+            cwd=PLACE,
+            env=os.environ
+            | {
+                "OMP_NUM_THREADS": "1",
+                "COLUMNS": "200",
+                "PYTHONPATH": os.pathsep.join(map(str, (PLACE / "src", PLACE / "tests", tools))),
+                "MUTATION_HITS": os.devnull,
+            }
+            | self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(PLACE / "worker.log").open("ab"),
+            text=True,
+            start_new_session=True,
+        )
+
+
 def main() -> int:
-    """Run the wanted modules; 0 if each could be run."""
+    """Try the mutants of the wanted modules; 0 if each could be tried."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("modules", nargs="*", metavar="MODULE")
     parser.add_argument("--sample", type=int, help="mutants of each module (default: all)")
     options = parser.parse_args()
-    wanted: list[str] = options.modules
+    wanted: list[str] = options.modules or [*TESTS]
     unknown = [module for module in wanted if module not in TESTS]
     if unknown:
         print(f"not in the table: {', '.join(unknown)}; known: {', '.join(TESTS)}", file=sys.stderr)
         return 2
-    failed = False
-    for module in wanted or TESTS:
+    made = {module: _prepare(module) for module in _laid_out(wanted)}
+    files = sorted({name for module in wanted for name in TESTS[module]})
+    units = _found_units(files)
+    if not units:
+        print(f"no test passes without a mutant; see {PLACE}/worker.log", file=sys.stderr)
+        return 1
+    importing = {file.name for file in (_HITS / _WHILE_IMPORTING).iterdir()}
+    worker = Worker(files)
+    for module, mutants in made.items():
         began = time.monotonic()
-        results = _run(module, options.sample)
+        names = sorted(mutants.functions)
+        if options.sample:
+            number = min(options.sample, len(names))
+            names = random.Random(1).sample(names, number)  # noqa: S311  # not a secret
+        results = {}
+        for name in names:
+            function = mutants.functions[name]
+            chosen = _chosen(units, module, function, importing=function in importing)
+            mine = (
+                Worker([*TESTS[module]], MUTANT_UNDER_TEST=name)
+                if function in importing
+                else worker
+            )
+            results[name] = _tried(mine, name, chosen)
+            if mine is not worker:
+                mine.end()
+            if results[name] != "killed":
+                print(_difference(mutants, name, results[name]), flush=True)
         counts = Counter(results.values())
-        caught = counts["killed"] + counts["timeout"]
-        failed |= not results or "not checked" in counts
         print(
-            f"{module}: {caught} of {len(results)} mutants noticed, {dict(counts)}, "
-            f"{time.monotonic() - began:.0f} s",
+            f"{module}: {counts['killed'] + counts['hung']} of {len(results)} mutants noticed, "
+            f"{dict(counts)}, {time.monotonic() - began:.0f} s",
             flush=True,
         )
-        for name, status in results.items():
-            if status not in ("killed", "timeout", "not checked"):
-                print(_difference(module, name, status), flush=True)
-    return int(failed)
+    worker.end()
+    return 0
 
 
-def _run(module: str, sample: int | None) -> dict[str, str]:
-    """Status of each mutant of a module, or of a sample; empty if mutmut could not run."""
-    place = PLACE / module
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+def _laid_out(wanted: list[str]) -> list[str]:
+    """The wanted modules, once there is a copy of the code."""
+    shutil.rmtree(PLACE, ignore_errors=True)
+    (_HITS / _WHILE_IMPORTING).mkdir(parents=True)
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("src", "tests"):
-        shutil.copytree(REPOSITORY / folder, place / folder, symlinks=True, ignore=ignored)
-    (place / "pyproject.toml").write_text(tomli_w.dumps(_settings(module)), encoding="utf-8")
-    drawn: list[str] = []
-    if sample:
-        _mutmut_run(place, "none of them")  # it makes all mutants first, then finds none to run
-        made = sorted(_statuses(place))
-        drawn = random.Random(1).sample(made, min(sample, len(made)))  # noqa: S311  # not a secret
-    code = _mutmut_run(place, *drawn)
-    results = _statuses(place)
-    if drawn:
-        results = {name: results[name] for name in drawn}
-    for name, status in results.items():
-        if status == "no tests":
-            results[name] = _noticed_by_processes(place, module, name)
-    if code or not results:
-        print(f"{module}: mutmut ended with {code}; see {place}/mutmut.log", file=sys.stderr)
-    return results
+        shutil.copytree(REPOSITORY / folder, PLACE / folder, symlinks=True, ignore=ignored)
+    (PLACE / "pyproject.toml").write_text(tomli_w.dumps(_SETTINGS), encoding="utf-8")
+    return wanted
 
 
-def _mutmut_run(place: Path, *mutants: str) -> int:
-    with (place / "mutmut.log").open("wb") as log:
-        return subprocess.run(
-            [_mutmut(), "run", "--max-children", str(os.cpu_count() or 1), *mutants],
-            cwd=place,
-            env=_environment(),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+def _prepare(module: str) -> Mutants:
+    file = PLACE / "src" / "dragoman" / f"{module}.py"
+    mutants = make_mutants(
+        str(file), f"dragoman.{module.replace('/', '.')}", file.read_text(encoding="utf-8")
+    )
+    file.write_text(mutants.code, encoding="utf-8")
+    return mutants
 
 
-def _noticed_by_processes(place: Path, module: str, mutant: str) -> str:
-    """Status of a mutant of code that no test runs in its own process, but in others it starts.
+def _found_units(files: list[str]) -> list[Unit]:
+    """All tests that pass without a mutant, the fastest first."""
+    importing = str(_HITS / _WHILE_IMPORTING)
+    worker = Worker(files, MUTANT_UNDER_TEST="stats", MUTATION_HITS=importing)
+    code = worker.run([], mutant="stats", limit_s=_ALL_S, record=str(_HITS))
+    worker.end()
+    if code is None or not (_HITS / "units.json").exists():
+        return []
+    found = json.loads((_HITS / "units.json").read_text(encoding="utf-8"))
+    for unit in found:
+        if not unit["passed"]:
+            print(f"left out, as it fails without a mutant: {unit['tests']}", flush=True)
+    units = [
+        Unit(
+            unit["tests"],
+            frozenset(file.name for file in (_HITS / unit["hits"]).iterdir()),
+            unit["seconds"],
+        )
+        for unit in found
+        if unit["passed"]
+    ]
+    total_s = sum(unit.seconds for unit in units)
+    print(f"{len(units)} units of tests, {total_s:.0f} s without a mutant", flush=True)
+    return sorted(units, key=lambda unit: unit.seconds)
 
-    They all take the mutant from the environment.
+
+def _chosen(units: list[Unit], module: str, function: str, *, importing: bool) -> list[Unit]:
+    """The units of a module's own tests that run a function.
+
+    importing: it runs when its module is imported, so all that use the module depend on it.
     """
-    mutants = place / "mutants"
-    environment = _environment() | {
-        "MUTANT_UNDER_TEST": mutant,
-        "PYTHONPATH": f"{mutants / 'src'}{os.pathsep}{mutants / 'tests'}",
-    }
-    tests = [f"tests/{name}" for name in TESTS[module]]
-    try:
-        code = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-m", "not slow", *tests],
-            cwd=mutants,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_PROCESSES_S,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return "timeout"
-    return "killed" if code else "survived"
+    files = tuple(f"tests/{name}::" for name in TESTS[module])
+    sought = function.rpartition(".")[0] + "." if importing else function
+    return [
+        unit
+        for unit in units
+        if unit.tests[0].startswith(files)
+        and any(one.startswith(sought) if importing else one == sought for one in unit.functions)
+    ]
 
 
-def _statuses(place: Path) -> dict[str, str]:
-    found = _mutmut_says(place, "results", "--all", "true")
-    return dict(re.findall(r"^\s+(\S+__mutmut_\d+): (.+)$", found, re.MULTILINE))
+def _tried(worker: Worker, mutant: str, units: list[Unit]) -> str:
+    """ "killed", "hung", "survived" or "no tests".
+
+    What fails or never ends must do so twice, the second time with a higher limit: the machine may
+    be busy.
+    """
+    for unit in units:
+        limit_s = _LEAST_S + _TIMES * unit.seconds
+        codes = []
+        for limit in (limit_s, limit_s * _PATIENCE):
+            codes.append(worker.run(unit.tests, mutant=mutant, limit_s=limit))
+            if codes[-1] == 0:
+                break
+        else:
+            return "hung" if None in codes else "killed"
+    return "survived" if units else "no tests"
 
 
-def _settings(module: str) -> dict[str, object]:
-    return {
-        "tool": {
-            "pytest": {
-                "ini_options": {
-                    "addopts": "-q --import-mode=importlib -p no:cacheprovider",
-                    "pythonpath": ["tests"],
-                    "timeout": 300,
-                    "markers": ["slow: left out here"],
-                }
-            },
-            "mutmut": {
-                "source_paths": ["src"],
-                "only_mutate": [f"src/dragoman/{module}.py"],
-                "pytest_add_cli_args": ["-m", "not slow", f"--deselect=tests/{_LEFT_OUT}"],
-                "pytest_add_cli_args_test_selection": [f"tests/{name}" for name in TESTS[module]],
-                "process_isolation": "forkserver",  # torch does not like to be forked
-                "timeout_multiplier": 5.0,
-                "timeout_constant": 5.0,
-            },
+_SETTINGS: Final[dict[str, Any]] = {
+    "tool": {
+        "pytest": {
+            "ini_options": {
+                "addopts": "-q --import-mode=importlib -p no:cacheprovider",
+                "pythonpath": ["tests"],
+                "timeout": 300,
+                "markers": ["slow: left out here", "system: left out here", "smoke: runs here"],
+            }
         }
     }
+}
 
 
-def _environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-
-
-def _mutmut() -> str:
-    return str(Path(sys.executable).with_name("mutmut"))
-
-
-def _mutmut_says(place: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [_mutmut(), *arguments],
-        cwd=place,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout
-
-
-def _difference(module: str, name: str, status: str) -> str:
-    """What a mutant changed, its lines without what stands around them."""
-    shown = _mutmut_says(PLACE / module, "show", name).splitlines()
-    changed = [line for line in shown if re.match(r"[+-](?![+-])", line)]
-    return "\n".join([f"  {status}: {name}", *(f"    {line}" for line in changed)])
+def _difference(mutants: Mutants, name: str, status: str) -> str:
+    lines = (f"    {line}" for line in mutants.difference(name))
+    return "\n".join([f"  {status}: {name}", *lines])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from dragoman.distributed import diloco
 from dragoman.distributed.config import DilocoConfig, DistributedConfig
+from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from ranks import run_ranks
@@ -65,6 +67,15 @@ def _flat(model: nn.Module) -> Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
+def _update(sync: GradientSync, optimizer: torch.optim.Optimizer, world: World, step: int) -> None:
+    _set_rate(optimizer, _rate(step + 1) * sync.rate_factor)
+    optimizer.zero_grad()
+    with sync.micro_step(last=True):
+        (_loss(sync.module, step, world.rank) * sync.loss_factor / world.world_size).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    sync.after_update(step + 1, learning_rate=_rate(step + 1))
+
+
 def _trained(world: World, wire: Wire, settings: dict[str, Any], kind: str = "Adam") -> Any:
     model = _model()
     optimizer = KINDS[kind](model)
@@ -74,14 +85,7 @@ def _trained(world: World, wire: Wire, settings: dict[str, Any], kind: str = "Ad
     with in_parts, gradient_sync(config, model, world) as sync:
         sync.attach(optimizer)
         for step in range(STEPS):
-            _set_rate(optimizer, _rate(step + 1) * sync.rate_factor)
-            optimizer.zero_grad()
-            with sync.micro_step(last=True):
-                (
-                    _loss(sync.module, step, world.rank) * sync.loss_factor / world.world_size
-                ).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            sync.after_update(step + 1, learning_rate=_rate(step + 1))
+            _update(sync, optimizer, world, step)
             if sync.settled:
                 settled.append(step + 1)
         local, shared = _flat(model).tolist(), torch.cat([w.flatten() for w in sync.weights()])
@@ -372,6 +376,89 @@ def test_outer_adam_computes_its_formulas(
             gap = settings["every"] // settings["fragments"]
             assert settled == list(range(gap + settings["delay"], STEPS + 1, gap))
             assert ends == [True]
+
+
+def _state(sync: GradientSync, optimizer: torch.optim.Adam) -> dict[str, Any]:
+    """A copy of all that a checkpoint holds."""
+    moments = [optimizer.state[weight] for weight in sync.module.parameters()]
+    kept = {
+        "weights": sync.weights(),
+        "moments": moments,
+        "shared": sync.shared_state(),
+        "own": sync.own_state(),
+    }
+    return copy.deepcopy(kept)
+
+
+def _ends(sync: GradientSync) -> list[list[float]]:
+    """What training leads to: this replica's weights and the global ones, and both as one."""
+    local, shared = _flat(sync.module), torch.cat([w.flatten() for w in sync.weights()])
+    sync.finish()
+    return [local.tolist(), shared.tolist(), _flat(sync.module).tolist()]
+
+
+def _resumed(world: World, settings: dict[str, Any], kind: str, step: int, lost: list[str]) -> Any:
+    """How a run ends, and how one from its state after a step does; some of that is lost."""
+    config = DistributedConfig(strategy="diloco", diloco=DilocoConfig(wire="fp32", **settings))
+    in_parts = mock.patch.object(diloco, "CPU_PART", PART)
+    state: dict[str, Any] = {}
+    found: list[Any] = []
+    for first in (0, step):
+        model = _model()
+        optimizer = KINDS[kind](model)
+        with in_parts, gradient_sync(config, model, world) as sync:
+            sync.attach(optimizer)
+            if state:
+                for weight, saved, moments in zip(
+                    model.parameters(), state["weights"], state["moments"], strict=True
+                ):
+                    weight.data.copy_(saved)
+                    optimizer.state[weight] = moments
+                if "shared" in lost:  # `sync` keeps the moments of the whole batch there
+                    for name, weight in model.named_parameters():
+                        for moment in ("exp_avg", "exp_avg_sq"):
+                            shared = state["shared"][f"{name}/{moment}"]
+                            optimizer.state[weight][moment] = shared.clone()
+                found.append(sync.wrote(state["own"]))
+                own = None if "own" in lost else state["own"]
+                sync.load_state({} if "shared" in lost else state["shared"], own, step=step)
+            for number in range(first, STEPS):
+                if number == step and not state:
+                    assert sync.settled
+                    state = _state(sync, optimizer)
+                _update(sync, optimizer, world, number)
+            found.append(_ends(sync))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [
+        ({"every": 6, "fragments": 3, "delay": 1}, 11),
+        ({"every": 6, "fragments": 3, "delay": 2}, 12),  # the next fragment is due already
+        ({"every": 4, "fragments": 1, "delay": 0}, 8),
+    ],
+)
+@pytest.mark.parametrize("outer", [{}, {"outer": "sgd", "outer_momentum": 0.6}])
+def test_a_run_goes_on_from_its_state_to_the_same_bits(
+    settings: dict[str, Any], step: int, outer: dict[str, Any]
+) -> None:
+    for whole, wrote, resumed in run_ranks(
+        _resumed, settings | outer, "AdamW", step, [], world_size=3, hosts=[2, 1]
+    ):
+        assert wrote
+        assert resumed == whole
+
+
+@pytest.mark.parametrize("lost", [["own"], ["own", "shared"]])
+def test_other_ranks_go_on_with_the_shared_state(lost: list[str]) -> None:
+    """Or with the optimizer alone, if another strategy wrote the checkpoint."""
+    settings = {"every": 1, "fragments": 1, "delay": 0}
+    arguments = (settings, "decaying Adam", 8, lost)
+    expected = _whole_batch("decaying Adam", 2)
+    for _, _, ends in run_ranks(_resumed, *arguments, world_size=2, hosts=[1, 1]):
+        for end in ends:
+            torch.testing.assert_close(torch.tensor(end), expected, rtol=1e-4, atol=1e-5)
 
 
 def _small_beside_large(world: World, wire: Wire) -> list[float]:

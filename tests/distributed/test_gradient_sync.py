@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from dragoman.cluster import step_time
 from dragoman.distributed import all_reduce
 from dragoman.distributed.config import DistributedConfig
+from dragoman.distributed.gradient_sync import Stopwatch
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World
@@ -122,3 +124,17 @@ def test_buckets_are_those_that_the_planner_counts_on() -> None:
     ]
     assert sizes == step_time.bucket_bytes(shapes)
     assert len(sizes) == 3
+
+
+def test_a_stopwatch_adds_up_its_intervals_alone() -> None:
+    watch = Stopwatch(torch.device("cpu"))
+    assert watch.total_s() == 0.0
+    began = time.perf_counter()
+    for _ in range(3):
+        watch.start()
+        time.sleep(0.02)
+        watch.stop()
+        time.sleep(0.05)
+    total_s, all_s = watch.total_s(), time.perf_counter() - began
+    assert 0.06 <= total_s <= all_s - 0.15
+    assert watch.total_s() == total_s

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
@@ -39,7 +41,8 @@ def _gradients(model: nn.Module) -> list[float]:
 
 def _ours(world: World) -> Any:
     model = _model()
-    config = DistributedConfig(strategy="powersgd", powersgd=PowersgdConfig(rank=RANK))
+    torch.manual_seed(world.rank)  # what is random must be so in the same way on every rank
+    config = _config()
     seen = []
     with gradient_sync(config, model, world) as sync:
         starts = {name: q.tolist() for name, q in sync.shared_state().items()}
@@ -79,9 +82,113 @@ def _theirs(world: World, starts: dict[str, Any]) -> Any:
 
 def test_it_computes_what_pytorch_does() -> None:
     ours = run_ranks(_ours, world_size=2)
+    assert ours[0][2] == ours[1][2]
     theirs = run_ranks(_theirs, ours[0][2], world_size=2)
     shapes = [tuple(weight.shape) for weight in _model().parameters()]
     for (seen, sent, _), expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=1e-3, atol=1e-4)
         assert sent == UPDATES * step_time.powersgd_bytes(shapes, rank=RANK)
     assert PowersgdSync.own_optimizer is False
+
+
+def _config() -> DistributedConfig:
+    return DistributedConfig(strategy="powersgd", powersgd=PowersgdConfig(rank=RANK))
+
+
+def _in_parts(world: World) -> Any:
+    """Gradients of updates from two micro-batches, and of the same ones from one."""
+    found = []
+    for parts in (True, False):
+        model = _model()
+        with gradient_sync(_config(), model, world) as sync:
+            for update in range(2):
+                model.zero_grad()
+                first, second = (_loss(model, 2 * update + part, world.rank) for part in (0, 1))
+                if parts:
+                    with sync.micro_step(last=False):
+                        first.backward()  # type: ignore[no-untyped-call]
+                    with sync.micro_step(last=True):
+                        second.backward()  # type: ignore[no-untyped-call]
+                else:
+                    with sync.micro_step(last=True):
+                        (first + second).backward()  # type: ignore[no-untyped-call]
+            found.append([_gradients(model), sync.bytes_sent])
+    return found
+
+
+def test_micro_batches_are_one_update() -> None:
+    for parts, whole in run_ranks(_in_parts, world_size=2):
+        assert parts[0] == pytest.approx(whole[0], rel=1e-4, abs=1e-5)
+        assert parts[1] == whole[1]
+
+
+def _resumed(world: World, lost: list[str]) -> Any:
+    """Gradients of the last updates, and of a model that goes on from the state before them."""
+    found: list[Any] = []
+    state: tuple[dict[str, Tensor], dict[str, Tensor] | None] | None = None
+    for first in (0, 2):
+        model = _model()
+        with gradient_sync(_config(), model, world) as sync:
+            if state is not None:
+                assert state[1] is not None
+                found.append(sync.wrote(state[1]))
+                shared, own = ({} if "shared" in lost else state[0]), state[1]
+                sync.load_state(shared, None if "own" in lost else own, step=first)
+            for update in range(first, UPDATES):
+                if update == 2 and state is None:
+                    state = copy.deepcopy((sync.shared_state(), sync.own_state()))
+                model.zero_grad()
+                with sync.micro_step(last=True):
+                    _loss(model, update, world.rank).backward()  # type: ignore[no-untyped-call]
+            found.append(_gradients(model))
+            assert sync.exposed_s > 0
+    return found
+
+
+def test_a_run_goes_on_from_its_state_to_the_same_bits() -> None:
+    for whole, wrote, resumed in run_ranks(_resumed, [], world_size=2):
+        assert wrote
+        assert resumed == whole
+
+
+@pytest.mark.parametrize("lost", [["own"], ["own", "shared"]])
+def test_other_ranks_begin_without_errors(lost: list[str]) -> None:
+    """Their sums are other ones, but still of every rank."""
+    (whole, _, first), (_, _, second) = run_ranks(_resumed, lost, world_size=2)
+    assert first == second
+    assert first != whole
+    gradients = torch.tensor(first), torch.tensor(whole)
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.5
+
+
+class _Spare(nn.Module):
+    """Weights that no output depends on, and one that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = _model()
+        self.matrix = nn.Parameter(torch.ones(WIDTH, WIDTH))
+        self.vector = nn.Parameter(torch.ones(WIDTH))
+        self.frozen = nn.Parameter(torch.ones(WIDTH, WIDTH), requires_grad=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layers(rows + 0 * self.frozen[0])  # type: ignore[no-any-return]
+
+
+def _with_spare_weights(world: World) -> Any:
+    model = _Spare()
+    with gradient_sync(_config(), model, world) as sync:
+        with sync.micro_step(last=True):
+            _loss(model, 0, world.rank).backward()  # type: ignore[no-untyped-call]
+        spare = [
+            weight.grad is not None and weight.grad.abs().max().item()
+            for weight in (model.matrix, model.vector)
+        ]
+        return [spare, model.frozen.grad is None, sorted(sync.own_state())]
+
+
+def test_a_weight_without_a_gradient_counts_as_zero() -> None:
+    for spare, frozen, compressed in run_ranks(_with_spare_weights, world_size=2):
+        assert spare == [0.0, 0.0]
+        assert frozen
+        assert compressed == ["layers.0.weight", "matrix"]

@@ -7,6 +7,8 @@ import os
 import random
 import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from dragoman.base.errors import MachineError
 from dragoman.cluster.agent import network
 from dragoman.cluster.scheduled import opened_store
 from dragoman.distributed.rendezvous import StoreAddress
-from dragoman.distributed.store import connect
+from dragoman.distributed.store import connect, serve
 from processes import LOOPBACK, listening_addresses
 
 GARBAGE = {
@@ -76,3 +78,40 @@ def test_an_address_of_another_machine_is_refused() -> None:
         opened_store("203.0.113.1"),
     ):
         pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_it_takes_the_port_that_it_is_given(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.create_server((address, 0), family=family) as free:
+            port = free.getsockname()[1]
+    except OSError:
+        pytest.skip(f"this machine has no {address}")
+    store = serve(address, port=port)
+    assert store.port == port
+    connect(StoreAddress(address, port, "token"), prefix="run").set("key", "value")
+    # Another run, and another part of the same run, have a place of their own in it.
+    for token, prefix, there in (
+        ("token", "run", True),
+        ("token", "b", False),
+        ("a", "run", False),
+    ):
+        assert connect(StoreAddress(address, port, token), prefix=prefix).check(["key"]) is there
+
+
+def test_it_reads_its_address_from_its_input_and_ends_with_it() -> None:
+    program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("127.0.0.1\n")
+        process.stdin.flush()
+        where = StoreAddress("127.0.0.1", int(process.stdout.readline()), "token")
+        connect(where, prefix="run").set("key", "value")
+        assert connect(where, prefix="run").get("key") == b"value"
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(30) == 0

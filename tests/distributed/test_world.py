@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dragoman.distributed.topology import find_topology
+from dragoman.distributed.topology import find_topology, ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
 from processes import LOOPBACK, listening_addresses
 from ranks import run_ranks
@@ -38,6 +38,68 @@ def test_one_process_is_a_world_of_its_own() -> None:
         assert (world.rank, world.world_size, world.is_main) == (0, 1, True)
         assert world.sum(torch.ones(2)).tolist() == [1.0, 1.0]
         assert world.gather_json({"a": 1}) == [{"a": 1}]
+
+
+def _late_rank(world: World) -> Any:
+    """When this rank came to a barrier, and when it left it."""
+    time.sleep(0.4 * (world.rank == world.world_size - 1))
+    came = time.monotonic()
+    world.barrier()
+    return [came, time.monotonic()]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_no_rank_passes_a_barrier_before_the_last_has_come(world_size: int) -> None:
+    moments = run_ranks(_late_rank, world_size=world_size)
+    assert max(came for came, _ in moments) <= min(left for _, left in moments)
+
+
+def _seen_topology(world: World, apart: bool) -> Any:
+    topology = find_topology(world, every_rank_apart=apart)
+    alone = topology.this_host()
+    members = [
+        group and dist.get_process_group_ranks(group)
+        for group in (topology.inside, topology.between, alone.inside, alone.between)
+    ]
+    return [
+        [list(ranks) for ranks in topology.hosts],
+        [topology.rank, topology.own, topology.num_hosts, topology.leads],
+        [*topology.neighbours],
+        [alone.rank, [*alone.neighbours], alone.num_hosts],
+        members,
+    ]
+
+
+def test_ranks_know_their_host_and_whom_they_talk_to() -> None:
+    hosts = [[0], [1, 2], [3]]
+    seen = run_ranks(_seen_topology, False, world_size=4, hosts=[1, 2, 1])
+    for rank, (found, place, neighbours, alone, members) in enumerate(seen):
+        own = next(number for number, ranks in enumerate(hosts) if rank in ranks)
+        leads = hosts[own][0] == rank
+        inside = hosts[own] if len(hosts[own]) > 1 else None
+        assert found == hosts
+        assert place == [rank, own, 3, leads]
+        assert neighbours == hosts[own]
+        assert alone == [rank, hosts[own], 1]
+        assert members == [inside, [0, 1, 3] if leads else None, inside, None]
+
+
+def test_ranks_of_one_host_talk_inside_it_or_as_if_they_were_apart() -> None:
+    for rank, (found, place, *_, members) in enumerate(
+        run_ranks(_seen_topology, False, world_size=2)
+    ):
+        assert (found, place) == ([[0, 1]], [rank, 0, 1, rank == 0])
+        assert members == [[0, 1], None, [0, 1], None]
+    for rank, (found, place, *_, members) in enumerate(
+        run_ranks(_seen_topology, True, world_size=2)
+    ):
+        assert (found, place) == ([[0], [1]], [rank, rank, 2, True])
+        assert members == [None, [0, 1], None, None]
+
+
+@pytest.mark.parametrize(("ranks", "sent"), [(1, 0), (2, 1000), (3, 1333), (4, 1500)])
+def test_a_ring_sends_two_parts_for_each_other_rank(ranks: int, sent: int) -> None:
+    assert ring_all_reduce_bytes(1000, ranks) == sent
 
 
 def _wait_for_a_late_rank(world: World, apart: bool) -> Any:

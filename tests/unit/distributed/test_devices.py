@@ -1,0 +1,18 @@
+"""What a host says of its GPUs, beside what PyTorch says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from dragoman.distributed import devices
+
+
+def test_a_host_counts_its_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    devices.main()
+    visible = torch.cuda.device_count()
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"visible": visible, "usable": visible, "nccl": devices.nccl_version()}
+    assert (found["nccl"] is not None) is torch.distributed.is_nccl_available()
