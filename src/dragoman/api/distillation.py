@@ -16,7 +16,7 @@ from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, RecipeLike, RunLike, train
 from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import file_sha256, remove_tree, whole_file
+from dragoman.base.files import file_sha256, whole_file
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
@@ -141,7 +141,6 @@ def distill(
     exports = [place / f"{name}-{quantization}" for name in ("teacher", "student")]
     sizes = []
     for one, named, to in zip((run, trained), (checkpoint, "best"), exports, strict=True):
-        remove_tree(to)
         written = export(
             one, to="ctranslate2", checkpoint=named, output=to, quantization=quantization
         )
