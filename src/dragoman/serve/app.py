@@ -136,6 +136,8 @@ class StreamLine(BaseModel):
     index: int
     source: str
     text: str
+    detected: DetectedLanguage | None = None
+    """In the first line, if the source was auto; other lines do not have it."""
 
 
 class ErrorResponse(BaseModel):
@@ -251,8 +253,8 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
     async def stream(request: StreamRequest) -> StreamingResponse:
         """Translate a document; its lines come one by one, as JSON, in order."""
         check_size([request.text])
-        model, _ = await choose(models, request.source, request.target, [request.text])
-        lines = _streamed(model, request, limits, ending)
+        model, language = await choose(models, request.source, request.target, [request.text])
+        lines = _streamed(model, language, request, limits, ending)
         first = await anext(lines)  # an error at once is answered with its status
 
         async def all_lines() -> AsyncIterator[bytes]:
@@ -264,7 +266,11 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
 
 
 async def _streamed(
-    model: ServedModel | Pivot, request: StreamRequest, limits: Limits, ending: Ending
+    model: ServedModel | Pivot,
+    language: DetectedLanguage | None,
+    request: StreamRequest,
+    limits: Limits,
+    ending: Ending,
 ) -> AsyncIterator[bytes]:
     """The lines of a document, a few of them under way at a time.
 
@@ -289,8 +295,13 @@ async def _streamed(
             async with asyncio.timeout(min(limits.request_s, ending.left_s)):
                 found = await pending.pop(0)
             for best, *_ in found:
-                line = StreamLine(index=index, source=sources[index], text=best.text)
-                yield line.model_dump_json().encode() + b"\n"
+                line = StreamLine(
+                    index=index,
+                    source=sources[index],
+                    text=best.text,
+                    detected=None if index else language,
+                )
+                yield line.model_dump_json(exclude_none=True).encode() + b"\n"
                 index += 1
     except (OverloadedError, TimeoutError) as error:
         if not index:
