@@ -11,7 +11,6 @@ from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import (
     BaseModel,
@@ -35,7 +34,6 @@ from dragoman.serve.text import TextFormat, paragraphs
 
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
-_LONGEST_NAME: Final = 100
 _FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -373,15 +371,6 @@ def _plain(content: bytes, media_type: str, headers: dict[str, str]) -> Any:
 
 
 def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        # The request's content is not sent back: it may be large, and not even text.
-        problems = [
-            f"{'.'.join(map(str, one['loc']))[:_LONGEST_NAME]}: {one['msg']}"
-            for one in error.errors()[:5]
-        ]
-        return _error_response(422, "; ".join(problems))
-
     @app.exception_handler(StarletteHTTPException)
     async def refused(_request: Request, error: StarletteHTTPException) -> JSONResponse:
         return _error_response(error.status_code, str(error.detail), error.headers)
