@@ -92,6 +92,7 @@ def _directions(info: BundleInfo) -> str:
         how = {
             "huggingface": f'it stands before the text: `tokenizer("{token} A text.")`.',
             "onnx": "the number of that piece is the first of a source.",
+            "web": "the page puts it there.",
             "ctranslate2": f"`--target {target}` puts it there; without dragoman it is the first "
             f'piece: `["{token}", *processor.encode(text, out_type=str)]`.',
         }.get(info.kind, f"`--target {target}` puts it there.")

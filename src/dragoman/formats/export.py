@@ -213,12 +213,6 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
             remedy="leave it out; a package for Argos Translate has one",
         )
     if request.to == "web":
-        if tokens:
-            raise ConfigError(
-                "the page for browsers does not ask into which language",
-                place="--to web",
-                remedy="export a model of one target language, or serve this one",
-            )
         for file in (run.path / name for name in VOCABULARIES):
             check_for_web(read_vocabulary(file), place=file)
         runtime = runtime_files(request.onnxruntime_web)
