@@ -331,6 +331,7 @@ def test_the_server_has_every_direction(
         (["evaluate", "RUN", "--source", "test.en", "--reference", "test.fr"], "de, fr"),
         (["evaluate", "RUN", "--target", "fr"], "says its languages itself"),
         (["export", "RUN", "--to", "ctranslate2", "--target", "fr"], "has all languages"),
+        (["distill", "RUN"], "several directions (en to de, en to fr, de to fr), and a student"),
     ],
 )
 def test_what_it_cannot_is_told_in_one_line(
