@@ -138,8 +138,8 @@ def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
     if kind == "onnx":
         notes.append(
             "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
-            f"translation begins with ids of {_start(recipe)} and a past of no tokens; each step is "
-            "given the token that was chosen, and the present as its past. "
+            f"translation begins with ids of {_start(recipe)} and a past of no tokens; each step "
+            "is given the token that was chosen, and the present as its past. "
             + ("0 is never chosen. " if recipe.search.never_padding else "")
             + "The check below was greedy."
         )
