@@ -29,8 +29,8 @@ _OPTION: Final = (
 )
 _WORDS: Final = re.compile(f"(?P<command>{_COMMAND})|{_OPTION}")
 _NO_VALUES: Final = frozenset({
-    "and", "cannot", "for", "has", "is", "needs", "or", "that", "to", "where", "which", "with",
-    "without",
+    "and", "cannot", "for", "has", "is", "needs", "or", "says", "that", "to", "where", "which",
+    "with", "without",
 })  # fmt: skip
 """Words after an option that are no value of it."""
 _FLAGS: Final = ("fresh", "private")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,25 @@ def test_options_become_arguments(words: str, expected: str) -> None:
 def test_a_function_without_overrides_names_the_one_that_has_them() -> None:
     words = in_python("train in fp32: --set train.precision=fp32", ("recipe",))
     assert words == 'train in fp32: load_recipe(..., ["train.precision=fp32"])'
+
+
+def test_no_word_of_a_message_is_taken_for_a_value() -> None:
+    source = Path(dragoman.__file__).parent
+    literals = [
+        node.value
+        for file in source.rglob("*.py")
+        if file.parent.name not in ("cli", "launchers")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "--" in node.value
+    ]
+    assert len(literals) > 100
+    values = {
+        value
+        for literal in literals
+        for value in re.findall(r'\w="([a-z]+)"', in_python(literal, ()))
+        if f'="{value}"' not in literal
+    }
+    assert values <= {"argos", "bundle", "huggingface", "onnx", "torch", "web"}
 
 
 @pytest.mark.parametrize(
