@@ -30,6 +30,7 @@ from dragoman.telemetry.events import read_events
 from kept import kept
 from parallel_text import write_lines
 from served import serving
+from web_export import greedy, static_server, web_export
 
 pytestmark = pytest.mark.system
 TARGETS = ("de", "fr")
@@ -242,6 +243,35 @@ def test_transformers_translate_into_every_language(
     assert "test en-fr, 40 lines" in card
 
 
+def test_a_page_offers_every_direction(
+    run: RunDirectory, english: list[str], tmp_path: Path, browser: Any
+) -> None:
+    folder = web_export(run, tmp_path / "web")
+    with static_server(folder) as server:
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        page.goto(server.url)
+        page.wait_for_selector("#translate:not([disabled])")
+        assert page.locator("#direction option").all_inner_texts() == [
+            "English to German", "English to French", "German to French (no training text)",
+        ]  # fmt: skip
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        for number, target in enumerate(TARGETS):
+            page.focus("#direction")
+            page.keyboard.press("ArrowDown" if number else "Home")
+            assert page.text_content("#result") == ""
+            assert page.get_attribute("#result", "lang") == target
+            page.fill("#source", "\n".join(english))
+            page.keyboard.press("Control+Enter")
+            page.wait_for_selector("#time:text-matches('a sentence$')")
+            found = page.text_content("#result").split("\n")
+            assert same(found, greedy(run, [f"<2{target}> {line}" for line in english])) >= 0.95
+        assert page.title() == "English to French"
+        if screenshots := os.environ.get("DRAGOMAN_SCREENSHOTS"):
+            page.screenshot(path=f"{screenshots}/web-languages.png", full_page=True)
+    card = (folder / "README.md").read_text()
+    assert "`<2fr>`): the page puts it there." in card
+
+
 def test_a_package_for_argos_has_one_language(
     run: RunDirectory, english: list[str], ours: dict[str, list[str]], tmp_path: Path
 ) -> None:
@@ -301,6 +331,7 @@ def test_the_server_has_every_direction(
         (["evaluate", "RUN", "--source", "test.en", "--reference", "test.fr"], "de, fr"),
         (["evaluate", "RUN", "--target", "fr"], "says its languages itself"),
         (["export", "RUN", "--to", "ctranslate2", "--target", "fr"], "has all languages"),
+        (["distill", "RUN"], "several directions (en to de, en to fr, de to fr), and a student"),
     ],
 )
 def test_what_it_cannot_is_told_in_one_line(

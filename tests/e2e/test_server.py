@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import threading
@@ -109,6 +110,7 @@ def test_what_is_wrong_is_said_with_its_status(
     answer = server.ask(path, body)
     assert answer.status == status, answer.body
     assert answer.json["error"]
+    assert not re.search(r"function|Input should|pydantic|_\w+\(", answer.json["error"])
     assert len(answer.body) < 2000, "what was sent is not sent back"
 
 

@@ -136,6 +136,13 @@ def test_the_source_is_detected(server: Server) -> None:
         assert answer["detected"]["confidence"] > 50
         named = translate(server, text=text, source=language, target="fr")
         assert answer["translations"] == named["translations"]
+        body = {"text": f"{text}\n{text}", "source": "auto", "target": "fr"}
+        lines = server.ask("/translate/stream", body).body.decode().splitlines()
+        first, second = map(json.loads, lines)
+        assert first["detected"]["language"] == language
+        assert first["detected"]["confidence"] > 50
+        assert "detected" not in second
+        assert first["text"] == second["text"] == named["translations"][0]["text"]
     # Text that is in the target language already is taken for the likeliest of the others.
     assert translate(server, text=FRENCH, source="auto", target="fr")["source"] in ("de", "en")
     found = server.ask("/detect", {"text": f"<b lang='en'>{FRENCH}</b>"}).json["languages"]

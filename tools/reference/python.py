@@ -19,8 +19,9 @@ HEADER = """# Python
 What `import dragoman` offers, written by `tools/write_reference.py` from signatures and docstrings;
 `help(dragoman.train)` says the same. [How to use it](../how-to/python.md).
 
-`RecipeLike` is a `Recipe`, the name of a shipped one or the path of a TOML file. `RunLike` is a
-`RunDirectory` or the path of one; functions that translate take the path of an export as well.
+`RecipeLike` is a `Recipe`, the name of a shipped one, the path of a TOML file, or a dictionary of
+what such a file holds. `RunLike` is a `RunDirectory` or the path of one; functions that translate
+take the path of an export as well.
 `OnEvent` is a function that is called with each `Event`. Nothing is printed unless `progress=True`
 asks for it.
 """

@@ -16,9 +16,9 @@ from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, RecipeLike, RunLike, train
 from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import file_sha256, remove_tree, whole_file
+from dragoman.base.files import file_sha256, whole_file
 from dragoman.corpus.config import CorpusConfig, TextFiles
-from dragoman.corpus.directions import without_first_word
+from dragoman.corpus.directions import listed, without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.validate import read_lines
@@ -101,15 +101,17 @@ def distill(
             place="overrides",
             remedy="give them to load_recipe",
         )
+    student = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     run = teacher if isinstance(teacher, RunDirectory) else RunDirectory.open(Path(teacher))
-    if len(run.recipe().corpus.directions) > 1:
+    directions = run.recipe().corpus.directions
+    if len(directions) > 1:
         raise ConfigError(
-            "a teacher of several directions",
+            f"translates in several directions ({listed(directions)}), and a student learns one",
             place=run.path,
-            remedy="make pairs with dragoman synthesize --target, and train a student on them",
+            remedy="make pairs with dragoman synthesize --direction forward --target LANGUAGE, and "
+            "train on them",
         )
     valid, test = (_held_out(run, split) for split in ("valid", "test"))
-    student = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     # Another teacher or another text makes another student, in a folder of its own.
     learnt_from = weights_digest(run.path, checkpoint)
     if text is not None:
@@ -141,7 +143,6 @@ def distill(
     exports = [place / f"{name}-{quantization}" for name in ("teacher", "student")]
     sizes = []
     for one, named, to in zip((run, trained), (checkpoint, "best"), exports, strict=True):
-        remove_tree(to)
         written = export(
             one, to="ctranslate2", checkpoint=named, output=to, quantization=quantization
         )

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pydantic import InstanceOf
+
 from dragoman.api.arguments import Count, Flag, checked
 from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
 from dragoman.base.errors import ConfigError, MachineError
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from dragoman.evaluation.metrics import Score
     from dragoman.formats.load import Origin
 
-RecipeLike: TypeAlias = Recipe | str | Path
-"""A recipe, the name of a shipped one, or a TOML file."""
+RecipeLike: TypeAlias = InstanceOf[Recipe] | Mapping[str, Any] | str | Path
+"""A recipe, the name of a shipped one, a TOML file, or a dictionary of what such a file holds."""
 RunLike: TypeAlias = RunDirectory | str | Path
 """A run, or the path of its directory."""
 OnEvent: TypeAlias = Callable[[Event], None]
@@ -44,7 +46,8 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     """The recipe of that name or file, or of such sections as a file would hold.
 
     source: the name of a shipped recipe, a TOML file, or a dictionary such as
-        `{"name": "mine", "corpus": {"train": [{"source": "a.en", "target": "a.de"}]}}`.
+        `{"name": "mine", "corpus": {"train": [{"source": "a.en", "target": "a.de"}]}}`. Relative
+        names of files in it start at the working directory, those in a file at the file's folder.
     overrides: values in place of its own, such as "train.max_steps=20".
     Raises ConfigError that names the file and line, or the override, the key and the remedy.
     """
@@ -95,7 +98,8 @@ def train(
 ) -> RunDirectory:
     """Train a recipe, or go on with its unfinished run; returns the run's directory.
 
-    recipe: a recipe, or a run to go on with. Text that is not prepared yet is prepared first.
+    recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: relative
+        names of files start at the working directory. Text that is not prepared yet is prepared.
     origin: a run, a bundle or a Hugging Face export to start from, with weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
@@ -253,7 +257,7 @@ def _named_run(recipe: RecipeLike | RunDirectory) -> RunDirectory | None:
     """The run that was named in place of a recipe."""
     if isinstance(recipe, RunDirectory):
         return recipe
-    if not isinstance(recipe, Recipe) and Path(recipe).is_dir():
+    if isinstance(recipe, str | Path) and Path(recipe).is_dir():
         return RunDirectory.open(Path(recipe))
     return None
 

@@ -205,7 +205,8 @@ def export(
     """Write a checkpoint in a format that others run, and check what was written.
 
     to: "bundle", "ctranslate2", "huggingface", "onnx", "argos" or "web".
-    output: a folder that is not there yet; None: `RUN/export/FORMAT`.
+    output: a new folder, or an older export, which is replaced if nobody has added to it or changed
+        it; None: `RUN/export/FORMAT`.
     quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8");
         for browsers it is "int8".
     licence: of the model, for its card.
@@ -273,7 +274,8 @@ def import_model(
 ) -> Imported:
     """Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle.
 
-    output: a folder that is not there yet.
+    output: a new folder, or an older bundle, which is replaced if nobody has added to it or changed
+        it.
     source_language, target_language: in the model's own spelling, if its folder does not name them.
     licence: of the model, for its card.
     Raises ConfigError or CheckpointError if it cannot be represented exactly; then nothing is

@@ -237,9 +237,9 @@ class _Preparation:
 
     def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
         """Take dev and test pairs from the training text, if they are not given as files."""
-        sides, tokens = HeldOutSides(), self.config.language_tokens
+        sides, words = HeldOutSides(), (self.config.language_tokens, self.config.tags)
         for source, target, direction in _read_held_out(self.place, self.config, given):
-            sides.add(direction, without_first_word(source, tokens), target)
+            sides.add(direction, reduce(without_first_word, words, source), target)
         sizes = {"valid": self.config.valid_pairs, "test": self.config.test_pairs}
         wanted = {split: size for split, size in sizes.items() if split not in given}
         taken, keys = hold_out(
@@ -247,7 +247,7 @@ class _Preparation:
             wanted,
             sides,
             directions=_directions_of_runs(self.place, self.config),
-            tokens=tokens,
+            words=words,
         )
         several = len(self.config.directions) > 1
         for split, pairs in taken.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -66,13 +67,14 @@ def hold_out(
     given: HeldOutSides,
     *,
     directions: Sequence[Direction],
-    tokens: Sequence[str] = (),
+    words: Sequence[Sequence[str]] = (),
 ) -> tuple[dict[str, list[HeldOut]], Keys]:
     """Take dev and test pairs from the front of the shuffled training text.
 
     wanted: pairs for each split, of each direction. given: dev or test pairs that are there
-    already, without tokens. directions: of each run. tokens: of languages, before sources. No side
-    of a taken pair is taken twice, so the splits share none.
+    already, without words before them. directions: of each run. words: that sources may begin with,
+    one of each list: language tokens, tags. No side of a taken pair is taken twice, so the splits
+    share none.
     Returns: the pairs of each split, and the keys of all of them.
     Raises: CorpusError if the text has too few different pairs.
     """
@@ -101,7 +103,7 @@ def hold_out(
             if not left[direction]:
                 continue
             source, target = pair.split("\t")
-            plain = without_first_word(source, tokens)
+            plain = reduce(without_first_word, words, source)
             if given.overlap(direction, plain, target):
                 continue
             given.add(direction, plain, target)

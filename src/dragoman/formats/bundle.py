@@ -280,14 +280,32 @@ def _check_digests(path: Path) -> None:
 
 
 def check_place(output: Path) -> None:
-    """Raises CheckpointError if an export would replace what is none."""
-    # An older export may be replaced. Checkpoints and averages have digests too, but no card.
-    is_export = all((output / name).is_file() for name in (DIGESTS_FILE, CARD_FILE))
-    is_empty = output.is_dir() and not any(output.iterdir())
-    if output.exists() and not is_export and not is_empty:
+    """Raises CheckpointError if an export would replace anything but an older export.
+
+    That is one only if it has every file as it was written, and no other: what somebody has put
+    there or changed is never lost.
+    """
+    if output.exists() and (problem := _difference_from_export(output)):
         raise CheckpointError(
-            "is there already and is no export", place=output, remedy="name another place"
+            problem, place=output, remedy="name another place, or move this one elsewhere"
         )
+
+
+def _difference_from_export(place: Path) -> str:
+    """What distinguishes it from an empty folder or an export as it was written, in words."""
+    if place.is_dir() and not any(place.iterdir()):
+        return ""
+    # Checkpoints and averages have digests too, but no card.
+    if not all((place / name).is_file() for name in (DIGESTS_FILE, CARD_FILE)):
+        return "is there already and is no export"
+    try:
+        others = {path.name for path in place.iterdir()} - {*read_digests(place), DIGESTS_FILE}
+        if others:
+            return f"is an export that also holds {min(others)}, which would be lost"
+        verify(place)
+    except CheckpointError as error:
+        return f"is an export whose {Path(error.place).name} is not as it was written"
+    return ""
 
 
 def default_name(kind: Kind, quantization: Quantization) -> str:

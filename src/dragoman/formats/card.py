@@ -12,6 +12,7 @@ from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
 from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
 from dragoman.formats.hub import card_header
 from dragoman.formats.onnxruntime_web import PACKAGE
@@ -92,6 +93,7 @@ def _directions(info: BundleInfo) -> str:
         how = {
             "huggingface": f'it stands before the text: `tokenizer("{token} A text.")`.',
             "onnx": "the number of that piece is the first of a source.",
+            "web": "the page puts it there.",
             "ctranslate2": f"`--target {target}` puts it there; without dragoman it is the first "
             f'piece: `["{token}", *processor.encode(text, out_type=str)]`.',
         }.get(info.kind, f"`--target {target}` puts it there.")
@@ -136,8 +138,10 @@ def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
     if kind == "onnx":
         notes.append(
             "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
-            "translation begins with ids of <s> and a past of no tokens; each step is given the "
-            "token that was chosen, and the present as its past. The check below was greedy."
+            f"translation begins with ids of {_start(recipe)} and a past of no tokens; each step "
+            "is given the token that was chosen, and the present as its past. "
+            + ("0 is never chosen. " if recipe.search.never_padding else "")
+            + "The check below was greedy."
         )
     if kind == "web":
         notes.append("The search in the browser is greedy.")
@@ -179,6 +183,12 @@ def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
             f"around {length:.0f} tokens, the mean of the training text. A few translations differ."
         )
     return " ".join(notes)
+
+
+def _start(recipe: Recipe) -> str:
+    """The first ids of a translation; of several, each is given in a step of its own."""
+    names = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
+    return " and then ".join(f"{names.get(one, one)}" for one in recipe.model.start_ids)
 
 
 def _maker(info: BundleInfo) -> str:

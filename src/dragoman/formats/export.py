@@ -213,12 +213,6 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
             remedy="leave it out; a package for Argos Translate has one",
         )
     if request.to == "web":
-        if tokens:
-            raise ConfigError(
-                "the page for browsers does not ask into which language",
-                place="--to web",
-                remedy="export a model of one target language, or serve this one",
-            )
         for file in (run.path / name for name in VOCABULARIES):
             check_for_web(read_vocabulary(file), place=file)
         runtime = runtime_files(request.onnxruntime_web)
@@ -319,7 +313,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     ids = job.ids(texts)
     if job.request.to == "onnx":
         write_onnx(model, draft, metadata=digests)
-        return job.decoded(translate_with_onnx(draft, ids, search))
+        return job.decoded(translate_with_onnx(draft, ids, search, job.recipe.model.start_ids))
     if job.request.to == "web":
         return _write_web(job, texts, draft)
     subwords, bits = job.model.subwords, job.request.bits
@@ -361,16 +355,16 @@ def _write_web(job: _Job, texts: list[str], draft: Path) -> list[str]:
     model, search = job.model.models[0], job.recipe.search
     digests = vocabulary_digests(job.run.path)
     write_web(model, job.recipe, job.runtime, draft, metadata=digests)
-    found = job.decoded(translate_with_onnx(draft, job.ids(texts), search))
+    start_ids = job.recipe.model.start_ids
+    found = job.decoded(translate_with_onnx(draft, job.ids(texts), search, start_ids))
     same = replace(job, model=replace(job.model, models=(rounded(model),)))
     check_equal(compare(same.ours(texts, _greedy(search)), found), place=job.checkpoint)
     return found
 
 
 def _greedy(search: SearchConfig) -> SearchConfig:
-    """The search of `translate_with_onnx`, which has no rule beside the length limit."""
-    rules = {"never_padding": False, "end_at_limit": False}
-    return search.without_guard().model_copy(update={"beam_size": 1, **rules})
+    """The search of `translate_with_onnx`."""
+    return search.without_guard().model_copy(update={"beam_size": 1, "end_at_limit": False})
 
 
 def _check_search(request: Request) -> None:

@@ -7,8 +7,9 @@ decoder.onnx    one step with a cache:
                 -> logits (B, V), present_keys, present_values (L, B, H, P + 1, K)
 
 Shapes: B rows, S source cells (end of sentence included, 0 is padding), P target tokens so far, L
-decoder layers, H heads, K width of a head, V target vocabulary. A decoding begins with <s> and a
-past of no tokens; rows of a beam are rows of B.
+decoder layers, H heads, K width of a head, V target vocabulary. A decoding begins with a past of no
+tokens and the start ids of the model one after the other: <s> if it was trained here. Rows of a
+beam are rows of B.
 """
 
 # torch.onnx.export is worse (PyTorch 2.11 and 2.13): with dynamo=True it takes a minute for a model
@@ -20,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,10 +70,14 @@ def save_graph(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
 
 
 def translate_with_onnx(
-    directory: Path, sources: list[list[int]], search: SearchConfig
+    directory: Path,
+    sources: list[list[int]],
+    search: SearchConfig,
+    start_ids: Sequence[int] = (BOS,),
 ) -> list[list[int]]:
     """Greedy translations by onnxruntime, all sources as one padded batch; ids without end.
 
+    search: of which the length limit and `never_padding` count. start_ids: of the model.
     Raises MachineError if onnxruntime is not installed.
     """
     try:
@@ -91,18 +96,28 @@ def translate_with_onnx(
     given["memory_keys"], given["memory_values"] = encoder.run(None, dict(given))
     shape = list(given["memory_keys"].shape)
     given |= {name: np.zeros([*shape[:3], 0, shape[4]], np.float32) for name in _CACHES}
-    given["ids"] = np.full(len(sources), BOS, dtype=np.int64)
-    limits = [length_limit(len(source), search) for source in sources]
+
+    def step(ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        logits, given["past_keys"], given["past_values"] = decoder.run(None, {**given, "ids": ids})
+        if search.never_padding:
+            logits[:, PAD] = _LEAST
+        return cast("NDArray[np.float32]", logits)
+
+    for start_id in start_ids:
+        logits = step(np.full(len(sources), start_id, dtype=np.int64))
+    others = len(start_ids) - 1  # they count towards the length
+    limits = [max(1, length_limit(len(source), search) - others) for source in sources]
     found: list[list[int]] = [[] for _ in sources]
     ended = [False] * len(sources)
-    while not all(ended):
-        logits, given["past_keys"], given["past_values"] = decoder.run(None, given)
-        given["ids"] = logits.argmax(axis=1).astype(np.int64)
-        for row, piece in enumerate(given["ids"].tolist()):
+    while True:
+        ids = logits.argmax(axis=1).astype(np.int64)
+        for row, piece in enumerate(ids.tolist()):
             if not ended[row] and piece != EOS:
                 found[row].append(piece)
             ended[row] = ended[row] or piece == EOS or len(found[row]) == limits[row]
-    return found
+        if all(ended):
+            return found
+        logits = step(ids)
 
 
 def _onnx_module() -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import shutil
 import subprocess
 import tarfile
@@ -43,6 +44,15 @@ _UNREADABLE: Final = (
 )  # fmt: skip
 """The errors of gzip and tarfile for damaged or hostile archives."""
 _NPM_SECONDS: Final = 600
+_NPM_OPTIONS: Final = (
+    "--prefer-offline", "--ignore-scripts", "--loglevel=error",
+    # By default it tries for 81 s to reach a registry that is not there.
+    "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000",
+)  # fmt: skip
+_NPM_LINE: Final = re.compile(r"(?:npm (?:error|ERR!))?\s*(?:(?:network|notarget|\d{3})\s+)?(.*)")
+"""A line of its errors: the level, the kind of error, words."""
+_NPM_FIELD: Final = re.compile(r"(?:code|errno|syscall|path|dest)\b")
+_LONGEST_REASON: Final = 200
 _BY_HAND: Final = (
     f"run `npm pack {PACKAGE}` on a machine with npm and network access, and give the file: "
     f"--onnxruntime-web onnxruntime-web-{RUNTIME_VERSION}.tgz"
@@ -66,7 +76,7 @@ def _fetched(folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise MachineError(f"{PACKAGE} is needed, and npm is not installed", remedy=_BY_HAND)
-    command = [npm, "pack", PACKAGE, "--prefer-offline", "--ignore-scripts", "--silent"]
+    command = [npm, "pack", PACKAGE, *_NPM_OPTIONS]
     try:
         done = subprocess.run(
             [*command, f"--pack-destination={folder}"],
@@ -83,9 +93,17 @@ def _fetched(folder: Path) -> Path:
     archives = list(folder.glob("*.tgz"))
     if done.returncode or len(archives) != 1:
         raise MachineError(
-            f"npm could not fetch {PACKAGE} (exit code {done.returncode})", remedy=_BY_HAND
+            f"npm could not fetch {PACKAGE} (exit code {done.returncode}){_reason(done.stderr)}",
+            remedy=_BY_HAND,
         )
     return archives[0]
+
+
+def _reason(errors: str) -> str:
+    """The first line of npm's errors that is a sentence; fields come before it, advice after."""
+    lines = [_NPM_LINE.sub(r"\1", line).strip() for line in errors.splitlines()]
+    sentences = [line for line in lines if line and not _NPM_FIELD.match(line)]
+    return f": {sentences[0][:_LONGEST_REASON]}" if sentences else ""
 
 
 def _read(place: Path) -> dict[str, bytes]:

@@ -19,6 +19,7 @@ from typing import Final
 from sentencepiece import sentencepiece_model_pb2
 
 from dragoman.base.errors import ConfigError
+from dragoman.corpus.directions import language_token
 from dragoman.corpus.imported_vocabulary import is_imported
 from dragoman.corpus.normalize import UNICODE_SPACES, mark_bounds
 from dragoman.corpus.subword import VOCABULARIES
@@ -94,9 +95,19 @@ def write_web(
         (folder / name).write_bytes((PAGE / name).read_bytes())
     for name, content in runtime.items():
         (folder / name).write_bytes(content)
+    corpus = recipe.corpus
     settings = {
-        "lowercase": recipe.corpus.lowercase,
-        "max_pieces": recipe.corpus.max_pieces,
+        "directions": [
+            {
+                "source": one.source,
+                "target": one.target,
+                "token": language_token(one.target) if corpus.language_tokens else "",
+                "zero_shot": one not in corpus.train_directions,
+            }
+            for one in corpus.directions
+        ],
+        "lowercase": corpus.lowercase,
+        "max_pieces": corpus.max_pieces,
         "start_ids": recipe.model.start_ids,
         **{name: getattr(recipe.search, name) for name in SEARCH_KEYS},
         "abbreviations": ABBREVIATIONS,

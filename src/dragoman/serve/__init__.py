@@ -9,6 +9,7 @@ models        the models of a server, and how a text goes through one or two of 
 protocol      what a connection may take: bytes, time, places; and how the server ends
 limits        what a request may take: size, time, token, who may send it
 bodies        bodies of requests: JSON and forms
+refusals      answers to requests that are not valid
 detection     which of the languages a text is in
 libretranslate  the interface of LibreTranslate
 metrics       what the server counts

@@ -11,7 +11,6 @@ from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import (
     BaseModel,
@@ -35,7 +34,6 @@ from dragoman.serve.text import TextFormat, paragraphs
 
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
-_LONGEST_NAME: Final = 100
 _FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -136,6 +134,8 @@ class StreamLine(BaseModel):
     index: int
     source: str
     text: str
+    detected: DetectedLanguage | None = None
+    """In the first line, if the source was auto; other lines do not have it."""
 
 
 class ErrorResponse(BaseModel):
@@ -251,8 +251,8 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
     async def stream(request: StreamRequest) -> StreamingResponse:
         """Translate a document; its lines come one by one, as JSON, in order."""
         check_size([request.text])
-        model, _ = await choose(models, request.source, request.target, [request.text])
-        lines = _streamed(model, request, limits, ending)
+        model, language = await choose(models, request.source, request.target, [request.text])
+        lines = _streamed(model, language, request, limits, ending)
         first = await anext(lines)  # an error at once is answered with its status
 
         async def all_lines() -> AsyncIterator[bytes]:
@@ -264,7 +264,11 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
 
 
 async def _streamed(
-    model: ServedModel | Pivot, request: StreamRequest, limits: Limits, ending: Ending
+    model: ServedModel | Pivot,
+    language: DetectedLanguage | None,
+    request: StreamRequest,
+    limits: Limits,
+    ending: Ending,
 ) -> AsyncIterator[bytes]:
     """The lines of a document, a few of them under way at a time.
 
@@ -289,8 +293,13 @@ async def _streamed(
             async with asyncio.timeout(min(limits.request_s, ending.left_s)):
                 found = await pending.pop(0)
             for best, *_ in found:
-                line = StreamLine(index=index, source=sources[index], text=best.text)
-                yield line.model_dump_json().encode() + b"\n"
+                line = StreamLine(
+                    index=index,
+                    source=sources[index],
+                    text=best.text,
+                    detected=None if index else language,
+                )
+                yield line.model_dump_json(exclude_none=True).encode() + b"\n"
                 index += 1
     except (OverloadedError, TimeoutError) as error:
         if not index:
@@ -362,15 +371,6 @@ def _plain(content: bytes, media_type: str, headers: dict[str, str]) -> Any:
 
 
 def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        # The request's content is not sent back: it may be large, and not even text.
-        problems = [
-            f"{'.'.join(map(str, one['loc']))[:_LONGEST_NAME]}: {one['msg']}"
-            for one in error.errors()[:5]
-        ]
-        return _error_response(422, "; ".join(problems))
-
     @app.exception_handler(StarletteHTTPException)
     async def refused(_request: Request, error: StarletteHTTPException) -> JSONResponse:
         return _error_response(error.status_code, str(error.detail), error.headers)

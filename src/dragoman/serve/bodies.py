@@ -14,13 +14,14 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_core import from_json
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
+
+from dragoman.serve.refusals import fields_refusal, refusal
 
 LONG: Final = 2000
 """From this many characters or bytes on, a thread costs less than the wait of other clients."""
@@ -39,7 +40,7 @@ def _is_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError("not Unicode text: half of a surrogate pair") from error
+        raise ValueError("has half of a surrogate pair; send whole characters") from error
     return text
 
 
@@ -84,32 +85,25 @@ class JsonRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             if not _is_json(request.headers.get("content-type", "")):
-                raise _invalid("header", "content-type", "must be application/json")
+                raise refusal("the header Content-Type must be application/json; set it")
             body = await request.body()
             try:
                 fields = await in_thread_if_long(len(body), from_json, body)
             except ValueError as error:
-                raise _invalid("body", "JSON", str(error)) from error
+                raise refusal(f"the body is not JSON: {error}; correct it") from error
             if isinstance(fields, dict) and len(fields) > MOST_FIELDS:
                 # pydantic would make an error of each, for seconds.
-                raise _invalid("body", "JSON", f"more than {MOST_FIELDS} fields")
+                raise refusal(f"the body has more than {MOST_FIELDS} fields; leave some out")
             try:
                 asked = wanted.model_validate(fields)
             except ValidationError as error:
-                found = error.errors(include_url=False, include_context=False, include_input=False)
-                raise RequestValidationError(
-                    [{**one, "loc": ("body", *one["loc"])} for one in found]
-                ) from error
+                raise fields_refusal(error, wanted) from error
             answer = await endpoint(asked)
             if isinstance(answer, Response):
                 return answer
             return Response(answer.model_dump_json(), media_type="application/json")
 
         return handle
-
-
-def _invalid(where: str, name: str, problem: str) -> RequestValidationError:
-    return RequestValidationError([{"loc": (where, name), "msg": problem}])
 
 
 async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:

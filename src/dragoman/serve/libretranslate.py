@@ -6,13 +6,13 @@ import asyncio
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dragoman.serve.bodies import Text, check_size, fields_of
 from dragoman.serve.detection import choose, detected
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
+from dragoman.serve.refusals import fields_refusal
 
 Wanted = TypeVar("Wanted", bound=BaseModel)
 
@@ -102,4 +102,4 @@ def _valid(wanted: type[Wanted], fields: dict[str, Any]) -> Wanted:
     try:
         return wanted.model_validate(fields)
     except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
+        raise fields_refusal(error, wanted) from error

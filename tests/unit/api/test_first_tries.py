@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,39 @@ def test_what_is_wrong_in_a_dictionary_is_one_line(sections: Any, problem: str) 
         dragoman.load_recipe(sections)
     assert problem.replace("name_or_path", "source") in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "problem"),
+    [
+        ({"valid_pairs": "10"}, "corpus.valid_pairs = '10': must be a valid integer"),
+        ({"valid_pairs": True}, "corpus.valid_pairs = True: must be a valid integer"),
+        ({"valid_pair": 10}, "unknown key corpus.valid_pair; did you mean valid_pairs?"),
+        ({}, "neither corpus.valid nor corpus.valid_pairs is set"),
+    ],
+)
+def test_every_function_reads_a_dictionary_as_load_recipe_does(
+    corpus: dict[str, Any], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sections = {"corpus": {"train": [{"tsv": "a.tsv"}], **corpus}}
+    for call in (
+        dragoman.load_recipe,
+        dragoman.prepare,
+        dragoman.train,
+        lambda recipe: dragoman.plan(recipe, ranks=2, link="1Gbit", gpu="v100"),
+        lambda recipe: dragoman.distill(small_run(), recipe),
+    ):
+        with pytest.raises(dragoman.ConfigError, match=re.escape(f"recipe: {problem}")):
+            call(sections)
+
+
+def test_files_of_a_dictionary_lie_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(dragoman.CorpusError, match=re.escape(f"{tmp_path / 'a.tsv'}: does not")):
+        dragoman.train({"corpus": {"train": [{"tsv": "a.tsv"}], "valid_pairs": 10}})
 
 
 def nested(kind: type[list[Any]] | type[tuple[Any, ...]] | None) -> dict[str, Any]:

@@ -37,6 +37,20 @@ def test_held_out_sets_share_no_side_with_each_other_or_with_given_ones(tmp_path
     assert sorted(pair_keys(sources, targets, seed=1)) == sorted(keys)
 
 
+def test_a_source_is_taken_once_with_or_without_a_tag(tmp_path: Path) -> None:
+    words = ["", "<2de> ", "<bt> ", "<2de> <bt> "]
+    pairs = [(f"{word}s{n}", f"t{n} {word}") for n in range(20) for word in words]
+    taken, _ = hold_out(
+        runs_of(tmp_path, pairs),
+        {"valid": 10, "test": 10},
+        HeldOutSides(),
+        directions=[EN_DE],
+        words=[["<2de>"], ["<bt>"]],
+    )
+    plain = [source.rpartition(" ")[2] for split in taken.values() for source, _, _ in split]
+    assert sorted(plain) == sorted(f"s{n}" for n in range(20))
+
+
 def test_nothing_wanted_takes_nothing(tmp_path: Path) -> None:
     taken, keys = hold_out(
         runs_of(tmp_path, [("a", "b")]), {"valid": 0}, HeldOutSides(), directions=[EN_DE]

@@ -395,9 +395,26 @@ def other_vocabulary() -> bytes:
 
 
 def test_an_older_export_is_replaced(bundle: Path, run: RunDirectory) -> None:
-    shutil.copyfile(bundle / "README.md", bundle / "extra")
-    exported(run, "bundle", bundle)
-    assert not (bundle / "extra").exists()
+    before = (bundle / "bundle.json").read_bytes()
+    exported(run, "bundle", bundle, licence="MIT")
+    assert (bundle / "bundle.json").read_bytes() != before
+
+
+@pytest.mark.parametrize("name", ["notes/todo.txt", "README.md", "digests.json"])
+def test_what_somebody_put_into_an_export_is_kept(
+    bundle: Path, run: RunDirectory, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bundle / name).parent.mkdir(exist_ok=True)
+    (bundle / name).write_text("my own words")
+    files = sorted(bundle.rglob("*"))
+    arguments = ["export", str(run.path), "--to", "bundle", "--output", str(bundle)]
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert name.partition("/")[0] in error
+    assert "move this one elsewhere" in error
+    assert sorted(bundle.rglob("*")) == files
+    assert (bundle / name).read_text() == "my own words"
 
 
 def test_a_checkpoint_is_not_taken_for_an_older_export(run: RunDirectory) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import shutil
+import socket
 import stat
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -219,8 +222,8 @@ def test_a_pipe_is_not_opened(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     ("script", "problem"),
     [
         ("", "npm is not installed"),
-        ("echo no network >&2; exit 7", "exit code 7"),
-        ("exit 0", "exit code 0"),
+        ("echo no network >&2; exit 7", "exit code 7): no network;"),
+        ("exit 0", "exit code 0);"),
     ],
 )
 def test_without_npm_or_a_network_it_says_what_to_fetch(
@@ -236,6 +239,23 @@ def test_without_npm_or_a_network_it_says_what_to_fetch(
     line = refused(capfd, tmp_path / "web")
     assert problem in line
     assert "--onnxruntime-web onnxruntime-web-1.30.0.tgz" in line
+
+
+def test_what_npm_itself_says_is_shown_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
+    began = time.monotonic()
+    line = refused(capfd, tmp_path / "web")
+    assert time.monotonic() - began < 30
+    assert re.search(
+        rf"\(exit code 1\): .*connect ECONNREFUSED 127.0.0.1:{port}; run `npm pack", line
+    )
 
 
 def test_npm_pack_is_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from dragoman.cli import main
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.formats.load import Origin
 from dragoman.formats.m2m100 import write_m2m100
+from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.search import translate_batch
@@ -101,15 +102,26 @@ def test_tokens_logits_and_beams_are_those_of_transformers(tmp_path: Path, name:
     ]
     assert sum(map(list.__eq__, best, _beams(theirs, tokenizer, texts))) == 100
     assert len(set(map(tuple, best))) > 20
+    write_onnx(imported.model, tmp_path, metadata={})
+    ids = translate_with_onnx(
+        tmp_path,
+        source.encode(texts),
+        imported.recipe.search,
+        start_ids=imported.recipe.model.start_ids,
+    )
+    greedy = [[target.file.their_ids[one] for one in row] for row in ids]
+    assert greedy == _beams(theirs, tokenizer, texts, num_beams=1, early_stopping=False)
 
 
-def _beams(theirs: Any, tokenizer: Any, texts: list[str]) -> list[list[int]]:
+def _beams(theirs: Any, tokenizer: Any, texts: list[str], **options: Any) -> list[list[int]]:
     """Their ids without start, language, end and padding."""
     language = tokenizer.convert_tokens_to_ids(
         "deu_Latn" if isinstance(tokenizer, transformers.NllbTokenizer) else "__de__"
     )
     found = theirs.generate(
-        **tokenizer(texts, padding=True, return_tensors="pt"), forced_bos_token_id=language
+        **tokenizer(texts, padding=True, return_tensors="pt"),
+        forced_bos_token_id=language,
+        **options,
     )
     return [[one for one in row[2:] if one not in (1, 2)] for row in found.tolist()]
 

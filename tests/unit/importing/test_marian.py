@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
-from dragoman.corpus.shards import EOS
+from dragoman.corpus.shards import EOS, PAD
 from dragoman.evaluation.sentences import cut_into_chunks
+from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import ImportedModel, read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.config import SearchConfig
@@ -227,6 +228,30 @@ def test_beam_search_finds_the_same(options: dict[str, Any]) -> None:
     expected = beam_translations(opus(), texts, **options)
     assert sum(map(str.__eq__, ours, expected)) == 100
     assert len(set(ours)) > 20
+
+
+@pytest.mark.parametrize("name", ["opus", "starts with the end", "separate vocabularies"])
+def test_the_graphs_of_an_export_to_onnx_decode_as_transformers(tmp_path: Path, name: str) -> None:
+    folder = marian_folder(tmp_path / "model", MARIAN_VARIANTS[name], loud=True)
+    imported = read_folder(folder, Languages())
+    source, target = vocabularies(imported)
+    write_onnx(imported.model, tmp_path, metadata={})
+    texts = real_lines("test", "en")[:100]
+    start_ids = imported.recipe.model.start_ids
+    found = translate_with_onnx(
+        tmp_path, source.encode(texts), imported.recipe.search, start_ids=start_ids
+    )
+    theirs, tokenizer = theirs_of(folder)
+    asked = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        rows = theirs.generate(**asked, num_beams=1, early_stopping=False, forced_eos_token_id=None)
+    special = (0, theirs.config.pad_token_id)
+    expected = [[one for one in row if one not in special] for row in rows.tolist()]
+    assert [in_their_ids(target, ids) for ids in found] == expected
+    assert len(set(map(tuple, expected))) > 20
+    assert start_ids == ((EOS,) if name == "starts with the end" else (PAD,))
+    from_s = translate_with_onnx(tmp_path, source.encode(texts), imported.recipe.search)
+    assert from_s != found, "the start is seen"
 
 
 def test_the_command_imports_and_translates(

@@ -4,6 +4,7 @@ const element = (id) => document.getElementById(id);
 let worker = null;
 let ready = false;
 let latest = 0;
+let directions = [];
 
 /** Bytes in words for people. */
 function size(bytes) {
@@ -34,6 +35,30 @@ function language(code) {
   }
 }
 
+function inWords({ source, target }) {
+  return `${language(source)} to ${language(target)}`;
+}
+
+function offer(given) {
+  directions = given;
+  for (const one of directions) {
+    const option = document.createElement("option");
+    option.textContent = inWords(one) + (one.zero_shot ? " (no training text)" : "");
+    element("direction").append(option);
+  }
+  element("choice").hidden = directions.length === 1;
+  showDirection();
+}
+
+/** The languages that are chosen, for eyes and for programs that read aloud. */
+function showDirection() {
+  const chosen = directions[element("direction").selectedIndex];
+  document.title = inWords(chosen);
+  element("languages").textContent = document.title;
+  element("source").lang = chosen.source;
+  element("result").lang = chosen.target;
+}
+
 /** A term and what is said of it, as text. */
 function showFact(term, words) {
   const name = document.createElement("dt");
@@ -52,13 +77,10 @@ async function showModel() {
     }),
   );
   const info = JSON.parse(about);
-  const [source, target] = [info.source_language, info.target_language];
-  document.title = `${language(source)} to ${language(target)}`;
-  element("languages").textContent = document.title;
-  element("source").lang = source;
-  element("result").lang = target; // how it is read aloud
+  const only = { source: info.source_language, target: info.target_language };
+  const all = info.directions.length ? info.directions : [only];
   showFact("Model", info.name);
-  showFact("Languages", `${source} to ${target}`);
+  showFact("Languages", all.map(({ source, target }) => `${source} to ${target}`).join(", "));
   showFact("Licence", info.licence);
   showFact("Weights", `${info.num_parameters.toLocaleString("en")} in ${info.quantization}`);
   for (const score of info.scores) {
@@ -77,14 +99,20 @@ function clear() {
   element("copy").disabled = true;
 }
 
+/** Give the worker a text; "" ends an older one. */
+function send(text) {
+  latest += 1;
+  clear();
+  const direction = element("direction").selectedIndex;
+  worker.postMessage({ kind: "translate", number: latest, text, direction });
+}
+
 function translate(event) {
   event?.preventDefault();
   if (!ready) return;
   showError("");
   const text = element("source").value;
-  latest += 1;
-  clear();
-  worker.postMessage({ kind: "translate", number: latest, text: text.trim() ? text : "" });
+  send(text.trim() ? text : "");
   if (!text.trim()) return;
   element("result").classList.add("waiting");
   element("time").textContent = "…";
@@ -101,8 +129,9 @@ const answers = {
     element("progress").value = bytes / of;
     element("loaded").textContent = `${size(bytes)} of ${size(of)}`;
   },
-  ready({ bytes, seconds }) {
+  ready({ bytes, seconds, directions: given }) {
     ready = true;
+    offer(given);
     element("loading").hidden = true;
     element("ready").textContent =
       `${size(bytes)}, loaded in ${duration(seconds)}. From here on it works without a network.`;
@@ -145,6 +174,10 @@ function start() {
 }
 
 element("form").addEventListener("submit", translate);
+element("direction").addEventListener("change", () => {
+  showDirection();
+  send("");
+});
 element("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate(event);
 });

@@ -48,6 +48,11 @@ export class Pieces {
     return ids.filter((id, place) => id !== UNKNOWN || ids[place - 1] !== UNKNOWN);
   }
 
+  /** The id of a piece that no text is cut into, such as <2de>. */
+  number(text) {
+    return this.pieces.findIndex((piece) => piece.text === text);
+  }
+
   /** The text of ids; special ids are passed over. */
   decode(ids) {
     let text = "";

@@ -28,20 +28,26 @@ export class Translator {
     return [...this.sentences.parts(text)];
   }
 
-  /** The translation of one sentence; of a very long one, piece by piece. */
-  async translate(sentence) {
+  /**
+   * The translation of one sentence; of a very long one, piece by piece.
+   *
+   * direction: its number in the settings.
+   */
+  async translate(sentence, direction) {
+    const { token } = this.settings.directions[direction];
+    const prefix = token ? [this.source.number(token)] : [];
     const found = [];
-    for (const ids of this.chunks(this.normalizer.normalize(sentence))) {
+    for (const ids of this.chunks(this.normalizer.normalize(sentence), prefix)) {
       found.push(this.target.decode(await this.search(ids)));
     }
     return found.join(" ");
   }
 
-  /** Ids of the parts of a normalised text, each of at most `max_pieces`. */
-  chunks(text) {
-    const most = this.settings.max_pieces;
+  /** Ids of the parts of a normalised text, each of at most `max_pieces` and behind the prefix. */
+  chunks(text, prefix) {
+    const most = Math.max(1, this.settings.max_pieces - prefix.length);
     const ids = this.source.encode(text);
-    if (ids.length <= most) return ids.length ? [ids] : [];
+    if (ids.length <= most) return ids.length ? [[...prefix, ...ids]] : [];
     const chunks = [[]];
     for (const [sentence] of this.sentences.split(text)) {
       let parts = [this.source.encode(sentence)];
@@ -53,7 +59,7 @@ export class Translator {
         chunks.at(-1).push(...part);
       }
     }
-    return chunks.filter((chunk) => chunk.length);
+    return chunks.filter((chunk) => chunk.length).map((chunk) => [...prefix, ...chunk]);
   }
 
   /** The likeliest piece after each piece, until the end of the sentence or the length limit. */

@@ -58,7 +58,8 @@ async function load() {
     new Pieces(files["target.model"]),
     graphs(encoder, decoder),
   );
-  postMessage({ kind: "ready", bytes: of, seconds: (performance.now() - started) / 1000 });
+  const seconds = (performance.now() - started) / 1000;
+  postMessage({ kind: "ready", bytes: of, seconds, directions: settings.directions });
 }
 
 /** Runs the two graphs; their inputs and outputs are named in dragoman's formats/onnx.py. */
@@ -84,7 +85,7 @@ function graphs(encoder, decoder) {
   };
 }
 
-async function translate(number, text) {
+async function translate(number, text, direction) {
   const started = performance.now();
   const parts = translator.parts(text);
   const of = parts.filter(([, isSentence]) => isSentence).length;
@@ -92,7 +93,7 @@ async function translate(number, text) {
   let done = 0;
   for (const [part, isSentence] of parts) {
     if (number !== latest) return;
-    written += isSentence ? await translator.translate(part) : part;
+    written += isSentence ? await translator.translate(part, direction) : part;
     if (!isSentence) continue;
     done += 1;
     postMessage({ kind: "part", number, text: written, done, of });
@@ -105,7 +106,7 @@ async function translate(number, text) {
 addEventListener("message", async ({ data }) => {
   latest = data.number;
   try {
-    await (data.kind === "load" ? load() : translate(data.number, data.text));
+    await (data.kind === "load" ? load() : translate(data.number, data.text, data.direction));
   } catch (error) {
     postMessage({ kind: "failed", number: data.number, problem: error.message || String(error) });
   }
