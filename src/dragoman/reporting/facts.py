@@ -14,6 +14,12 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
 
+_ENDINGS = {
+    "max_steps": "finished",
+    "early_stop": "stopped early",
+    "signal": "stopped by a signal",
+}
+"""The states of runs that recorded their end; others are named by the reason itself."""
 _SILENCE_S = 600.0
 _MOST_LOST = 1
 """Intervals that a rank may lack: a kill tears at most the last line of its file."""
@@ -62,7 +68,6 @@ class Interval:
     time: float
     epoch: int | None = None
     train_loss: float | None = None
-    train_nll: float | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
     pairs: int | None = None
@@ -268,7 +273,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Means over the samples of one host while training; amounts are sums over `seconds_s`."""
+    """Means over the samples of one host while training."""
 
     host: str
     seconds_s: float
@@ -278,12 +283,8 @@ class Machine:
     memory_share: float | None
     disk_free_bytes: float | None
     """At the last sample, which was taken at `last_seen`."""
-    last_seen: float | None = None
-    disk_read_bytes: float
-    disk_written_bytes: float
+    last_seen: float
     queued_batches: float | None
-    sampling_share: float | None
-    """The part of one processor that sampling itself took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -567,6 +568,22 @@ class Facts:
         if self.world_size is None or max([self.world_size, *sizes]) > len(self.ranks):
             return True
         return len(self.complete_ranks) < len(self.ranks)
+
+    @property
+    def state(self) -> str:
+        """Whether it runs, or how it ended, in words."""
+        if not self.segments:
+            return "not started"
+        if self.imported is not None:
+            return "read from its log"
+        reason = self.segments[-1].reason
+        if reason is not None:
+            return _ENDINGS.get(reason, reason)
+        if not self.is_silent:
+            return "running"
+        if self.exit is None:
+            return "silent: crashed, killed or cut off"
+        return "killed" if self.exit.state == "gone" else self.exit.state
 
     @property
     def is_finished(self) -> bool:

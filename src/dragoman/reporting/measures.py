@@ -16,6 +16,7 @@ from dragoman.reporting.facts import (
     LinkChange,
     Machine,
     Rank,
+    Validation,
     summed,
     total,
 )
@@ -28,6 +29,7 @@ _RECENT = 20
 _MOST_SAMPLED = 0.9
 """Samples count for the whole run if they cover this share of its time."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
+_SIDES = ("source_tokens", "target_tokens")
 
 
 def steady(intervals: Sequence[T]) -> Sequence[T]:
@@ -35,18 +37,31 @@ def steady(intervals: Sequence[T]) -> Sequence[T]:
     return intervals[1:] if len(intervals) >= 3 else intervals
 
 
-def share(intervals: Sequence[Interval], name: str) -> float | None:
-    """The share of the steps' time that one field (in seconds) took."""
-    timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
-    seconds_s = sum(one.interval_s or 0.0 for one in timed)
-    return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
+def points(
+    records: Sequence[Interval] | Sequence[Validation], name: str
+) -> list[tuple[int, float]]:
+    """(step, value) of every record that measured a field."""
+    found = ((one.step, getattr(one, name)) for one in records)
+    return [(step, value) for step, value in found if value is not None]
 
 
-def most_data_wait(facts: Facts) -> tuple[float, Rank] | None:
-    """The rank that waited most for data, and the part of a step that it waited."""
+def share(intervals: Sequence[Interval], *names: str) -> float | None:
+    """The share of the steps' time that some fields (in seconds) took; None if one is missing."""
+    shares: list[float | None] = []
+    for name in names:
+        timed = [
+            one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None
+        ]
+        seconds_s = sum(one.interval_s or 0.0 for one in timed)
+        shares.append(sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None)
+    return total(*shares)
+
+
+def most_data_wait(facts: Facts) -> tuple[float, Rank] | tuple[None, None]:
+    """The part of a step that the rank waited for data that waited most, and that rank."""
     waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
     known = [(waited, rank) for waited, rank in waits if waited is not None]
-    return max(known, key=lambda found: found[0], default=None)
+    return max(known, key=lambda found: found[0], default=(None, None))
 
 
 def per_step(intervals: Sequence[Interval], name: str) -> float | None:
@@ -54,11 +69,6 @@ def per_step(intervals: Sequence[Interval], name: str) -> float | None:
     timed = [one for one in steady(intervals) if getattr(one, name) is not None]
     steps = sum(one.steps for one in timed)
     return sum(getattr(one, name) for one in timed) / steps if steps else None
-
-
-def per_step_total(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
-    """The mean of some fields together over steps; None if one is missing."""
-    return total(*(per_step(intervals, name) for name in names))
 
 
 def interval_compute_s(interval: Interval) -> float | None:
@@ -76,16 +86,10 @@ def step_s(facts: Facts) -> float | None:
     return sum(one.interval_s or 0.0 for one in timed) / steps if steps else None
 
 
-def step_median_s(facts: Facts) -> float | None:
-    """The median over intervals of their median step."""
-    medians = [one.step_median_s for one in facts.intervals if one.step_median_s is not None]
-    return statistics.median(medians) if medians else None
-
-
-def step_p95_s(facts: Facts) -> float | None:
-    """The median over intervals of their 95th percentile."""
-    p95s = [one.step_p95_s for one in facts.intervals if one.step_p95_s is not None]
-    return statistics.median(p95s) if p95s else None
+def median(facts: Facts, name: str) -> float | None:
+    """The median of a field over intervals."""
+    values = [value for _, value in points(facts.intervals, name)]
+    return statistics.median(values) if values else None
 
 
 def tokens(facts: Facts) -> float | None:
@@ -297,14 +301,6 @@ def scaling_efficiency(facts: Facts) -> float | None:
     rate = tokens_per_s(facts)
     if alone and rate is not None:
         return rate / (sum(alone) / len(alone) * facts.world_size)
-    own = [mean_share(rank.intervals, (*COMPUTE_FIELDS, "data_wait_s")) for rank in facts.ranks]
+    own = [share(rank.intervals, *COMPUTE_FIELDS, "data_wait_s") for rank in facts.ranks]
     known = [one for one in own if one is not None]
     return sum(known) / len(known) if known else None
-
-
-def mean_share(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
-    """The share of the steps' time that some fields took together; None if one is missing."""
-    return total(*(share(intervals, name) for name in names))
-
-
-_SIDES = ("source_tokens", "target_tokens")

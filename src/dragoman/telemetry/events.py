@@ -142,26 +142,10 @@ class CorpusPrepared(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainInterval(Payload):
-    """The updates since the last event of this kind, seen by one rank.
+class PhaseTimes:
+    """How the time of some steps of one rank divides into phases; fields as in TrainInterval."""
 
-    Losses are nats per target token over the global batches. Tokens are those of the global
-    batches, times and sync_bytes those of this rank; all are sums over the interval.
-    train_loss: with label smoothing. train_nll: without.
-    compute_median_s: over the steps, of forward, backward and optimizer together.
-    """
-
-    kind: ClassVar[str] = "train_interval"
     steps: int
-    epoch: int
-    train_loss: float
-    train_nll: float
-    learning_rate: float
-    gradient_norm: float
-    pairs: int
-    source_tokens: int
-    target_tokens: int
-    padding_share: float
     interval_s: float
     step_median_s: float
     step_p95_s: float
@@ -171,6 +155,33 @@ class TrainInterval(Payload):
     backward_s: float
     sync_s: float
     optimizer_s: float
+
+
+PHASE_FIELDS: Final = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
+"""They do not overlap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainInterval(PhaseTimes, Payload):
+    """The updates since the last event of this kind, seen by one rank.
+
+    Losses are nats per target token over the global batches. Tokens are those of the global
+    batches, times and sync_bytes those of this rank; all are sums over the interval.
+    interval_s: the sum of the step times, without validations and checkpoints between them.
+    train_loss: with label smoothing. train_nll: without.
+    compute_median_s: over the steps, of forward, backward and optimizer together.
+    """
+
+    kind: ClassVar[str] = "train_interval"
+    epoch: int
+    train_loss: float
+    train_nll: float
+    learning_rate: float
+    gradient_norm: float
+    pairs: int
+    source_tokens: int
+    target_tokens: int
+    padding_share: float
     sync_bytes: int
     skipped_steps: int
     loss_scale: float | None
@@ -611,15 +622,7 @@ class EventListener:
 
 def as_line(event: Event) -> bytes:
     """The event as a line of the file, including the end of the line."""
-    values = {
-        "v": event.v,
-        "kind": event.kind,
-        "time": event.time,
-        "mono_s": event.mono_s,
-        "host": event.host,
-        "rank": event.rank,
-        "step": event.step,
-    }
+    values = {name: getattr(event, name) for name in _EventLine.model_fields}
     return json.dumps(values | event.payload, ensure_ascii=False).encode() + b"\n"
 
 
@@ -663,16 +666,7 @@ def read_line(line: bytes) -> Event | None:
             seen = _EventLine.model_validate(json.loads(line))
         except (ValueError, RecursionError):  # an endless row of brackets, for example
             return None
-    return Event(
-        v=seen.v,
-        kind=seen.kind,
-        time=seen.time,
-        mono_s=seen.mono_s,
-        host=seen.host,
-        rank=seen.rank,
-        step=seen.step,
-        payload=seen.model_extra or {},
-    )
+    return Event(**vars(seen), payload=seen.model_extra or {})
 
 
 def is_complete(event: Event) -> bool:
