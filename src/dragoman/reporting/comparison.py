@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Final
 
 from dragoman.base import units
@@ -143,8 +144,7 @@ def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str
     scores = [one.bleu for one in course.readings if one.bleu is not None]
     yield "best dev BLEU", units.SCORE.told(max(scores, default=None))
     for score in facts.test_scores[-1:]:
-        interval = units.SCORE.interval(score.bleu_low, score.bleu_high)
-        yield f"BLEU on {score.name}", units.SCORE.text(score.bleu) + interval
+        yield f"BLEU on {score.name}", score.bleu_text
 
 
 def _money(runs: Sequence[Facts]) -> Iterator[Budget]:
@@ -157,11 +157,11 @@ def _money(runs: Sequence[Facts]) -> Iterator[Budget]:
 
 def _readings(facts: Facts) -> Iterator[Reading]:
     steps = [one.step for one in facts.intervals]
-    sums: dict[str, list[float]] = {"pairs": [0.0], "tokens": [0.0]}
-    for one in facts.intervals:
-        both = (one.source_tokens or 0) + (one.target_tokens or 0)
-        sums["pairs"].append(sums["pairs"][-1] + (one.pairs or 0))
-        sums["tokens"].append(sums["tokens"][-1] + both)
+    both = [(one.source_tokens or 0) + (one.target_tokens or 0) for one in facts.intervals]
+    sums = {
+        "pairs": list(accumulate((one.pairs or 0 for one in facts.intervals), initial=0.0)),
+        "tokens": list(accumulate(both, initial=0.0)),
+    }
     for seen in facts.validations:
         place = bisect_right(steps, seen.step)
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,21 +30,17 @@ Table = list[list[str]]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonReport:
-    """The three files of a comparison."""
+def write_comparison(found: Comparison, directory: Path) -> list[Path]:
+    """Write comparison.html, .md and .json; returns their paths.
 
-    comparison: Comparison
-
-    def write(self, directory: Path) -> list[Path]:
-        """Write comparison.html, .md and .json. Raises MachineError if the directory cannot be
-        written."""
-        texts = {
-            "comparison.html": _html(self.comparison),
-            "comparison.md": "\n".join(_markdown(self.comparison)) + "\n",
-            "comparison.json": as_json(self.comparison),
-        }
-        return write_files(directory, texts)
+    Raises MachineError if the directory cannot be written.
+    """
+    texts = {
+        "comparison.html": _html(found),
+        "comparison.md": "\n".join(_markdown(found)) + "\n",
+        "comparison.json": as_json(found),
+    }
+    return write_files(directory, texts)
 
 
 def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:

@@ -204,7 +204,7 @@ def worse_than_start(facts: Facts) -> str:
     if start.bleu is None or last.bleu is None:
         return ""
     if _bleu_bounds(last, last.bleu)[1] < _bleu_bounds(start, start.bleu)[0]:
-        return f"BLEU {_bleu_text(start, start.bleu)} at step 0, now {_bleu_text(last, last.bleu)}"
+        return f"BLEU {start.bleu_text} at step 0, now {last.bleu_text}"
     return ""
 
 
@@ -640,7 +640,7 @@ def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
         return "cannot tell", f"{say}was measured.", "Set evaluate.bleu_pairs."
     if can:
         return None
-    say = f"but its best BLEU is {_bleu_text(*best)}, which may be chance"
+    say = f"but its best BLEU is {best[0].bleu_text}, which may be chance"
     if left is None or left < BEYOND_FREQUENCIES:
         remedy = "Read the samples; check text, order of pairs and the tokenizer of the score."
         return "cannot tell", f"{say}.", f"{remedy} Raise evaluate.bleu_pairs if they are few."
@@ -649,10 +649,6 @@ def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
     )
     say += "not learnt to translate."
     return "no", say, "Look at the text: is there enough, and do its pairs belong together?"
-
-
-def _bleu_text(one: Validation, bleu: float) -> str:
-    return units.SCORE.text(bleu) + units.SCORE.interval(one.bleu_low, one.bleu_high)
 
 
 def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
@@ -724,9 +720,9 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
     if found is not None:
         text = _fall_text(found).removeprefix(_STRETCH_WORDS)
         yield Evidence("10% more steps, dev loss", found.gain, text)
-    if (best_score := best_bleu(facts)) is not None:
-        text = _bleu_text(*best_score) + at_step(best_score[0].step)
-        yield Evidence("best BLEU", best_score[1], text)
+    if (highest := best_bleu(facts)) is not None:
+        text = highest[0].bleu_text + at_step(highest[0].step)
+        yield Evidence("best BLEU", highest[1], text)
     yield from _direction_evidence(facts)
     rising = bleu_trend(facts)
     if rising is not None:
@@ -751,12 +747,11 @@ def _direction_evidence(facts: Facts) -> Iterator[Evidence]:
         last[one.text, one.source, one.target] = one
     for one in sorted(last.values(), key=lambda one: one.text != "valid"):
         on_dev = one.text == "valid"
-        more = units.SCORE.interval(one.bleu_low, one.bleu_high)
-        more += at_step(one.step) if on_dev and one.step is not None else ""
-        more += "; zero-shot: no training text, not in the mean" if one.zero_shot else ""
         name = f"BLEU on {'dev' if on_dev else one.text}, {one.source} to {one.target}"
+        text = one.bleu_text + (at_step(one.step) if on_dev and one.step is not None else "")
+        text += "; zero-shot: no training text, not in the mean" if one.zero_shot else ""
         if one.bleu is not None:
-            yield evidence(printable_line(name), units.SCORE, one.bleu, more)
+            yield Evidence(printable_line(name), one.bleu, text)
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from dragoman.base import units
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
+from dragoman.telemetry.events import DeviceMeasured, LinkChanged, NetworkSampled
+from dragoman.telemetry.session import Session
 
 _ENDINGS = {
     "max_steps": "finished",
@@ -133,18 +136,28 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Bleu:
+    """BLEU with its confidence interval."""
+
+    bleu: float | None = None
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+
+    @property
+    def bleu_text(self) -> str:
+        """BLEU with its interval, in words."""
+        return units.SCORE.told(self.bleu) + units.SCORE.interval(self.bleu_low, self.bleu_high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation(Bleu):
     """One validation, as in the validated event."""
 
     step: int
     time: float
     dev_loss: float | None = None
     train_slice_loss: float | None = None
-    bleu: float | None = None
-    bleu_low: float | None = None
-    bleu_high: float | None = None
     bleu_signature: str | None = None
-    chrf: float | None = None
     loss_s: float | None = None
     decode_s: float | None = None
     dev_pairs: int | None = None
@@ -156,20 +169,16 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestScore:
+class TestScore(Bleu):
     """A test set, decoded and scored."""
 
     name: str
     bleu: float
-    bleu_low: float | None = None
-    bleu_high: float | None = None
-    bleu_signature: str | None = None
-    chrf: float | None = None
     decode_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectionScore:
+class DirectionScore(Bleu):
     """One direction of a validation or of a test set, of a model of several languages."""
 
     text: str
@@ -177,10 +186,6 @@ class DirectionScore:
     target: str
     zero_shot: bool
     step: int | None = None
-    loss: float | None = None
-    bleu: float | None = None
-    bleu_low: float | None = None
-    bleu_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +193,6 @@ class CheckpointWrite:
     """A checkpoint that was written."""
 
     step: int
-    time: float
     size_bytes: int | None
     seconds_s: float | None
 
@@ -248,19 +252,10 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """The interface of one host over its samples; most_sent_bytes_per_s: its busiest second."""
+class Traffic(NetworkSampled):
+    """All samples of the interface of one host together."""
 
     host: str
-    interface: str
-    seconds_s: float
-    sent_bytes: int
-    received_bytes: int
-    sent_packets: int
-    received_packets: int
-    most_sent_bytes_per_s: float | None
-    errors: int
-    nominal_bits_per_s: float | None
     carrier_changes: int
     faulty: Spell | None = None
     """When there were errors, or its link was lost or found."""
@@ -292,35 +287,14 @@ class Link:
     """A link's measured capacity in one direction."""
 
     host: str
-    peer: str
     bytes_per_s: float
-    method: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkChange:
-    """The network between hosts changed its rate from a step on.
-
-    It was measured because steps became slower or faster.
-    """
-
-    interface: str
-    where: str
-    before_bytes_per_s: float
-    now_bytes_per_s: float
-    since_step: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(DeviceMeasured):
     """The speed of one device alone."""
 
     host: str
-    device: str
-    matrix_flop_per_s: float
-    alone_tokens_per_s: float | None
-    method: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,14 +353,6 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
-    """How the training command ended: finished, stopped, failed, or gone without a record."""
-
-    state: str
-    problem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """The price of a machine, or of several together, for an hour."""
 
@@ -407,10 +373,9 @@ class Facts:
     max_steps: int | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     """From which step on the run was to have how many, as a budget has fitted them."""
-    train_pairs: int | None = None
     segments: tuple[Segment, ...] = ()
-    exit: Exit | None = None
-    """None if it still trains, or if its end is not known."""
+    exit: Session | None = None
+    """How the training command ended; None if it still trains, or if its end is not known."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
     test_scores: tuple[TestScore, ...] = ()
@@ -426,7 +391,7 @@ class Facts:
     traffic: tuple[Traffic, ...] = ()
     machines: tuple[Machine, ...] = ()
     links: tuple[Link, ...] = ()
-    link_changes: tuple[LinkChange, ...] = ()
+    link_changes: tuple[LinkChanged, ...] = ()
     chosen: Chosen | None = None
     devices: tuple[Device, ...] = ()
     manifest: Manifest | None = None

@@ -14,7 +14,6 @@ class ImportedRun(Payload):
 
     kind: ClassVar[str] = "imported_run"
     tool: str
-    log_name: str
     gpu_name: str | None
     interface: str | None
     hosts: str

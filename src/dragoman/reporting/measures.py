@@ -13,7 +13,6 @@ from dragoman.reporting.facts import (
     Gpu,
     Interval,
     Link,
-    LinkChange,
     Machine,
     Rank,
     Validation,
@@ -21,6 +20,7 @@ from dragoman.reporting.facts import (
     total,
 )
 from dragoman.reporting.trend import ratio_interval
+from dragoman.telemetry.events import LinkChanged
 
 T = TypeVar("T")
 FP32_BYTES = 4
@@ -209,17 +209,12 @@ def capacity_bytes_per_s(facts: Facts) -> float | None:
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
 
 
-def link_after(change: LinkChange, host: str) -> Link:
+def link_after(change: LinkChanged, host: str) -> Link:
     """The link as measured after the change."""
-    return Link(
-        host=host,
-        peer="the other hosts",
-        bytes_per_s=change.now_bytes_per_s,
-        method="measured when steps took another time",
-    )
+    return Link(host=host, bytes_per_s=change.now_bytes_per_s)
 
 
-def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
+def periods(facts: Facts) -> list[tuple[LinkChanged | None, Facts]]:
     """The run, cut at changes of its network: each change with the facts of the time after it.
 
     The time before the first change comes first. An interval in which the network changed belongs
@@ -228,7 +223,7 @@ def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
     changes = sorted(facts.link_changes, key=lambda one: one.since_step)
     if not changes:
         return [(None, facts)]
-    found: list[tuple[LinkChange | None, Facts]] = []
+    found: list[tuple[LinkChanged | None, Facts]] = []
     for change, after in zip([None, *changes], [*changes, None], strict=True):
         first = change.since_step if change else 0
         last = after.since_step - 1 if after else facts.last_step

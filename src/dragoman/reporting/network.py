@@ -8,10 +8,11 @@ from dragoman.base import units
 from dragoman.cluster import step_time
 from dragoman.cluster.workload import weight_shapes
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, LinkChange, Traffic, total
+from dragoman.reporting.facts import Facts, Traffic, total
 from dragoman.reporting.lives import Judgement, evidence_by_life, judged_by_life
 from dragoman.reporting.spells import clock
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+from dragoman.telemetry.events import LinkChanged
 
 NETWORK_BOUND = 0.2
 """From this share of a step in exposed communication on, the network decides the speed.
@@ -206,7 +207,7 @@ def _explained_share(facts: Facts) -> float | None:
     return None if computed_s is None else computed_s / seconds_s
 
 
-def _change(change: LinkChange) -> str:
+def _change(change: LinkChanged) -> str:
     """When a link changed, and its rate before and after."""
     now, before = (
         units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)

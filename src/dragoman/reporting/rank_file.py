@@ -55,7 +55,6 @@ class RunStart:
     precision: str | None = None
     num_parameters: int | None = None
     max_steps: int | None = None
-    train_pairs: int | None = None
     resumed_from_step: int | None = None
     price_per_hour: float | None = None
     currency: str | None = None
@@ -105,7 +104,7 @@ class RankFile:
     test_scores: list[facts.TestScore] = field(default_factory=list)
     direction_scores: list[facts.DirectionScore] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
-    link_changes: list[facts.LinkChange] = field(default_factory=list)
+    link_changes: list[events.LinkChanged] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
     lengths: list[tuple[int, int]] = field(default_factory=list)
     """Of the run, as a budget has fitted it: from which step on, and how many steps it has."""
@@ -298,11 +297,7 @@ class RankFile:
         """The measurements of `auto` before it chose, which is before its life begins."""
         rate = number(event.payload.get("link_bytes_per_s"))
         if rate is not None:
-            method = "sums as training makes them, before the strategy was chosen"
-            link = facts.Link(
-                host=event.host, peer="the other ranks", bytes_per_s=rate, method=method
-            )
-            self._next.links.append(link)
+            self._next.links.append(facts.Link(host=event.host, bytes_per_s=rate))
         self._keep(facts.Chosen, self.chosen, event, moment)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
@@ -349,7 +344,7 @@ _READERS: dict[str, _Reader] = {
     events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
     events.LinkMeasured.kind: _kept(facts.Link, lambda file: file._home.links),
-    events.LinkChanged.kind: _kept(facts.LinkChange, lambda file: file.link_changes),
+    events.LinkChanged.kind: _kept(events.LinkChanged, lambda file: file.link_changes),
     events.DeviceMeasured.kind: _kept(facts.Device, lambda file: file._home.devices),
     events.GpuSampled.kind: RankFile._sample,
     events.NetworkSampled.kind: RankFile._sample,

@@ -17,12 +17,12 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment, summed
+from dragoman.reporting.facts import Facts, Pause, Price, Rank, Segment, summed
 from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.rank_file import RankFile, RunStart
 from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, number, read_events
-from dragoman.telemetry.session import read_session
+from dragoman.telemetry.session import Session, read_session
 from dragoman.training.durable import step_directories
 from dragoman.training.inventory import take_inventory
 
@@ -151,7 +151,6 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
         num_parameters=run.num_parameters,
         max_steps=file.lengths[-1][1] if file.lengths else run.max_steps,
         lengths=tuple(file.lengths),
-        train_pairs=run.train_pairs,
         validations=tuple(file.validations),
         test_scores=tuple(file.test_scores),
         direction_scores=tuple(file.direction_scores),
@@ -288,7 +287,7 @@ def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, Price]:
     }
 
 
-def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
+def _exit(directory: Path, segments: Sequence[Segment]) -> Session | None:
     """How the command of the last recorded training ended."""
     session = read_session(directory)
     if session is None or session.state == "running" or not segments:
@@ -297,7 +296,7 @@ def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
         return None  # a process of another machine cannot be seen from here
     if segments[-1].started < session.started - _CLOCKS_DIFFER_S:
         return None  # that command trained nothing; the events are of an earlier one
-    return Exit(state=session.state, problem=session.problem)
+    return session
 
 
 def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:

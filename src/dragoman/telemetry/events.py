@@ -49,8 +49,9 @@ class Payload:
     kind: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        """Register the kind by its name."""
-        KINDS[cls.kind] = cls
+        """Register the kind by its name; a class that only adds to a kind is none."""
+        if "kind" in vars(cls):
+            KINDS[cls.kind] = cls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

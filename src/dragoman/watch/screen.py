@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from statistics import fmean
+from typing import Final
 
 from rich.text import Text
 
@@ -293,45 +294,34 @@ def _hosts(now: Now, width: int) -> list[Text]:
 
 def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     """Column -> text, the most important columns first; "-" if it is not measured."""
-    cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
-    gpus = list(host.gpus.values())
-    cells["GPU"] = _mean(units.SHARE, gpus, "utilisation_share")
-    cells["SMs busy"] = _mean(units.SHARE, gpus, "sm_activity_share")
-    cells["power"] = _sum(units.POWER, gpus, "power_w")
-    flops = measures.useful_flop_share(now.life, host=host.name)
-    cells["useful FLOPs"] = _told_or(units.SHARE, flops)
-    cells["CPU"] = _mean(units.SHARE, [host.machine], "cpu_share")
-    cells["out"] = _told_or(units.BYTE_RATE, host.rates[-1].sent if host.rates else None)
-    cells["in"] = _told_or(units.BYTE_RATE, host.rates[-1].received if host.rates else None)
+
+    def gpus(name: str, together: Callable[[list[float]], float]) -> float | None:
+        told = (number(one.get(name)) for one in host.gpus.values())
+        known = [value for value in told if value is not None]
+        return together(known) if known else None
+
+    last = host.rates[-1] if host.rates else None
     capacity = now.capacity_bytes_per_s(host.name)
-    used = host.rates[-1].sent / capacity if host.rates and capacity else None
-    cells["of link"] = _told_or(units.SHARE, used)
-    cells["memory"] = _told_or(units.SHARE, host.memory_share)
-    cells["GPU memory"] = _sum(units.SIZE, gpus, "memory_bytes")
-    cells["queue"] = _mean(units.SCORE, [host.machine], "queued_batches")
-    cells["disk free"] = _sum(units.SIZE, [host.machine], "disk_free_bytes")
+    values: dict[str, tuple[Quantity, float | None]] = {
+        "GPU": (units.SHARE, gpus("utilisation_share", fmean)),
+        "SMs busy": (units.SHARE, gpus("sm_activity_share", fmean)),
+        "power": (units.POWER, gpus("power_w", sum)),
+        "useful FLOPs": (units.SHARE, measures.useful_flop_share(now.life, host=host.name)),
+        "CPU": (units.SHARE, number(host.machine.get("cpu_share"))),
+        "out": (units.BYTE_RATE, last.sent if last else None),
+        "in": (units.BYTE_RATE, last.received if last else None),
+        "of link": (units.SHARE, last.sent / capacity if last and capacity else None),
+        "memory": (units.SHARE, host.memory_share),
+        "GPU memory": (units.SIZE, gpus("memory_bytes", sum)),
+        "queue": (units.SCORE, number(host.machine.get("queued_batches"))),
+        "disk free": (units.SIZE, number(host.machine.get("disk_free_bytes"))),
+    }
+    cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
+    for name, (quantity, value) in values.items():
+        cells[name] = _UNKNOWN if value is None else quantity.text(value)
     if len(host.rates) > 1:
         cells["out, lately"] = spark([one.sent for one in host.rates], width=_SPARK, most=capacity)
     return cells
-
-
-def _told_or(quantity: Quantity, value: float | None) -> str:
-    """The value, or a dash in a table."""
-    return _UNKNOWN if value is None else quantity.text(value)
-
-
-def _known(samples: Sequence[dict[str, Any]], name: str) -> list[float]:
-    return [value for one in samples if (value := number(one.get(name))) is not None]
-
-
-def _mean(quantity: Quantity, samples: Sequence[dict[str, Any]], name: str) -> str:
-    known = _known(samples, name)
-    return _told_or(quantity, sum(known) / len(known) if known else None)
-
-
-def _sum(quantity: Quantity, samples: Sequence[dict[str, Any]], name: str) -> str:
-    known = _known(samples, name)
-    return _told_or(quantity, sum(known) if known else None)
 
 
 def _row(cells: dict[str, str], widths: dict[str, int], style: str) -> Text:
