@@ -59,7 +59,7 @@ def cleaning_page(surveys: Sequence[FilterSurvey]) -> str:
     ]
     for one in sorted(surveys, key=lambda one: (-_dropped(one), one.name)):
         body += _section(one)
-    return whole_page("What the filters dropped", "".join(body))
+    return whole_page("What the filters dropped", f"<main>{''.join(body)}</main>")
 
 
 def _section(one: FilterSurvey) -> Iterator[str]:

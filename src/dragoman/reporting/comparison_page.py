@@ -19,7 +19,7 @@ from dragoman.reporting.comparison import (
     totals,
 )
 from dragoman.reporting.cost import HOUR_S, only_currency
-from dragoman.reporting.elements import escape, figures, problems, values, whole_page
+from dragoman.reporting.elements import escape, figures, problems, section, values, whole_page
 from dragoman.reporting.plots import BLEU, LOSS_HEIGHT, without_start
 from dragoman.reporting.render import cell, write_files
 from dragoman.reporting.svg import Axis, LinePlot, Series
@@ -90,11 +90,10 @@ def _html(found: Comparison) -> str:
     body = [f"<header><h1>Comparison</h1>{names}</header>"]
     body.append(problems("Before you compare", found.notes))
     for heading, says, rows in _sections(found):
-        body.append(f"<section><h2>{escape(heading)}</h2>")
-        body.append(f"<p class='method'>{escape(says)}</p>" if says else "")
-        body += [*_table(rows), "</section>"]
-    body.append(f"<section><h2>Curves</h2>{figures(_plots(found))}</section>")
-    return whole_page("Comparison", "".join(body))
+        method = f"<p class='method'>{escape(says)}</p>" if says else ""
+        body.append(section(heading, method + "".join(_table(rows))))
+    body.append(section("Curves", figures(_plots(found))))
+    return whole_page("Comparison", f"<main>{''.join(body)}</main>")
 
 
 def _table(rows: Table) -> Iterator[str]:

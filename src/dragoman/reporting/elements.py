@@ -25,14 +25,17 @@ _UNBROKEN = re.compile(r"\b\d[\d.]*e-\d+\b|--[a-z][a-z-]*")
 """Browsers would break these after their dashes."""
 
 
-def whole_page(title: str, body: str) -> str:
-    """A page of this style; light and dark, wide and narrow, on screen and on paper."""
+def whole_page(title: str, body: str, *, head: str = "") -> str:
+    """A page of this style; light and dark, wide and narrow, on screen and on paper.
+
+    head: more elements of its head.
+    """
     style = resources.files("dragoman.reporting").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
-        f"<body><main>{body}</main></body></html>\n"
+        f"<title>{html.escape(title)}</title><style>{style}</style>{head}</head>"
+        f"<body>{body}</body></html>\n"
     )
 
 
@@ -40,6 +43,11 @@ def escape(text: str) -> str:
     """The text for HTML; numbers stay on one line with their units, options with their dashes."""
     text = _BEFORE_UNIT.sub("\u00a0", html.escape(text)).replace("(= ", "(=\u00a0")
     return _UNBROKEN.sub(r"<span class='whole'>\g<0></span>", text)
+
+
+def section(heading: str, body: str) -> str:
+    """A part of a page under its heading; "" if the body is empty."""
+    return f"<section><h2>{escape(heading)}</h2>{body}</section>" if body else ""
 
 
 def values(pairs: Iterable[tuple[str, str]]) -> str:
@@ -50,11 +58,9 @@ def values(pairs: Iterable[tuple[str, str]]) -> str:
 
 def problems(heading: str, texts: Sequence[str], kind: str = "") -> str:
     """A section that lists texts, or nothing; kind: a class of page.css."""
-    if not texts:
-        return ""
     start = f"<li class='{kind}'>" if kind else "<li>"
     items = "".join(f"{start}{escape(text)}</li>" for text in texts)
-    return f"<section><h2>{heading}</h2><ul class='problems'>{items}</ul></section>"
+    return section(heading, items and f"<ul class='problems'>{items}</ul>")
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:

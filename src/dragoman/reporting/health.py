@@ -82,15 +82,16 @@ class Ailment:
         """The answer for one run."""
         value = self.measure(facts)
         answer: Answer = "cannot tell"
-        says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
-        if value is not None and value < self.limit and not self.is_whole(facts):
-            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)} in what "
-            says += "was measured, which is not every rank and host, or not all of the time."
-        elif value is not None:
+        says = f"{self.what[0].upper()}{self.what[1:]}: "
+        if value is None:
+            says += "not measured, or too early to tell."
+        elif value < self.limit and not self.is_whole(facts):
+            says += f"{self.quantity.text(value)} in what was measured, which is not every rank "
+            says += "and host, or not all of the time."
+        else:
             answer = "yes" if value >= self.limit else "no"
             named = self.culprit(facts) if answer == "yes" else ""
-            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}"
-            says += f": {named}." if named else "."
+            says += self.quantity.text(value) + (f": {named}." if named else ".")
         return Verdict(
             key=self.key,
             question=self.question,

@@ -82,8 +82,9 @@ def read_log(log: Path) -> list[Event]:
     """The events of a log, as rank 0 would have written them; see `import_log`."""
     seen = _Log()
     try:
-        for line in _lines(log):
-            seen.read(line)
+        with gzip.open(log, "rb") if log.suffix == ".gz" else log.open("rb") as lines:
+            for line in lines:
+                seen.read(line.decode("utf-8", errors="replace"))
     except (OSError, EOFError) as error:
         problem = f"cannot be read: {error.strerror if isinstance(error, OSError) else error}"
         remedy = "name the output of an OpenSeq2Seq run, plain or gzip"
@@ -95,12 +96,6 @@ def read_log(log: Path) -> list[Event]:
             remedy="name the nohup.out or console output of its run.py",
         )
     return list(seen.events())
-
-
-def _lines(log: Path) -> Iterator[str]:
-    with gzip.open(log, "rb") if log.suffix == ".gz" else log.open("rb") as lines:
-        for line in lines:
-            yield line.decode("utf-8", errors="replace")
 
 
 @dataclass(slots=True)

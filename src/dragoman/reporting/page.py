@@ -6,7 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 
 from dragoman.base import units
-from dragoman.reporting.elements import escape, figures, problems, table, values, whole_page
+from dragoman.reporting.elements import (
+    escape,
+    figures,
+    problems,
+    section,
+    table,
+    values,
+    whole_page,
+)
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.plots import PLOTS
 from dragoman.reporting.verdict import Evidence, Verdict
@@ -14,7 +22,6 @@ from dragoman.reporting.verdict import Evidence, Verdict
 
 def page(facts: Facts, answers: Sequence[Verdict], ailments: Sequence[Verdict]) -> str:
     """The whole page."""
-    environment = f"<section><h2>Environment</h2>{table(_environment(facts))}</section>"
     body = "".join(
         [
             f"<header><h1>{escape(facts.name)}</h1>{values(_run_facts(facts))}</header>",
@@ -22,10 +29,10 @@ def page(facts: Facts, answers: Sequence[Verdict], ailments: Sequence[Verdict]) 
             *_ailments(ailments),
             problems("About the evidence", list(_doubts(facts))),
             *(part for n, one in enumerate(answers, 1) for part in _section(facts, n, one)),
-            environment if facts.environment else "",
+            section("Environment", table(_environment(facts)) if facts.environment else ""),
         ]
     )
-    return whole_page(f"{facts.name}: report", body)
+    return whole_page(f"{facts.name}: report", f"<main>{body}</main>")
 
 
 def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -131,7 +131,8 @@ class RankFile:
     @classmethod
     def empty(cls, path: Path) -> RankFile:
         """Nothing read yet of `rank-NNNN.jsonl`."""
-        return cls(rank=_rank_of(path))
+        digits = path.stem.removeprefix("rank-")
+        return cls(rank=int(digits) if digits.isdecimal() else 0)
 
     @classmethod
     def read(cls, path: Path) -> RankFile:
@@ -353,11 +354,6 @@ _READERS: dict[str, _Reader] = {
     ImportedRun.kind: RankFile._imported_run,
     ImportedScore.kind: RankFile._imported_score,
 }
-
-
-def _rank_of(path: Path) -> int:
-    digits = path.stem.removeprefix("rank-")
-    return int(digits) if digits.isdecimal() else 0
 
 
 def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:

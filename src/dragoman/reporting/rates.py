@@ -135,10 +135,9 @@ def _logged(facts: Facts, question: str) -> Verdict:
     says = "The schedule of this run is not known."
     if not rates:
         return Verdict(key="learning_rate", question=question, answer="cannot tell", says=says)
-    ends = {"highest logged": max(rates), "last logged": rates[-1]}
     rows = tuple(
         evidence(name, units.LEARNING_RATE, value, at_step(step))
-        for name, (value, step) in ends.items()
+        for name, (value, step) in (("highest logged", max(rates)), ("last logged", rates[-1]))
     )
     return Verdict(
         key="learning_rate",

@@ -172,7 +172,8 @@ def _head(now: Now, width: int) -> Iterator[Text]:
     style = _STATE_STYLES.get(state, "bold yellow")
     name = Text(facts.name, style="bold")
     name.truncate(max(width - len(state) - _GAP, 10), overflow="ellipsis")
-    yield _between(name, Text(state, style=style), width)
+    space = " " * max(width - name.cell_len - len(state), 1)
+    yield Text.assemble(name, space, (state, style), no_wrap=True)
     last = progress.max_steps or facts.last_step
     done = f"{units.COUNT.text(facts.last_step)} of {units.COUNT.text(last)} steps"
     share = facts.last_step / last if last else 0.0
@@ -350,11 +351,6 @@ def _alerts(now: Now) -> Iterator[Text]:
         yield Text(f"! {' '.join(text.split())}", style="yellow", no_wrap=True)
     if len(now.alerts) > _MOST_ALERTS:
         yield Text(f"  and {len(now.alerts) - _MOST_ALERTS} more: dragoman report", style="dim")
-
-
-def _between(left: Text, right: Text, width: int) -> Text:
-    space = max(width - left.cell_len - right.cell_len, 1)
-    return Text.assemble(left, " " * space, right, no_wrap=True)
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> Text:

@@ -22,7 +22,7 @@ from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.base.printable import printable
 from dragoman.reporting import plots
-from dragoman.reporting.elements import escape, figures, problems, values
+from dragoman.reporting.elements import escape, figures, problems, section, values, whole_page
 from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Series
 from dragoman.watch.live import LiveRun, Now
 from dragoman.watch.screen import host_cells, how_fast, how_well, times
@@ -32,18 +32,15 @@ _MEGA = 1e6
 
 def shell(now: Now, *, nonce: str) -> str:
     """The whole page; its script replaces the part of `live` every two seconds."""
-    style = _resource("dragoman.reporting", "page.css") + _resource("dragoman.watch", "watch.css")
-    script = _resource("dragoman.watch", "watch.js")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{html.escape(printable(now.facts.name))}</title><style>{style}</style>"
-        '<noscript><meta http-equiv="refresh" content="5"></noscript></head>'
-        f"<body><p id='lost' hidden>dragoman watch does not answer any more</p>"
-        f"<main id='live'>{live(now)}</main>"
-        f'<script nonce="{nonce}">{script}</script></body></html>\n'
+    style, script = (
+        resources.files("dragoman.watch").joinpath(name).read_text(encoding="utf-8")
+        for name in ("watch.css", "watch.js")
     )
+    head = f'<link rel="icon" href="data:,"><style>{style}</style>'
+    head += '<noscript><meta http-equiv="refresh" content="5"></noscript>'
+    body = "<p id='lost' hidden>dragoman watch does not answer any more</p>"
+    body += f"<main id='live'>{live(now)}</main><script nonce=\"{nonce}\">{script}</script>"
+    return whole_page(printable(now.facts.name), body, head=head)
 
 
 def live(now: Now) -> str:
@@ -55,15 +52,11 @@ def live(now: Now) -> str:
     parts = (
         *_head(now),
         problems("To look at", now.alerts, kind="remedy"),
-        _section("Curves", figures(curves)),
-        _section("A step", figures([step])),
-        _section("Hosts", "".join(_hosts(now))),
+        section("Curves", figures(curves)),
+        section("A step", figures([step])),
+        section("Hosts", "".join(_hosts(now))),
     )
     return printable("".join(parts))
-
-
-def _section(heading: str, body: str) -> str:
-    return f"<section><h2>{heading}</h2>{body}</section>" if body else ""
 
 
 def _head(now: Now) -> Iterator[str]:
@@ -105,10 +98,6 @@ def _hosts(now: Now) -> Iterator[str]:
     label = f"sent, MB/s{plots.first_of(len(series), 'hosts')}"
     y = Axis(label, "{:.3g}".format, from_zero=True)
     yield figures([LinePlot(series[: plots.MOST_LINES], x, y)])
-
-
-def _resource(package: str, name: str) -> str:
-    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 _LOOPBACK: Final = "127.0.0.1"
