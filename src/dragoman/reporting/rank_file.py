@@ -5,8 +5,8 @@ Nothing here trusts a file: a field that is missing or of another type is "not m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,6 +21,7 @@ from dragoman.telemetry.events import (
     Event,
     StrategyChosen,
     TestScored,
+    from_payload,
     number,
     read_events,
 )
@@ -354,34 +355,3 @@ _READERS: dict[str, _Reader] = {
     ImportedRun.kind: RankFile._imported_run,
     ImportedScore.kind: RankFile._imported_score,
 }
-
-
-def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
-    """A dataclass from those of its fields that the payload has, each of the right type.
-
-    A field of another type counts as missing. None if a missing field has no default and cannot be
-    None. Annotations are int, float, str or bool, each perhaps `| None`.
-    """
-    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
-    values: dict[str, Any] = {}
-    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
-        value = _typed(payload.get(wanted.name), str(wanted.type))
-        if value is not None:
-            values[wanted.name] = value
-        elif wanted.default is MISSING and not str(wanted.type).endswith("| None"):
-            return None
-        elif wanted.default is MISSING:
-            values[wanted.name] = None
-    return kind(**values)
-
-
-def _typed(value: object, annotation: str) -> object:
-    kind = annotation.removesuffix(" | None")
-    if kind == "str":
-        return value if isinstance(value, str) else None
-    if kind == "bool":
-        return value if isinstance(value, bool) else None
-    found = number(value)
-    if kind == "float":
-        return found
-    return int(found) if kind == "int" and found is not None and found == int(found) else None

@@ -16,10 +16,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Final, Self
+from typing import Annotated, Any, BinaryIO, ClassVar, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -35,11 +35,10 @@ _LARGEST: Final = 1e11
 """Larger than any clock's seconds and any run's steps."""
 LONGEST_LINE_BYTES: Final = 4 << 20
 """A longer line is not ours."""
-_LARGEST_VALUE: Final = 1e24
-"""Larger than all FLOP of a run."""
 _LARGEST_READ: Final = 1e21
 """Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -676,23 +675,44 @@ def is_complete(event: Event) -> bool:
     Events of another machine may lack some. An unknown kind needs none.
     """
     kind = KINDS.get(event.kind)
-    wanted = fields(kind) if kind is not None else ()
-    return all(
-        one.name in event.payload and _fits(event.payload[one.name], str(one.type))
-        for one in wanted
+    wanted = {one.name: str(one.type) for one in fields(kind)} if kind is not None else {}
+    return wanted.keys() <= event.payload.keys() and all(
+        annotation.startswith("float") or annotation.endswith("| None")  # NaN is written as null
+        if event.payload[name] is None
+        else _typed(event.payload[name], annotation) is not None
+        for name, annotation in wanted.items()
     )
 
 
-def _fits(value: object, annotation: str) -> bool:
-    """Annotations are str, int, float or bool, each perhaps `| None`. NaN is written as null."""
+def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
+    """A dataclass from those of its fields that the payload has, each of the right type.
+
+    A field of another type counts as missing. None if a missing field has no default and cannot be
+    None. Annotations are int, float, str or bool, each perhaps `| None`.
+    """
+    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
+    values: dict[str, Any] = {}
+    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
+        value = _typed(payload.get(wanted.name), str(wanted.type))
+        if value is not None:
+            values[wanted.name] = value
+        elif wanted.default is MISSING and not str(wanted.type).endswith("| None"):
+            return None
+        elif wanted.default is MISSING:
+            values[wanted.name] = None
+    return kind(**values)
+
+
+def _typed(value: object, annotation: str) -> object:
     kind = annotation.removesuffix(" | None")
-    if value is None:
-        return kind == "float" or kind != annotation
-    if isinstance(value, bool) or kind == "bool":
-        return isinstance(value, bool) and kind == "bool"
-    if isinstance(value, int | float):
-        return abs(value) <= _LARGEST_VALUE and (kind == "float" or kind == type(value).__name__)
-    return isinstance(value, str) and kind == "str"
+    if kind == "str":
+        return value if isinstance(value, str) else None
+    if kind == "bool":
+        return value if isinstance(value, bool) else None
+    found = number(value)
+    if kind == "float":
+        return found
+    return int(found) if kind == "int" and found is not None and found == int(found) else None
 
 
 def number(value: object) -> float | None:
