@@ -251,7 +251,6 @@ class Gpu:
         return self.power_w / self.power_limit_w
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic(NetworkSampled):
     """All samples of the interface of one host together."""
 
@@ -290,7 +289,6 @@ class Link:
     bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Device(DeviceMeasured):
     """The speed of one device alone."""
 
