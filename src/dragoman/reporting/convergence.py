@@ -16,7 +16,7 @@ from dragoman.reporting import measures
 from dragoman.reporting.cost import cost_text
 from dragoman.reporting.facts import DirectionScore, Facts, Validation
 from dragoman.reporting.trend import Trend, fit_curve, trend
-from dragoman.reporting.verdict import Answer, Evidence, Verdict, at_step, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES
 
 STRETCH = 0.1
@@ -165,20 +165,20 @@ def stage_ahead(facts: Facts) -> int | None:
 
     A stage is ahead until a validation has followed its start.
     """
-    if facts.recipe is None or facts.max_steps is None:
-        return None
-    last = max((one.step for one, _ in losses(facts)), default=0)
-    starts = facts.recipe.stage_starts()[1:]
-    return next((start for start in starts if last <= start < facts.max_steps), None)
+    starts, last = _stages(facts)
+    return next((start for start in starts if last <= start < (facts.max_steps or 0)), None)
 
 
 def stage_since(facts: Facts, step: int) -> int | None:
     """The updates before the first validated stage that began at this step or later."""
-    if facts.recipe is None:
-        return None
-    last = max((one.step for one, _ in losses(facts)), default=0)
-    starts = facts.recipe.stage_starts()[1:]
+    starts, last = _stages(facts)
     return next((start for start in starts if step <= start < last), None)
+
+
+def _stages(facts: Facts) -> tuple[Sequence[int], int]:
+    """The updates before each later stage, and the step of the last validation."""
+    starts = facts.recipe.stage_starts()[1:] if facts.recipe is not None else ()
+    return starts, max((one.step for one, _ in losses(facts)), default=0)
 
 
 def start_if_trained(facts: Facts) -> Validation | None:
@@ -512,7 +512,7 @@ def overfitting(facts: Facts) -> Verdict:
     )
 
 
-def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
+def _is_trained(facts: Facts, found: Trend | None) -> Judgement:
     if has_diverged(facts):
         return "no", "It diverged.", "Go on from the last good checkpoint, with a lower peak rate."
     if found is None:
@@ -555,7 +555,7 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
     return _is_trained_if_flat(facts, f"The dev loss is flat ({fall})")
 
 
-def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
+def _is_trained_if_turned(facts: Facts) -> Judgement:
     best = best_loss(losses(facts))[0].step
     at = f"step {units.COUNT.text(best)}"
     say = f"The dev loss was lowest at {at} and has risen since"
@@ -577,7 +577,7 @@ def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
             return "cannot tell", say, f"Set evaluate.train_slice_pairs; until then, use {at}."
 
 
-def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
+def _is_trained_if_flat(facts: Facts, say: str) -> Judgement:
     """A flat dev loss is that of a trained model only if nothing else made it flat."""
     values = {loss for _, loss in losses(facts)[-FEWEST:]}
     if len(values) == 1:
@@ -630,7 +630,7 @@ def _skipped_share(facts: Facts) -> float:
     return sum(one.skipped_steps or 0 for one in later) / steps if steps else 0.0
 
 
-def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
+def _may_not_translate(facts: Facts) -> Judgement | None:
     """Answer, the end of a sentence and remedy, unless a loss or BLEU shows that it translates."""
     can, left, best = translates(facts), left_of_uniform(facts), best_bleu(facts)
     if best is None:
@@ -651,7 +651,7 @@ def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
     return "no", say, "Look at the text: is there enough, and do its pairs belong together?"
 
 
-def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
+def _is_overfitting(facts: Facts) -> Judgement:
     seen = losses(facts)
     if len(seen) < FEWEST:
         say = f"{_validations(facts)} too few."

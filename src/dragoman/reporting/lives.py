@@ -17,7 +17,7 @@ from dragoman.reporting.facts import Facts, Link, Rank, Segment
 from dragoman.reporting.measures import capacity_bytes_per_s, link_after
 from dragoman.reporting.rank_file import Home, RankFile
 from dragoman.reporting.sampling import Samples
-from dragoman.reporting.verdict import Answer, Evidence
+from dragoman.reporting.verdict import Answer, Evidence, Judgement
 
 MOST_OF_RUN = 0.9
 """An answer that holds for this share of the steps' time is the answer for the run."""
@@ -26,9 +26,6 @@ _RATES_DIFFER = 1.1
 """Repeated measurements of the same link or device differ by less than this factor."""
 _MOST_HOSTS_NAMED = 3
 _MOST_SHOWN = 3
-
-Judgement = tuple[Answer, str, str]
-"""Answer, text, remedy."""
 
 
 def name_machines(

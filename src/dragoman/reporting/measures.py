@@ -65,10 +65,14 @@ def most_data_wait(facts: Facts) -> tuple[float, Rank] | tuple[None, None]:
 
 
 def per_step(intervals: Sequence[Interval], name: str) -> float | None:
-    """The mean of a field over steps."""
-    timed = [one for one in steady(intervals) if getattr(one, name) is not None]
-    steps = sum(one.steps for one in timed)
-    return sum(getattr(one, name) for one in timed) / steps if steps else None
+    """The mean of a field over steps, without the warm-up."""
+    return _per_step(steady(intervals), name)
+
+
+def _per_step(intervals: Sequence[Interval], name: str) -> float | None:
+    known = [one for one in intervals if getattr(one, name) is not None]
+    steps = sum(one.steps for one in known)
+    return sum(getattr(one, name) for one in known) / steps if steps else None
 
 
 def interval_compute_s(interval: Interval) -> float | None:
@@ -81,9 +85,7 @@ def interval_compute_s(interval: Interval) -> float | None:
 
 def step_s(facts: Facts) -> float | None:
     """Mean seconds of a step; validations, checkpoints and pauses are not counted."""
-    timed = [one for one in facts.intervals if one.interval_s is not None]
-    steps = sum(one.steps for one in timed)
-    return sum(one.interval_s or 0.0 for one in timed) / steps if steps else None
+    return _per_step(facts.intervals, "interval_s")
 
 
 def median(facts: Facts, name: str) -> float | None:
@@ -172,9 +174,7 @@ def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
 
 def exposed_s(facts: Facts) -> float | None:
     """Seconds of a step that waited for the network: see `exposed`."""
-    timed = exposed(facts)
-    steps = sum(one.steps for one in timed)
-    return sum(one.sync_s or 0.0 for one in timed) / steps if steps else None
+    return _per_step(exposed(facts), "sync_s")
 
 
 def least_network_share(facts: Facts) -> float:

@@ -9,9 +9,9 @@ from dragoman.cluster import step_time
 from dragoman.cluster.workload import weight_shapes
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic, total
-from dragoman.reporting.lives import Judgement, evidence_by_life, judged_by_life
+from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.spells import clock
-from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words
 from dragoman.telemetry.events import LinkChanged
 
 NETWORK_BOUND = 0.2

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Gpu, Machine
-from dragoman.reporting.lives import Judgement, evidence_by_life, judged_by_life
+from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.network import is_network
-from dragoman.reporting.verdict import Evidence, Verdict, evidence
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence
 
 BUSY_COMPUTE = 0.9
 """If compute takes less than this share of a step, the device waits for something else."""

@@ -10,6 +10,8 @@ from dragoman.base.units import Quantity
 
 Answer = Literal["yes", "no", "cannot tell", "measured"]
 """Questions for an amount are answered "measured" or "cannot tell"."""
+Judgement = tuple[Answer, str, str]
+"""The answer, the same in a sentence, and the remedy; see `Verdict`."""
 
 
 @dataclass(frozen=True, slots=True)
