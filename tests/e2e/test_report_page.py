@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.reporting.comparison import compare
-from dragoman.reporting.comparison_page import ComparisonReport
+from dragoman.reporting.comparison_page import write_comparison
 from dragoman.reporting.facts import Price
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
@@ -60,7 +60,7 @@ def test_a_report_fits_and_needs_nothing(name: str, browser: Any, tmp_path: Path
 def test_a_comparison_fits_and_needs_nothing(browser: Any, tmp_path: Path) -> None:
     names = ("two_ranks_of_one_host", "stopped_by_its_schedule", "overfitting")
     facts = [read_facts(RECORDED / name, price=PRICE) for name in names]
-    html = ComparisonReport(compare(facts)).write(tmp_path)[0]
+    html = write_comparison(compare(facts), tmp_path)[0]
     _look(browser, html.as_uri(), "comparison")
 
 

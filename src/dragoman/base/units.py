@@ -63,6 +63,16 @@ class Quantity:
                 break
         return text
 
+    def told(self, value: float | None) -> str:
+        """`value` as text; "not measured" if it is None."""
+        return "not measured" if value is None else self.text(value)
+
+    def interval(self, low: float | None, high: float | None) -> str:
+        """A confidence interval to put behind a value, such as " (22.1 to 24.6)"; "" if unknown."""
+        if low is None or high is None:
+            return ""
+        return f" ({self.text(low)} to {self.text(high)})"
+
     def parse(self, text: str) -> float:
         """The value of `text` in base units; ConfigError if it does not say one."""
         number, symbol = self._split(text)

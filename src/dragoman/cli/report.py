@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,7 @@ def _answer(price: Price | None, options: Options) -> _Report:
 def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Report:
     from dragoman.base.errors import ConfigError
     from dragoman.reporting.comparison import NAMES, compare
-    from dragoman.reporting.comparison_page import ComparisonReport, as_json
+    from dragoman.reporting.comparison_page import as_json, write_comparison
     from dragoman.reporting.reading import read_facts
 
     if len(runs) > len(NAMES):
@@ -85,7 +86,7 @@ def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Report:
         )
     facts = [read_facts(run, price=price) for run, price in zip(runs, prices, strict=True)]
     found = compare(facts)
-    return ComparisonReport(found).write, Path("comparison"), as_json(found)
+    return partial(write_comparison, found), Path("comparison"), as_json(found)
 
 
 def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:

@@ -10,6 +10,7 @@ account, convergence, speed, network, rates, cost   the twelve questions by what
 verdicts      all twelve, in their order
 health        ailments, each with its limit and remedy
 comparison, comparison_page   runs beside each other
-svg, plots    pictures that need nothing but themselves
+svg, plots    plots, and their pictures that need nothing but themselves
+elements      what every page of HTML is made of
 render, page  report.json, report.md and one page of HTML
 """

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.base import units
-from dragoman.corpus.manifest import SplitFacts
+from dragoman.corpus.manifest import Manifest
 from dragoman.reporting import measures
 from dragoman.reporting.cost import (
     HOUR_S,
     is_priced,
     lived_s,
     machine_hours,
-    machines_now,
     money_text,
     price_per_hour,
     spent,
@@ -101,40 +100,33 @@ def idle_s(facts: Facts) -> float | None:
 
 def corpus(facts: Facts) -> Verdict:
     """Question 7."""
-    question = "How big was the training set?"
-    if facts.manifest is None:
-        named = facts.imported.train_file if facts.imported else None
+    manifest = facts.manifest
+    if manifest is not None:
+        text = manifest.train.stages[-1]
+        both = text.source_text.num_bytes + text.target_text.num_bytes
+        says = f"{units.COUNT.text(manifest.train.pairs)} pairs, {_both_sizes(both)} of text on "
+        says += "both sides."
+    elif facts.imported is not None and facts.imported.train_file is not None:
+        says = f"It was read from {facts.imported.train_file}; its size was not logged."
+    else:
         says = "There is no manifest of the training text."
-        if named is not None:
-            says = f"It was read from {named}; its size was not logged."
-        return Verdict(
-            key="corpus",
-            question=question,
-            answer="cannot tell",
-            says=says,
-            evidence=(in_words("manifest.json", "not in the record"),),
-            method="The manifest that prepare writes, which a run carries with it.",
-        )
-    train = facts.manifest.train
-    text = train.stages[-1]
-    both = text.source_text.num_bytes + text.target_text.num_bytes
-    says = (
-        f"{units.COUNT.text(train.pairs)} pairs, {units.SIZE.text(both)} "
-        f"(= {units.BINARY_SIZE.text(both)}) of text on both sides."
-    )
     return Verdict(
         key="corpus",
-        question=question,
-        answer="measured",
+        question="How big was the training set?",
+        answer="cannot tell" if manifest is None else "measured",
         says=says,
-        evidence=tuple(_corpus_evidence(facts, train)),
-        method="Counted while the corpus was prepared. MB are 10^6 bytes, MiB are 2^20.",
+        evidence=(in_words("manifest.json", "not in the record"),)
+        if manifest is None
+        else tuple(_corpus_evidence(manifest)),
+        method="Counted while the corpus was prepared. MB are 10^6 bytes, MiB are 2^20."
+        if manifest
+        else "The manifest that prepare writes, which a run carries with it.",
     )
 
 
-def _corpus_evidence(facts: Facts, train: SplitFacts) -> Iterator[Evidence]:
-    assert facts.manifest is not None
-    for source in facts.manifest.sources:
+def _corpus_evidence(manifest: Manifest) -> Iterator[Evidence]:
+    train = manifest.train
+    for source in manifest.sources:
         if source.split == "train":
             size = _both_sizes(source.text.num_bytes)
             lines = units.COUNT.text(source.lines)
@@ -152,7 +144,7 @@ def _corpus_evidence(facts: Facts, train: SplitFacts) -> Iterator[Evidence]:
         text = f"{units.COUNT.text(pairs)} pairs, {units.SHARE.text(pairs / train.pairs_in)}"
         yield Evidence(f"dropped: {reason.replace('_', ' ')}", pairs, text)
     yield evidence("cut short", units.SHARE, train.truncated_share)
-    yield in_words("digest of the prepared text", facts.manifest.digest[:16])
+    yield in_words("digest of the prepared text", manifest.digest[:16])
 
 
 def checkpoint_files(facts: Facts) -> Verdict:
@@ -202,15 +194,16 @@ def _no_checkpoint(facts: Facts) -> str:
 def cost(facts: Facts) -> Verdict:
     """Question 12."""
     hours = machine_hours(facts)
-    rows = [evidence("machines", units.COUNT, machines_now(facts))]
+    last = facts.segments[-1] if facts.segments else None
+    rows = [evidence("machines", units.COUNT, facts.machines_of(last) if last else None)]
     if hours is not None:
         rows.append(Evidence("machine time", hours, _machine_time(hours * HOUR_S)))
     if facts.price is not None:
         text = units.money(facts.price.amount, currency=facts.price.currency)
         rows.append(Evidence("price of a machine-hour", facts.price.amount, text))
-    elif facts.segments and (last := price_per_hour(facts, facts.segments[-1])) is not None:
-        text = units.money(last.amount, currency=last.currency)
-        rows.append(Evidence("price of all machines an hour", last.amount, text))
+    elif last is not None and (price := price_per_hour(facts, last)) is not None:
+        text = units.money(price.amount, currency=price.currency)
+        rows.append(Evidence("price of all machines an hour", price.amount, text))
     says, remedy = _cost_says(facts, hours)
     return Verdict(
         key="cost",

@@ -12,9 +12,9 @@ from dragoman.base import units
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.survey import FILE_NAME, Example, FilterSurvey, read_surveys
-from dragoman.reporting.page import NARROW, WIDE, escape, whole_page
+from dragoman.reporting.elements import escape, figures, whole_page
 from dragoman.reporting.render import write_files
-from dragoman.reporting.svg import Axis, histogram
+from dragoman.reporting.svg import Axis, Histogram
 
 PAGE: Final = "filters.html"
 _MOST_COLUMNS: Final = 40
@@ -59,7 +59,7 @@ def cleaning_page(surveys: Sequence[FilterSurvey]) -> str:
     ]
     for one in sorted(surveys, key=lambda one: (-_dropped(one), one.name)):
         body += _section(one)
-    return whole_page("What the filters dropped", "".join(body))
+    return whole_page("What the filters dropped", f"<main>{''.join(body)}</main>")
 
 
 def _section(one: FilterSurvey) -> Iterator[str]:
@@ -72,11 +72,8 @@ def _section(one: FilterSurvey) -> Iterator[str]:
         yield escape(f", {one.unscored:,} of them without a score")
     yield "</p>"
     if len(one.counts) > 2:
-        columns = _columns(one)
         axis = Axis("score", "{:.4g}".format)
-        for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
-            drawn = histogram(columns, ("kept", "dropped"), axis, mark=one.threshold, width=width)
-            yield f"<figure class='{name}'>{drawn}</figure>"
+        yield figures([Histogram(_columns(one), ("kept", "dropped"), axis, one.threshold)])
     for title, examples in (("Dropped", one.dropped), ("Kept", one.kept)):
         if examples:
             yield f"<details><summary>{title}: {len(examples)} nearest to the threshold</summary>"

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Final
 
 from dragoman.base import units
@@ -47,6 +48,12 @@ class Reading:
     bleu: float | None
     bleu_low: float | None
     bleu_high: float | None
+
+    def bleu_text(self) -> str:
+        """BLEU with its interval."""
+        return units.SCORE.text(self.bleu or 0.0) + units.SCORE.interval(
+            self.bleu_low, self.bleu_high
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +131,20 @@ def compare(runs: Sequence[Facts]) -> Comparison:
 
 def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str]]:
     """(name, value) of what one run used and reached in all."""
-    facts = course.facts
-    steps = units.COUNT.text(facts.last_step)
-    tokens = measures.tokens(facts)
-    yield "steps", steps
+    facts, tokens = course.facts, measures.tokens(course.facts)
+    yield "steps", units.COUNT.text(facts.last_step)
     if tokens and facts.last_step:
         yield "tokens a step", units.COUNT.text(round(tokens / facts.last_step))
     for budget in budgets:
         amount = _used_in_all(facts).get(budget.key)
         yield budget.name, "not measured" if amount is None else budget.text(amount)
-    rate = measures.tokens_per_s(facts)
-    yield "speed", "not measured" if rate is None else units.TOKEN_RATE.text(rate)
+    yield "speed", units.TOKEN_RATE.told(measures.tokens_per_s(facts))
     losses = [loss for _, loss in course.losses(WALL)]
-    yield "lowest dev loss", units.LOSS.text(min(losses)) if losses else "not measured"
+    yield "lowest dev loss", units.LOSS.told(min(losses, default=None))
     scores = [one.bleu for one in course.readings if one.bleu is not None]
-    yield "best dev BLEU", units.SCORE.text(max(scores)) if scores else "not measured"
+    yield "best dev BLEU", units.SCORE.told(max(scores, default=None))
     for score in facts.test_scores[-1:]:
-        yield f"BLEU on {score.name}", _score_text(score.bleu, score.bleu_low, score.bleu_high)
+        yield f"BLEU on {score.name}", score.bleu_text
 
 
 def _money(runs: Sequence[Facts]) -> Iterator[Budget]:
@@ -153,11 +157,11 @@ def _money(runs: Sequence[Facts]) -> Iterator[Budget]:
 
 def _readings(facts: Facts) -> Iterator[Reading]:
     steps = [one.step for one in facts.intervals]
-    sums: dict[str, list[float]] = {"pairs": [0.0], "tokens": [0.0]}
-    for one in facts.intervals:
-        both = (one.source_tokens or 0) + (one.target_tokens or 0)
-        sums["pairs"].append(sums["pairs"][-1] + (one.pairs or 0))
-        sums["tokens"].append(sums["tokens"][-1] + both)
+    both = [(one.source_tokens or 0) + (one.target_tokens or 0) for one in facts.intervals]
+    sums = {
+        "pairs": list(accumulate((one.pairs or 0 for one in facts.intervals), initial=0.0)),
+        "tokens": list(accumulate(both, initial=0.0)),
+    }
     for seen in facts.validations:
         place = bisect_right(steps, seen.step)
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
@@ -308,15 +312,3 @@ def _first_at(points: Sequence[tuple[float, float]], loss: float) -> float | Non
             return before[0] + (used - before[0]) * share
         before = (used, seen)
     return None
-
-
-def _score_text(score: float, low: float | None, high: float | None) -> str:
-    text = units.SCORE.text(score)
-    if low is None or high is None:
-        return text
-    return f"{text} ({units.SCORE.text(low)} to {units.SCORE.text(high)})"
-
-
-def reading_text(reading: Reading) -> str:
-    """BLEU of a validation with its interval."""
-    return _score_text(reading.bleu or 0.0, reading.bleu_low, reading.bleu_high)

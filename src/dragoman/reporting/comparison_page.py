@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from dragoman.base import units
 from dragoman.reporting.comparison import (
@@ -15,35 +15,32 @@ from dragoman.reporting.comparison import (
     WALL,
     Budget,
     Comparison,
-    reading_text,
+    Reading,
     totals,
 )
 from dragoman.reporting.cost import HOUR_S, only_currency
-from dragoman.reporting.page import NARROW, WIDE, escape, whole_page
+from dragoman.reporting.elements import escape, figures, problems, section, values, whole_page
+from dragoman.reporting.plots import BLEU, LOSS_HEIGHT, without_start
 from dragoman.reporting.render import cell, write_files
-from dragoman.reporting.svg import Axis, Series, line_plot
+from dragoman.reporting.svg import Axis, LinePlot, Series
 
-_HIDDEN_START: Final = 0.04
 _LOSS: Final = Axis("dev loss, nats a target token", "{:.4g}".format)
 _TOKENS: Final = Axis("source + target tokens", units.SHORT_COUNT.text)
 Table = list[list[str]]
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonReport:
-    """The three files of a comparison."""
+def write_comparison(found: Comparison, directory: Path) -> list[Path]:
+    """Write comparison.html, .md and .json; returns their paths.
 
-    comparison: Comparison
-
-    def write(self, directory: Path) -> list[Path]:
-        """Write comparison.html, .md and .json. Raises MachineError if the directory cannot be
-        written."""
-        texts = {
-            "comparison.html": _html(self.comparison),
-            "comparison.md": "\n".join(_markdown(self.comparison)) + "\n",
-            "comparison.json": as_json(self.comparison),
-        }
-        return write_files(directory, texts)
+    Raises MachineError if the directory cannot be written.
+    """
+    texts = {
+        "comparison.html": _html(found),
+        "comparison.md": "\n".join(_markdown(found)) + "\n",
+        "comparison.json": as_json(found),
+    }
+    return write_files(directory, texts)
 
 
 def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
@@ -58,9 +55,8 @@ def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
         losses = [_or_dash(level.losses.get(letter), units.LOSS.text) for letter in letters]
         rows.append([f"dev loss at {_amount(level.budget, level.amount)}", *losses])
         if level.bleus:
-            bleus = [level.bleus.get(letter) for letter in letters]
-            texts = ["-" if one is None else reading_text(one) for one in bleus]
-            rows.append(["last BLEU by then", *texts])
+            bleus = [_or_dash(level.bleus.get(letter), Reading.bleu_text) for letter in letters]
+            rows.append(["last BLEU by then", *bleus])
     says = " ".join(
         f"At {_amount(level.budget, level.amount)}: {level.says}" for level in found.levels
     )
@@ -85,30 +81,19 @@ def _amount(budget: Budget, amount: float) -> str:
     return f"{budget.text(amount)} {budget.unit}".strip()
 
 
-def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+def _or_dash(value: T | None, text: Callable[[T], str]) -> str:
     return "-" if value is None else text(value)
 
 
 def _html(found: Comparison) -> str:
-    body = ["<header><h1>Comparison</h1><dl class='run'>"]
-    for course in found.courses:
-        body.append(f"<div><dt>{course.letter}</dt><dd>{escape(course.facts.name)}</dd></div>")
-    body.append("</dl></header>")
-    if found.notes:
-        notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
-        body.append(
-            f"<section><h2>Before you compare</h2><ul class='problems'>{notes}</ul></section>"
-        )
+    names = values((course.letter, course.facts.name) for course in found.courses)
+    body = [f"<header><h1>Comparison</h1>{names}</header>"]
+    body.append(problems("Before you compare", found.notes))
     for heading, says, rows in _sections(found):
-        body.append(f"<section><h2>{escape(heading)}</h2>")
-        body.append(f"<p class='method'>{escape(says)}</p>" if says else "")
-        body += [*_table(rows), "</section>"]
-    body.append("<section><h2>Curves</h2>")
-    for width, kind in ((WIDE, "wide"), (NARROW, "narrow")):
-        drawn = "".join(_plots(found, width))
-        body.append(f"<figure class='{kind}'>{drawn}</figure>" if drawn else "")
-    body.append("</section>")
-    return whole_page("Comparison", "".join(body))
+        method = f"<p class='method'>{escape(says)}</p>" if says else ""
+        body.append(section(heading, method + "".join(_table(rows))))
+    body.append(section("Curves", figures(_plots(found))))
+    return whole_page("Comparison", f"<main>{''.join(body)}</main>")
 
 
 def _table(rows: Table) -> Iterator[str]:
@@ -116,9 +101,9 @@ def _table(rows: Table) -> Iterator[str]:
         yield "<p class='method'>Not measured.</p>"
         return
     yield "<table class='runs'>"
-    for number, (name, *values) in enumerate(rows):
+    for number, (name, *texts) in enumerate(rows):
         tag = "th" if number == 0 else "td"
-        cells = "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)
+        cells = "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
         yield f"<tr><th>{escape(name)}</th>{cells}</tr>"
     yield "</table>"
 
@@ -136,20 +121,19 @@ def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
             yield budget, Axis(f"money, {currency}", "{:.3g}".format), 1.0
 
 
-def _plots(found: Comparison, width: int) -> Iterator[str]:
+def _plots(found: Comparison) -> Iterator[LinePlot]:
     for budget, axis, scale in _axes(found):
         series = []
         for course in found.courses:
-            points = course.losses(budget)
-            begin = points[-1][0] * _HIDDEN_START if points else 0.0
-            shown = [(used / scale, loss) for used, loss in points if used >= begin]
+            points = [(used / scale, loss) for used, loss in course.losses(budget)]
+            shown = without_start(points, points[-1][0]) if points else ()
             series.append(Series(course.letter, shown))
-        yield line_plot(series, axis, _LOSS, width=width)
+        yield LinePlot(series, axis, _LOSS, LOSS_HEIGHT)
     series = [
         Series(course.letter, [(used, one.bleu or 0.0) for used, one in course.bleus(TOKENS)])
         for course in found.courses
     ]
-    yield line_plot(series, _TOKENS, Axis("BLEU", "{:.3g}".format), width=width, height=180)
+    yield LinePlot(series, _TOKENS, BLEU)
 
 
 def _markdown(found: Comparison) -> Iterator[str]:

@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import Literal, TypeVar
 
 from dragoman.base import units
+from dragoman.base.printable import printable_line
+from dragoman.recipe.recipe import Recipe
+from dragoman.reporting import measures
 from dragoman.reporting.cost import cost_text
-from dragoman.reporting.directions import direction_evidence
-from dragoman.reporting.facts import Facts, Validation
-from dragoman.reporting.measures import step_s
+from dragoman.reporting.facts import DirectionScore, Facts, Validation
 from dragoman.reporting.trend import Trend, fit_curve, trend
-from dragoman.reporting.verdict import Answer, Evidence, Verdict, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES
 
 STRETCH = 0.1
@@ -106,6 +107,11 @@ def losses(facts: Facts) -> list[tuple[Validation, float]]:
     ]
 
 
+def best_loss(seen: Sequence[tuple[Validation, float]]) -> tuple[Validation, float]:
+    """The validation with the lowest of some dev losses; the first of equal ones."""
+    return min(seen, key=lambda pair: pair[1])
+
+
 def has_diverged(facts: Facts) -> bool:
     """Whether the run recorded that it diverged."""
     return bool(facts.segments) and facts.segments[-1].reason == "diverged"
@@ -135,10 +141,7 @@ def decay_left(facts: Facts) -> float:
         return 1.0
     if not SCHEDULES[facts.recipe.schedule.kind].ends:
         return 1.0
-    now, end = (
-        facts.recipe.learning_rate(max(step, 0), max_steps=facts.max_steps)
-        for step in (facts.last_step - 1, facts.max_steps - 1)
-    )
+    now, end = _rates(facts.recipe, facts.max_steps, facts.last_step - 1, facts.max_steps - 1)
     return now / end if end > 0 else 1.0 if now == end else float("inf")
 
 
@@ -149,11 +152,12 @@ def is_warming_up(facts: Facts) -> bool:
     warmup_steps = facts.recipe.schedule.warmup_steps
     if facts.last_step >= warmup_steps:
         return False
-    now, peak = (
-        facts.recipe.learning_rate(max(step, 0), max_steps=facts.max_steps)
-        for step in (facts.last_step - 1, warmup_steps)
-    )
+    now, peak = _rates(facts.recipe, facts.max_steps, facts.last_step - 1, warmup_steps)
     return peak > _RISE_LEFT * now
+
+
+def _rates(recipe: Recipe, max_steps: int, *updates: int) -> list[float]:
+    return [recipe.learning_rate(max(update, 0), max_steps=max_steps) for update in updates]
 
 
 def stage_ahead(facts: Facts) -> int | None:
@@ -161,22 +165,20 @@ def stage_ahead(facts: Facts) -> int | None:
 
     A stage is ahead until a validation has followed its start.
     """
-    if facts.recipe is None or facts.max_steps is None:
-        return None
-    seen = losses(facts)
-    last = seen[-1][0].step if seen else 0
-    starts = facts.recipe.stage_starts()[1:]
-    return next((start for start in starts if last <= start < facts.max_steps), None)
+    starts, last = _stages(facts)
+    return next((start for start in starts if last <= start < (facts.max_steps or 0)), None)
 
 
 def stage_since(facts: Facts, step: int) -> int | None:
     """The updates before the first validated stage that began at this step or later."""
-    if facts.recipe is None:
-        return None
-    seen = losses(facts)
-    last = seen[-1][0].step if seen else 0
-    starts = facts.recipe.stage_starts()[1:]
+    starts, last = _stages(facts)
     return next((start for start in starts if step <= start < last), None)
+
+
+def _stages(facts: Facts) -> tuple[Sequence[int], int]:
+    """The updates before each later stage, and the step of the last validation."""
+    starts = facts.recipe.stage_starts()[1:] if facts.recipe is not None else ()
+    return starts, max((one.step for one, _ in losses(facts)), default=0)
 
 
 def start_if_trained(facts: Facts) -> Validation | None:
@@ -202,7 +204,7 @@ def worse_than_start(facts: Facts) -> str:
     if start.bleu is None or last.bleu is None:
         return ""
     if _bleu_bounds(last, last.bleu)[1] < _bleu_bounds(start, start.bleu)[0]:
-        return f"BLEU {_bleu_text(start, start.bleu)} at step 0, now {_bleu_text(last, last.bleu)}"
+        return f"BLEU {start.bleu_text} at step 0, now {last.bleu_text}"
     return ""
 
 
@@ -320,7 +322,7 @@ def training_loss_since(facts: Facts, step: int) -> tuple[float, float] | None:
 
     Both are medians of at most nine intervals.
     """
-    logged = [(one.step, one.train_loss) for one in facts.intervals if one.train_loss is not None]
+    logged = measures.points(facts.intervals, "train_loss")
     before = [loss for at, loss in logged if at <= step]
     after = [loss for at, loss in logged if at > step]
     if len(before) < FEWEST or not after:
@@ -349,22 +351,14 @@ def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | 
     more than 1%, as for the dev set. Otherwise the trend of the training loss decides, with 95%
     confidence.
     """
-    sliced = {
-        one.step: one.train_slice_loss
-        for one in facts.validations
-        if one.train_slice_loss is not None
-    }
+    sliced = dict(measures.points(facts.validations, "train_slice_loss"))
     last = losses(facts)[-1][0].step
     if step in sliced and last in sliced and last > step:
         before, after = sliced[step], sliced[last]
         if abs(after - before) <= OVERFIT_RISE * before:
             return None
         return "falls" if after < before else "rises"
-    logged = [
-        (one.step, one.train_loss)
-        for one in facts.intervals
-        if one.train_loss is not None and one.step >= step
-    ]
+    logged = [one for one in measures.points(facts.intervals, "train_loss") if one[0] >= step]
     found = trend([at for at, _ in logged], [loss for _, loss in logged], stretch=STRETCH)
     if found is None or found.low <= 0 <= found.high:
         return None
@@ -518,7 +512,7 @@ def overfitting(facts: Facts) -> Verdict:
     )
 
 
-def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
+def _is_trained(facts: Facts, found: Trend | None) -> Judgement:
     if has_diverged(facts):
         return "no", "It diverged.", "Go on from the last good checkpoint, with a lower peak rate."
     if found is None:
@@ -561,11 +555,11 @@ def _is_trained(facts: Facts, found: Trend | None) -> tuple[Answer, str, str]:
     return _is_trained_if_flat(facts, f"The dev loss is flat ({fall})")
 
 
-def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
-    best = min(losses(facts), key=lambda pair: pair[1])[0].step
+def _is_trained_if_turned(facts: Facts) -> Judgement:
+    best = best_loss(losses(facts))[0].step
     at = f"step {units.COUNT.text(best)}"
-    say, since = f"The dev loss was lowest at {at} and has risen since", training_text_since
-    match since(facts, best):
+    say = f"The dev loss was lowest at {at} and has risen since"
+    match training_text_since(facts, best):
         case "falls":
             if doubt := _may_not_translate(facts):
                 return doubt[0], f"{say}, {doubt[1]}", doubt[2]
@@ -583,15 +577,14 @@ def _is_trained_if_turned(facts: Facts) -> tuple[Answer, str, str]:
             return "cannot tell", say, f"Set evaluate.train_slice_pairs; until then, use {at}."
 
 
-def _is_trained_if_flat(facts: Facts, say: str) -> tuple[Answer, str, str]:
+def _is_trained_if_flat(facts: Facts, say: str) -> Judgement:
     """A flat dev loss is that of a trained model only if nothing else made it flat."""
     values = {loss for _, loss in losses(facts)[-FEWEST:]}
     if len(values) == 1:
         say += ", to the last digit: the weights do not seem to change."
         return "cannot tell", say, "Look at the learning rate, and at skipped steps."
     if stays_above_best(facts):
-        best = min(losses(facts), key=lambda pair: pair[1])[0].step
-        at = f"step {units.COUNT.text(best)}"
+        at = f"step {units.COUNT.text(best_loss(losses(facts))[0].step)}"
         return "cannot tell", f"{say}, but was lower at {at}.", f"Use the checkpoint of {at}."
     if (skipped := _skipped_share(facts)) > _MOST_SKIPPED:
         say += f", but {units.SHARE.text(skipped)} of the later steps were skipped, as their "
@@ -637,7 +630,7 @@ def _skipped_share(facts: Facts) -> float:
     return sum(one.skipped_steps or 0 for one in later) / steps if steps else 0.0
 
 
-def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
+def _may_not_translate(facts: Facts) -> Judgement | None:
     """Answer, the end of a sentence and remedy, unless a loss or BLEU shows that it translates."""
     can, left, best = translates(facts), left_of_uniform(facts), best_bleu(facts)
     if best is None:
@@ -647,7 +640,7 @@ def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
         return "cannot tell", f"{say}was measured.", "Set evaluate.bleu_pairs."
     if can:
         return None
-    say = f"but its best BLEU is {_bleu_text(*best)}, which may be chance"
+    say = f"but its best BLEU is {best[0].bleu_text}, which may be chance"
     if left is None or left < BEYOND_FREQUENCIES:
         remedy = "Read the samples; check text, order of pairs and the tokenizer of the score."
         return "cannot tell", f"{say}.", f"{remedy} Raise evaluate.bleu_pairs if they are few."
@@ -658,15 +651,7 @@ def _may_not_translate(facts: Facts) -> tuple[Answer, str, str] | None:
     return "no", say, "Look at the text: is there enough, and do its pairs belong together?"
 
 
-def _bleu_text(one: Validation, bleu: float) -> str:
-    """BLEU with its confidence interval."""
-    text = units.SCORE.text(bleu)
-    if one.bleu_low is None or one.bleu_high is None:
-        return text
-    return f"{text} ({units.SCORE.text(one.bleu_low)} to {units.SCORE.text(one.bleu_high)})"
-
-
-def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
+def _is_overfitting(facts: Facts) -> Judgement:
     seen = losses(facts)
     if len(seen) < FEWEST:
         say = f"{_validations(facts)} too few."
@@ -681,7 +666,7 @@ def _is_overfitting(facts: Facts) -> tuple[Answer, str, str]:
         return "cannot tell", say, "Set evaluate.train_slice_pairs."
     share = last.train_slice_loss / loss if loss else 1.0
     of = f"the loss on training text is {units.SHARE.text(share)} of the dev loss"
-    best = min(seen, key=lambda pair: pair[1])[0].step
+    best = best_loss(seen)[0].step
     at = f"step {units.COUNT.text(best)}"
     remedy = "next time more data, more dropout or fewer steps."
     if has_turned(facts):
@@ -730,52 +715,62 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
     yield evidence("loss of a uniform prediction", units.LOSS, uniform_loss(facts))
     if seen:
         yield evidence("last dev loss", units.LOSS, seen[-1][1])
-        best, loss = min(seen, key=lambda pair: pair[1])
-        text = f"{units.LOSS.text(loss)} at step {units.COUNT.text(best.step)}"
-        yield Evidence("best dev loss", loss, text)
+        best, loss = best_loss(seen)
+        yield evidence("best dev loss", units.LOSS, loss, at_step(best.step))
     if found is not None:
         text = _fall_text(found).removeprefix(_STRETCH_WORDS)
         yield Evidence("10% more steps, dev loss", found.gain, text)
-    if (best_score := best_bleu(facts)) is not None:
-        text = f"{_bleu_text(*best_score)} at step {units.COUNT.text(best_score[0].step)}"
-        yield Evidence("best BLEU", best_score[1], text)
-    yield from direction_evidence(facts)
+    if (highest := best_bleu(facts)) is not None:
+        text = highest[0].bleu_text + at_step(highest[0].step)
+        yield Evidence("best BLEU", highest[1], text)
+    yield from _direction_evidence(facts)
     rising = bleu_trend(facts)
     if rising is not None:
-        low, high = units.SCORE.text(rising.low), units.SCORE.text(rising.high)
-        text = f"add {units.SCORE.text(rising.gain)} points ({low} to {high})"
+        text = f"add {units.SCORE.text(rising.gain)} points"
+        text += units.SCORE.interval(rising.low, rising.high)
         yield Evidence("10% more steps, BLEU", rising.gain, text)
     if facts.max_steps:
         left = max(facts.max_steps - facts.last_step, 0) / facts.max_steps
         yield evidence("schedule that is left", units.SHARE, left)
     yield from _ahead(facts)
     if facts.imported is not None and facts.imported_scores:
-        first, last = facts.imported_scores[0], facts.imported_scores[-1]
-        text = (
-            f"{units.LOSS.text(first[1])} at step {units.COUNT.text(first[0])}, "
-            f"{units.LOSS.text(last[1])} at step {units.COUNT.text(last[0])}: "
-            f"{facts.imported.score_method}; not looked at"
-        )
-        yield Evidence(f"what {facts.imported.tool} calls Eval BLEU", last[1], text)
+        ends = (facts.imported_scores[0], facts.imported_scores[-1])
+        text = ", ".join(units.LOSS.text(score) + at_step(step) for step, score in ends)
+        text += f": {facts.imported.score_method}; not looked at"
+        yield Evidence(f"what {facts.imported.tool} calls Eval BLEU", ends[1][1], text)
+
+
+def _direction_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The last BLEU of every direction on the dev set, then on each test set."""
+    last: dict[tuple[str, str, str], DirectionScore] = {}
+    for one in facts.direction_scores:
+        last[one.text, one.source, one.target] = one
+    for one in sorted(last.values(), key=lambda one: one.text != "valid"):
+        on_dev = one.text == "valid"
+        name = f"BLEU on {'dev' if on_dev else one.text}, {one.source} to {one.target}"
+        text = one.bleu_text + (at_step(one.step) if on_dev and one.step is not None else "")
+        text += "; zero-shot: no training text, not in the mean" if one.zero_shot else ""
+        if one.bleu is not None:
+            yield Evidence(printable_line(name), one.bleu, text)
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:
     """The gain of 25% more training, by the fitted curve."""
-    points = [(one.step, loss) for one, loss in losses(facts)]
-    curve = fit_curve([step for step, _ in points], [loss for _, loss in points])
-    seconds_s = step_s(facts)
+    seen = losses(facts)
+    curve = fit_curve([one.step for one, _ in seen], [loss for _, loss in seen])
+    seconds_s = measures.step_s(facts)
     if curve is None or seconds_s is None or has_turned(facts):
         return
     more = round(facts.last_step * _LOOK_AHEAD)
-    now = points[-1][0]
-    fall = curve.at(now) - curve.at(now + more)
+    now = seen[-1][0].step
     price = cost_text(facts, more * seconds_s)
     text = (
-        f"{units.LOSS.text(fall)} less dev loss in {units.DURATION.text(more * seconds_s)}"
+        f" less dev loss in {units.DURATION.text(more * seconds_s)}"
         f"{f' for {price}' if price else ''} (curve {units.LOSS.text(curve.floor)} + "
         f"{curve.height:.3g} / step^{curve.power:.2f})"
     )
-    yield Evidence(f"{units.COUNT.text(more)} more steps, by the fitted curve", fall, text)
+    name = f"{units.COUNT.text(more)} more steps, by the fitted curve"
+    yield evidence(name, units.LOSS, curve.at(now) - curve.at(now + more), text)
 
 
 def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
@@ -787,10 +782,10 @@ def _gap_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("loss on the training slice", units.LOSS, last.train_slice_loss)
     if last.train_slice_loss is not None:
         yield evidence("gap", units.LOSS, loss - last.train_slice_loss)
-    best, lowest = min(seen, key=lambda pair: pair[1])
+    best, lowest = best_loss(seen)
     yield evidence("dev loss above its best", units.SHARE, loss / lowest - 1 if lowest else None)
     yield in_words("step of the best", units.COUNT.text(best.step))
-    since_best = [one for seen, one in losses(facts) if seen.step > best.step]
+    since_best = [one for validation, one in seen if validation.step > best.step]
     if since_best:
         yield evidence("chance of such a rise since then", units.SHARE, rises_by_chance(since_best))
     if last.dev_pairs is not None:
@@ -828,10 +823,8 @@ def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:
 
 
 def _fall_text(found: Trend) -> str:
-    low, high = units.SHARE.text(-found.high), units.SHARE.text(-found.low)
-    return (
-        f"{_STRETCH_WORDS}lower the dev loss by {units.SHARE.text(-found.gain)} ({low} to {high})"
-    )
+    fall = units.SHARE.text(-found.gain) + units.SHARE.interval(-found.high, -found.low)
+    return f"{_STRETCH_WORDS}lower the dev loss by {fall}"
 
 
 def _go_on(facts: Facts) -> str:

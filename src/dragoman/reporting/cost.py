@@ -99,11 +99,6 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
     return units.money(seconds_s / HOUR_S * price.amount, currency=price.currency)
 
 
-def machines_now(facts: Facts) -> int | None:
-    """The number of machines in the run's last life; None if it is not known."""
-    return facts.machines_of(facts.segments[-1]) if facts.segments else None
-
-
 def parse_price(text: str) -> Price:
     """The price of a machine for an hour, such as "3 USD". Raises ConfigError if the text is
     none."""

@@ -10,10 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from dragoman.base import units
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
+from dragoman.telemetry.events import DeviceMeasured, LinkChanged, NetworkSampled
+from dragoman.telemetry.session import Session
 
+_ENDINGS = {
+    "max_steps": "finished",
+    "early_stop": "stopped early",
+    "signal": "stopped by a signal",
+}
+"""The states of runs that recorded their end; others are named by the reason itself."""
 _SILENCE_S = 600.0
 _MOST_LOST = 1
 """Intervals that a rank may lack: a kill tears at most the last line of its file."""
@@ -62,7 +71,6 @@ class Interval:
     time: float
     epoch: int | None = None
     train_loss: float | None = None
-    train_nll: float | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
     pairs: int | None = None
@@ -128,18 +136,28 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Bleu:
+    """BLEU with its confidence interval."""
+
+    bleu: float | None = None
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+
+    @property
+    def bleu_text(self) -> str:
+        """BLEU with its interval, in words."""
+        return units.SCORE.told(self.bleu) + units.SCORE.interval(self.bleu_low, self.bleu_high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation(Bleu):
     """One validation, as in the validated event."""
 
     step: int
     time: float
     dev_loss: float | None = None
     train_slice_loss: float | None = None
-    bleu: float | None = None
-    bleu_low: float | None = None
-    bleu_high: float | None = None
     bleu_signature: str | None = None
-    chrf: float | None = None
     loss_s: float | None = None
     decode_s: float | None = None
     dev_pairs: int | None = None
@@ -151,20 +169,16 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestScore:
+class TestScore(Bleu):
     """A test set, decoded and scored."""
 
     name: str
     bleu: float
-    bleu_low: float | None = None
-    bleu_high: float | None = None
-    bleu_signature: str | None = None
-    chrf: float | None = None
     decode_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectionScore:
+class DirectionScore(Bleu):
     """One direction of a validation or of a test set, of a model of several languages."""
 
     text: str
@@ -172,10 +186,6 @@ class DirectionScore:
     target: str
     zero_shot: bool
     step: int | None = None
-    loss: float | None = None
-    bleu: float | None = None
-    bleu_low: float | None = None
-    bleu_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +193,6 @@ class CheckpointWrite:
     """A checkpoint that was written."""
 
     step: int
-    time: float
     size_bytes: int | None
     seconds_s: float | None
 
@@ -242,20 +251,10 @@ class Gpu:
         return self.power_w / self.power_limit_w
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """The interface of one host over its samples; most_sent_bytes_per_s: its busiest second."""
+class Traffic(NetworkSampled):
+    """All samples of the interface of one host together."""
 
     host: str
-    interface: str
-    seconds_s: float
-    sent_bytes: int
-    received_bytes: int
-    sent_packets: int
-    received_packets: int
-    most_sent_bytes_per_s: float | None
-    errors: int
-    nominal_bits_per_s: float | None
     carrier_changes: int
     faulty: Spell | None = None
     """When there were errors, or its link was lost or found."""
@@ -268,7 +267,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Means over the samples of one host while training; amounts are sums over `seconds_s`."""
+    """Means over the samples of one host while training."""
 
     host: str
     seconds_s: float
@@ -278,12 +277,8 @@ class Machine:
     memory_share: float | None
     disk_free_bytes: float | None
     """At the last sample, which was taken at `last_seen`."""
-    last_seen: float | None = None
-    disk_read_bytes: float
-    disk_written_bytes: float
+    last_seen: float
     queued_batches: float | None
-    sampling_share: float | None
-    """The part of one processor that sampling itself took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,35 +286,13 @@ class Link:
     """A link's measured capacity in one direction."""
 
     host: str
-    peer: str
     bytes_per_s: float
-    method: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkChange:
-    """The network between hosts changed its rate from a step on.
-
-    It was measured because steps became slower or faster.
-    """
-
-    interface: str
-    where: str
-    before_bytes_per_s: float
-    now_bytes_per_s: float
-    since_step: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(DeviceMeasured):
     """The speed of one device alone."""
 
     host: str
-    device: str
-    matrix_flop_per_s: float
-    alone_tokens_per_s: float | None
-    method: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,14 +351,6 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
-    """How the training command ended: finished, stopped, failed, or gone without a record."""
-
-    state: str
-    problem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """The price of a machine, or of several together, for an hour."""
 
@@ -406,10 +371,9 @@ class Facts:
     max_steps: int | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     """From which step on the run was to have how many, as a budget has fitted them."""
-    train_pairs: int | None = None
     segments: tuple[Segment, ...] = ()
-    exit: Exit | None = None
-    """None if it still trains, or if its end is not known."""
+    exit: Session | None = None
+    """How the training command ended; None if it still trains, or if its end is not known."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
     test_scores: tuple[TestScore, ...] = ()
@@ -425,7 +389,7 @@ class Facts:
     traffic: tuple[Traffic, ...] = ()
     machines: tuple[Machine, ...] = ()
     links: tuple[Link, ...] = ()
-    link_changes: tuple[LinkChange, ...] = ()
+    link_changes: tuple[LinkChanged, ...] = ()
     chosen: Chosen | None = None
     devices: tuple[Device, ...] = ()
     manifest: Manifest | None = None
@@ -567,6 +531,22 @@ class Facts:
         if self.world_size is None or max([self.world_size, *sizes]) > len(self.ranks):
             return True
         return len(self.complete_ranks) < len(self.ranks)
+
+    @property
+    def state(self) -> str:
+        """Whether it runs, or how it ended, in words."""
+        if not self.segments:
+            return "not started"
+        if self.imported is not None:
+            return "read from its log"
+        reason = self.segments[-1].reason
+        if reason is not None:
+            return _ENDINGS.get(reason, reason)
+        if not self.is_silent:
+            return "running"
+        if self.exit is None:
+            return "silent: crashed, killed or cut off"
+        return "killed" if self.exit.state == "gone" else self.exit.state
 
     @property
     def is_finished(self) -> bool:

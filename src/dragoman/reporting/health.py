@@ -15,6 +15,7 @@ from dragoman.reporting.convergence import (
     MOST_BLEU_LOST,
     NOT_LEARNT,
     SMOOTHED,
+    best_loss,
     bleu_fell,
     bleu_lost,
     by_chance,
@@ -81,15 +82,16 @@ class Ailment:
         """The answer for one run."""
         value = self.measure(facts)
         answer: Answer = "cannot tell"
-        says = f"{self.what[0].upper()}{self.what[1:]}: not measured, or too early to tell."
-        if value is not None and value < self.limit and not self.is_whole(facts):
-            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)} in what "
-            says += "was measured, which is not every rank and host, or not all of the time."
-        elif value is not None:
+        says = f"{self.what[0].upper()}{self.what[1:]}: "
+        if value is None:
+            says += "not measured, or too early to tell."
+        elif value < self.limit and not self.is_whole(facts):
+            says += f"{self.quantity.text(value)} in what was measured, which is not every rank "
+            says += "and host, or not all of the time."
+        else:
             answer = "yes" if value >= self.limit else "no"
             named = self.culprit(facts) if answer == "yes" else ""
-            says = f"{self.what[0].upper()}{self.what[1:]}: {self.quantity.text(value)}"
-            says += f": {named}." if named else "."
+            says += self.quantity.text(value) + (f": {named}." if named else ".")
         return Verdict(
             key=self.key,
             question=self.question,
@@ -108,7 +110,7 @@ def _divergences(facts: Facts) -> float | None:
     if not facts.intervals or facts.intervals[-1].train_loss is None:
         return None
     seen = losses(facts)
-    if seen and training_loss_since(facts, min(seen, key=lambda pair: pair[1])[0].step):
+    if seen and training_loss_since(facts, best_loss(seen)[0].step):
         return None
     return 0.0
 
@@ -140,11 +142,8 @@ def _spikes(facts: Facts) -> float | None:
     loss is no longer at its best.
     """
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
-    train_losses = [
-        one.train_loss
-        for one in facts.intervals
-        if one.train_loss is not None and one.step > warmup
-    ]
+    logged = measures.points(facts.intervals, "train_loss")
+    train_losses = [loss for step, loss in logged if step > warmup]
     if len(train_losses) <= SMOOTHED:
         return None
     chance, lowest, high = by_chance(train_losses), float("inf"), []
@@ -153,7 +152,7 @@ def _spikes(facts: Facts) -> float | None:
         if train_losses[number] > far_above(lowest, chance):
             high.append(train_losses[number])
     seen = losses(facts)
-    best = min(seen, key=lambda pair: pair[1])[0].step if seen else 0
+    best = best_loss(seen)[0].step if seen else 0
     is_of_model = (
         has_diverged(facts)
         or sum(is_beyond_uniform(facts, loss) for loss in high) >= MOST_SPIKES
@@ -171,26 +170,20 @@ def _not_learnt(facts: Facts) -> float | None:
     if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
     left, uniform = left_of_uniform(facts), uniform_loss(facts)
-    sliced = [one.train_slice_loss for one in facts.validations if one.train_slice_loss is not None]
+    sliced = [loss for _, loss in measures.points(facts.validations, "train_slice_loss")]
     if left is None or not uniform or not sliced:
         return left
     return min(left, min(sliced) / uniform)
 
 
-def _data_wait(facts: Facts) -> float | None:
-    """The wait of the rank that waits most, for which the others wait."""
-    starved = measures.most_data_wait(facts)
-    return None if starved is None else starved[0]
-
-
 def _starved_rank(facts: Facts) -> str:
-    starved = measures.most_data_wait(facts)
-    if starved is None:
+    rank = measures.most_data_wait(facts)[1]
+    if rank is None:
         return ""
-    intervals = [one for one in measures.steady(starved[1].intervals) if one.interval_s]
+    intervals = [one for one in measures.steady(rank.intervals) if one.interval_s]
     bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
     found = " and ".join(map(when, spells(intervals, bad)))
-    return found if facts.world_size == 1 else f"{starved[1].name}, {found}"
+    return found if facts.world_size == 1 else f"{rank.name}, {found}"
 
 
 def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
@@ -218,8 +211,10 @@ def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
 
 
 def _stragglers(facts: Facts) -> list[tuple[float, str]]:
-    """Ranks that were slow for long: compute over the median rank's at that time, and a
-    description."""
+    """Ranks that were slow for long: compute over the median rank's at that time, and in words.
+
+    The slowest comes first.
+    """
     together, computes_s = _computes(facts)
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
     took_s = _took_s(together)
@@ -288,11 +283,6 @@ def _slowest_rank(facts: Facts) -> float | None:
     return min(usual, STRAGGLES - 0.01)
 
 
-def _slow_ranks(facts: Facts) -> str:
-    """The slow ranks with their times and figures, the slowest first."""
-    return "; ".join(text for _, text in _stragglers(facts))
-
-
 def _network_faults(facts: Facts) -> float | None:
     counts = [one.errors + one.carrier_changes for one in facts.traffic]
     return float(sum(counts)) if counts else None
@@ -325,13 +315,8 @@ def _full_disk(facts: Facts) -> str:
     fullest = _fullest_disk(facts)
     if fullest is None or fullest.disk_free_bytes is None:
         return ""
-    at = "" if fullest.last_seen is None else f" at {clock(fullest.last_seen)}"
-    free = units.SIZE.text(fullest.disk_free_bytes)
-    return f"the disk of the run on {fullest.host}, {free} free{at}"
-
-
-def _throttled(facts: Facts) -> float | None:
-    return max((gpu.throttled_share for gpu in facts.gpus), default=None)
+    free, seen = units.SIZE.text(fullest.disk_free_bytes), clock(fullest.last_seen)
+    return f"the disk of the run on {fullest.host}, {free} free at {seen}"
 
 
 def _throttled_gpu(facts: Facts) -> str:
@@ -340,15 +325,12 @@ def _throttled_gpu(facts: Facts) -> str:
     return by if worst.throttled is None else f"{by}, {when(worst.throttled)}"
 
 
-def _creep(facts: Facts) -> float | None:
-    """Growth of the peak memory after the first quarter of the run, if every later quarter has it.
+def _growths(facts: Facts) -> list[tuple[float, Rank]]:
+    """Growth of each rank's peak memory after the first quarter of the run, if every later quarter
+    has it.
 
     A leak grows in each quarter; a first long batch or validation in only one of them.
     """
-    return max((growth for growth, _ in _growths(facts)), default=None)
-
-
-def _growths(facts: Facts) -> list[tuple[float, Rank]]:
     growths = []
     for rank in facts.ranks:
         peaks = [one.peak_memory_bytes for one in rank.intervals if one.peak_memory_bytes]
@@ -431,7 +413,7 @@ AILMENTS: tuple[Ailment, ...] = (
         key="starved",
         question="Does training wait for data?",
         what="waiting for data, of a step",
-        measure=_data_wait,
+        measure=lambda facts: measures.most_data_wait(facts)[0],
         culprit=_starved_rank,
         is_whole=lambda facts: not facts.lacks_ranks,
         quantity=units.SHARE,
@@ -444,7 +426,7 @@ AILMENTS: tuple[Ailment, ...] = (
         what="compute of the slowest rank over the median rank's, in three of four intervals of a "
         "quarter of the run or more",
         measure=_slowest_rank,
-        culprit=_slow_ranks,
+        culprit=lambda facts: "; ".join(text for _, text in _stragglers(facts)),
         quantity=_RATIO,
         limit=STRAGGLES,
         remedy="Look at that host: its clock, its temperature, what else runs on it.",
@@ -453,7 +435,7 @@ AILMENTS: tuple[Ailment, ...] = (
         key="throttled",
         question="Is a GPU throttled?",
         what="samples with a lowered clock",
-        measure=_throttled,
+        measure=lambda facts: max((gpu.throttled_share for gpu in facts.gpus), default=None),
         culprit=_throttled_gpu,
         is_whole=lambda facts: (
             _is_sampled(facts, {gpu.host for gpu in facts.gpus})
@@ -488,7 +470,7 @@ AILMENTS: tuple[Ailment, ...] = (
         key="memory_creep",
         question="Does memory creep up?",
         what="steady growth of the peak memory after a quarter of the run",
-        measure=_creep,
+        measure=lambda facts: max((growth for growth, _ in _growths(facts)), default=None),
         culprit=_growing_rank,
         is_whole=lambda facts: not facts.lacks_ranks and len(_growths(facts)) == len(facts.ranks),
         quantity=units.SHARE,

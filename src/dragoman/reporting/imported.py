@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from dragoman.telemetry.events import Payload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedRun(Payload):
+class ImportedRun(Payload, kind="imported_run"):
     """Values of another tool's log for which our own events have no field."""
 
-    kind: ClassVar[str] = "imported_run"
     tool: str
-    log_name: str
     gpu_name: str | None
     interface: str | None
     hosts: str
@@ -37,10 +31,8 @@ class ImportedRun(Payload):
     """How the tool computed the numbers that it called BLEU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedScore(Payload):
+class ImportedScore(Payload, kind="imported_score"):
     """A score that the other tool printed, in its own scale."""
 
-    kind: ClassVar[str] = "imported_score"
     name: str
     value: float

@@ -10,25 +10,14 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
 
 from dragoman.base import units
 from dragoman.reporting import facts
-from dragoman.reporting.facts import (
-    Device,
-    Facts,
-    Gpu,
-    Link,
-    Machine,
-    Rank,
-    Segment,
-    Spell,
-    Traffic,
-)
+from dragoman.reporting.facts import Facts, Link, Rank, Segment
 from dragoman.reporting.measures import capacity_bytes_per_s, link_after
 from dragoman.reporting.rank_file import Home, RankFile
 from dragoman.reporting.sampling import Samples
-from dragoman.reporting.verdict import Answer, Evidence
+from dragoman.reporting.verdict import Answer, Evidence, Judgement
 
 MOST_OF_RUN = 0.9
 """An answer that holds for this share of the steps' time is the answer for the run."""
@@ -37,10 +26,6 @@ _RATES_DIFFER = 1.1
 """Repeated measurements of the same link or device differ by less than this factor."""
 _MOST_HOSTS_NAMED = 3
 _MOST_SHOWN = 3
-
-T = TypeVar("T", Gpu, Traffic, Machine, Device)
-Judgement = tuple[Answer, str, str]
-"""Answer, text, remedy."""
 
 
 def name_machines(
@@ -88,7 +73,7 @@ def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
         names = {
             raw.host: life.host for raw, life in zip(file.segments, rank.segments, strict=True)
         }
-        whole.append(_Measured(rank, file.samples, file.homes, names))
+        whole.append(_Measured(rank.clock_offset_s, file.samples, file.homes, names))
     return replace(_with(found, whole), lives=_lives(found, files))
 
 
@@ -169,9 +154,13 @@ def _may_share(one: _Place, other: _Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Measurements of hosts from one file. names: from a name in the file to the machine's name."""
+    """Measurements of hosts from one file.
 
-    rank: Rank
+    ahead_s: how far its clock is ahead of rank 0's.
+    names: from a name in the file to the machine's name; hosts without one are left out.
+    """
+
+    ahead_s: float
     samples: Samples
     homes: Sequence[Home]
     names: dict[str, str]
@@ -181,49 +170,22 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
     """The facts with these measurements, on the clock of rank 0."""
     return replace(
         found,
-        gpus=tuple(
-            replace(gpu, throttled=_moved(gpu.throttled, rank))
-            for gpu, rank in _named(measured, lambda one: one.samples.gpus())
-        ),
+        gpus=tuple(gpu for one in measured for gpu in one.samples.gpus(one.names, one.ahead_s)),
         traffic=tuple(
-            replace(traffic, faulty=_moved(traffic.faulty, rank))
-            for traffic, rank in _named(measured, lambda one: one.samples.traffic())
+            traffic for one in measured for traffic in one.samples.traffic(one.names, one.ahead_s)
         ),
         machines=tuple(
-            replace(
-                machine,
-                last_seen=None
-                if machine.last_seen is None
-                else machine.last_seen - rank.clock_offset_s,
-            )
-            for machine, rank in _named(measured, lambda one: one.samples.machines())
+            machine for one in measured for machine in one.samples.machines(one.names, one.ahead_s)
         ),
         links=tuple(link for one in measured for home in one.homes for link in home.links),
         devices=tuple(
-            device
-            for device, _ in _named(
-                measured, lambda one: [device for home in one.homes for device in home.devices]
-            )
+            replace(device, host=one.names[device.host])
+            for one in measured
+            for home in one.homes
+            for device in home.devices
+            if device.host in one.names
         ),
     )
-
-
-def _named(
-    measured: Sequence[_Measured], facts_of: Callable[[_Measured], Sequence[T]]
-) -> Iterator[tuple[T, Rank]]:
-    """Facts of hosts with the names of their machines, each with the rank that recorded it."""
-    for one in measured:
-        for fact in facts_of(one):
-            if fact.host in one.names:
-                yield replace(fact, host=one.names[fact.host]), one.rank
-
-
-def _moved(spell: Spell | None, rank: Rank) -> Spell | None:
-    """The spell on the clock of rank 0."""
-    if spell is None:
-        return None
-    offset_s = rank.clock_offset_s
-    return replace(spell, since=spell.since - offset_s, until=spell.until - offset_s)
 
 
 def _lives(found: Facts, files: Sequence[RankFile]) -> tuple[Facts, ...]:
@@ -254,8 +216,8 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
     measured, ranks = [], []
     for place in _places(found.ranks, files, segment):
         rank, raw = found.ranks[place.file], files[place.file].segments[place.number].host
-        own = place.life
-        measured.append(_Measured(rank, place.home.samples, [place.home], {raw: own.host}))
+        own, home = place.life, place.home
+        measured.append(_Measured(rank.clock_offset_s, home.samples, [home], {raw: own.host}))
         ranks.append(
             replace(
                 rank,

@@ -13,13 +13,14 @@ from dragoman.reporting.facts import (
     Gpu,
     Interval,
     Link,
-    LinkChange,
     Machine,
     Rank,
+    Validation,
     summed,
     total,
 )
 from dragoman.reporting.trend import ratio_interval
+from dragoman.telemetry.events import LinkChanged
 
 T = TypeVar("T")
 FP32_BYTES = 4
@@ -28,6 +29,7 @@ _RECENT = 20
 _MOST_SAMPLED = 0.9
 """Samples count for the whole run if they cover this share of its time."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
+_SIDES = ("source_tokens", "target_tokens")
 
 
 def steady(intervals: Sequence[T]) -> Sequence[T]:
@@ -35,30 +37,42 @@ def steady(intervals: Sequence[T]) -> Sequence[T]:
     return intervals[1:] if len(intervals) >= 3 else intervals
 
 
-def share(intervals: Sequence[Interval], name: str) -> float | None:
-    """The share of the steps' time that one field (in seconds) took."""
-    timed = [one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None]
-    seconds_s = sum(one.interval_s or 0.0 for one in timed)
-    return sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None
+def points(
+    records: Sequence[Interval] | Sequence[Validation], name: str
+) -> list[tuple[int, float]]:
+    """(step, value) of every record that measured a field."""
+    found = ((one.step, getattr(one, name)) for one in records)
+    return [(step, value) for step, value in found if value is not None]
 
 
-def most_data_wait(facts: Facts) -> tuple[float, Rank] | None:
-    """The rank that waited most for data, and the part of a step that it waited."""
+def share(intervals: Sequence[Interval], *names: str) -> float | None:
+    """The share of the steps' time that some fields (in seconds) took; None if one is missing."""
+    shares: list[float | None] = []
+    for name in names:
+        timed = [
+            one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None
+        ]
+        seconds_s = sum(one.interval_s or 0.0 for one in timed)
+        shares.append(sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None)
+    return total(*shares)
+
+
+def most_data_wait(facts: Facts) -> tuple[float, Rank] | tuple[None, None]:
+    """The part of a step that the rank waited for data that waited most, and that rank."""
     waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
     known = [(waited, rank) for waited, rank in waits if waited is not None]
-    return max(known, key=lambda found: found[0], default=None)
+    return max(known, key=lambda found: found[0], default=(None, None))
 
 
 def per_step(intervals: Sequence[Interval], name: str) -> float | None:
-    """The mean of a field over steps."""
-    timed = [one for one in steady(intervals) if getattr(one, name) is not None]
-    steps = sum(one.steps for one in timed)
-    return sum(getattr(one, name) for one in timed) / steps if steps else None
+    """The mean of a field over steps, without the warm-up."""
+    return _per_step(steady(intervals), name)
 
 
-def per_step_total(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
-    """The mean of some fields together over steps; None if one is missing."""
-    return total(*(per_step(intervals, name) for name in names))
+def _per_step(intervals: Sequence[Interval], name: str) -> float | None:
+    known = [one for one in intervals if getattr(one, name) is not None]
+    steps = sum(one.steps for one in known)
+    return sum(getattr(one, name) for one in known) / steps if steps else None
 
 
 def interval_compute_s(interval: Interval) -> float | None:
@@ -71,21 +85,13 @@ def interval_compute_s(interval: Interval) -> float | None:
 
 def step_s(facts: Facts) -> float | None:
     """Mean seconds of a step; validations, checkpoints and pauses are not counted."""
-    timed = [one for one in facts.intervals if one.interval_s is not None]
-    steps = sum(one.steps for one in timed)
-    return sum(one.interval_s or 0.0 for one in timed) / steps if steps else None
+    return _per_step(facts.intervals, "interval_s")
 
 
-def step_median_s(facts: Facts) -> float | None:
-    """The median over intervals of their median step."""
-    medians = [one.step_median_s for one in facts.intervals if one.step_median_s is not None]
-    return statistics.median(medians) if medians else None
-
-
-def step_p95_s(facts: Facts) -> float | None:
-    """The median over intervals of their 95th percentile."""
-    p95s = [one.step_p95_s for one in facts.intervals if one.step_p95_s is not None]
-    return statistics.median(p95s) if p95s else None
+def median(facts: Facts, name: str) -> float | None:
+    """The median of a field over intervals."""
+    values = [value for _, value in points(facts.intervals, name)]
+    return statistics.median(values) if values else None
 
 
 def tokens(facts: Facts) -> float | None:
@@ -168,9 +174,7 @@ def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
 
 def exposed_s(facts: Facts) -> float | None:
     """Seconds of a step that waited for the network: see `exposed`."""
-    timed = exposed(facts)
-    steps = sum(one.steps for one in timed)
-    return sum(one.sync_s or 0.0 for one in timed) / steps if steps else None
+    return _per_step(exposed(facts), "sync_s")
 
 
 def least_network_share(facts: Facts) -> float:
@@ -205,17 +209,12 @@ def capacity_bytes_per_s(facts: Facts) -> float | None:
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
 
 
-def link_after(change: LinkChange, host: str) -> Link:
+def link_after(change: LinkChanged, host: str) -> Link:
     """The link as measured after the change."""
-    return Link(
-        host=host,
-        peer="the other hosts",
-        bytes_per_s=change.now_bytes_per_s,
-        method="measured when steps took another time",
-    )
+    return Link(host=host, bytes_per_s=change.now_bytes_per_s)
 
 
-def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
+def periods(facts: Facts) -> list[tuple[LinkChanged | None, Facts]]:
     """The run, cut at changes of its network: each change with the facts of the time after it.
 
     The time before the first change comes first. An interval in which the network changed belongs
@@ -224,7 +223,7 @@ def periods(facts: Facts) -> list[tuple[LinkChange | None, Facts]]:
     changes = sorted(facts.link_changes, key=lambda one: one.since_step)
     if not changes:
         return [(None, facts)]
-    found: list[tuple[LinkChange | None, Facts]] = []
+    found: list[tuple[LinkChanged | None, Facts]] = []
     for change, after in zip([None, *changes], [*changes, None], strict=True):
         first = change.since_step if change else 0
         last = after.since_step - 1 if after else facts.last_step
@@ -297,14 +296,6 @@ def scaling_efficiency(facts: Facts) -> float | None:
     rate = tokens_per_s(facts)
     if alone and rate is not None:
         return rate / (sum(alone) / len(alone) * facts.world_size)
-    own = [mean_share(rank.intervals, (*COMPUTE_FIELDS, "data_wait_s")) for rank in facts.ranks]
+    own = [share(rank.intervals, *COMPUTE_FIELDS, "data_wait_s") for rank in facts.ranks]
     known = [one for one in own if one is not None]
     return sum(known) / len(known) if known else None
-
-
-def mean_share(intervals: Sequence[Interval], names: Sequence[str]) -> float | None:
-    """The share of the steps' time that some fields took together; None if one is missing."""
-    return total(*(share(intervals, name) for name in names))
-
-
-_SIDES = ("source_tokens", "target_tokens")

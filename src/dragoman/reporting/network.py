@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from dragoman.base import units
 from dragoman.cluster import step_time
-from dragoman.cluster.workload import Shapes, weight_shapes
-from dragoman.recipe.recipe import Recipe
+from dragoman.cluster.workload import weight_shapes
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, LinkChange, Traffic
-from dragoman.reporting.lives import Judgement, evidence_by_life, judged_by_life
+from dragoman.reporting.facts import Facts, Traffic, total
+from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.spells import clock
-from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words
+from dragoman.telemetry.events import LinkChanged
 
 NETWORK_BOUND = 0.2
 """From this share of a step in exposed communication on, the network decides the speed.
@@ -122,8 +122,7 @@ def _is_network_bound(facts: Facts) -> Judgement:
 
 
 def _of_step(mean: float, low: float, high: float) -> str:
-    both = f"{units.SHARE.text(low)} to {units.SHARE.text(high)}"
-    return f"{units.SHARE.text(mean)} of a step ({both})"
+    return f"{units.SHARE.text(mean)} of a step{units.SHARE.interval(low, high)}"
 
 
 def network_share(facts: Facts) -> float:
@@ -151,25 +150,21 @@ def _surely_explained(facts: Facts, waited: float) -> float:
     ranks explain more than the rest of the wait: if they hide a part h of their lateness L,
     `waited` is L + explained - h L. All are shares of a step.
     """
-    explained, step_s, compute_s = (
-        _explained_share(facts),
-        measures.step_s(facts),
-        _compute_s(facts),
-    )
-    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
-    if explained is None or not (wire and capacity and step_s and compute_s):
+    explained, network_s = _explained_share(facts), _network_s(facts)
+    step_s, compute_s = measures.step_s(facts), _compute_s(facts)
+    if explained is None or not (network_s and step_s and compute_s):
         return 0.0
-    if _times_capacity(facts) > _MOST_CAPACITY:
+    if network_s / step_s > _MOST_CAPACITY:
         return 0.0
     late_s = compute_s / 100
     now_s, then_s = (
-        computed_exposed_s(facts, wire / capacity, late_s=one_s) or 0.0 for one_s in (0.0, late_s)
+        computed_exposed_s(facts, network_s, late_s=one_s) or 0.0 for one_s in (0.0, late_s)
     )
     hides = (now_s - then_s) / late_s  # largest for the first seconds of lateness
     if explained > waited + _LARGE_RESIDUAL:  # the link is faster than measured, or more is hidden
         backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
         hides = max(hides, step_time.OVERLAP_SHARE * backward_s / compute_s)
-        explained = (wire / capacity - hides * compute_s) / step_s
+        explained = (network_s - hides * compute_s) / step_s
     elif explained >= waited:
         return explained
     return max((explained - hides * waited) / (1 - hides), 0.0) if hides < 1 else 0.0
@@ -183,7 +178,8 @@ def _is_faster_than_measured(facts: Facts) -> bool:
     explained, waited = _explained_share(facts), measures.exposed_share(facts)
     if explained is not None and waited is not None and explained - waited > _LARGE_RESIDUAL:
         return True
-    return _times_capacity(facts) > _MOST_CAPACITY
+    network_s, seconds_s = _network_s(facts), measures.step_s(facts)
+    return bool(network_s and seconds_s and network_s / seconds_s > _MOST_CAPACITY)
 
 
 def is_network(facts: Facts) -> bool:
@@ -196,27 +192,22 @@ def is_network(facts: Facts) -> bool:
     return sure > 0 and waited is not None and (sure >= waited / 2 or sure >= NETWORK_BOUND)
 
 
-def _times_capacity(facts: Facts) -> float:
-    """Mean rate at which the run sent, as a share of the measured capacity; 0 if unknown."""
+def _network_s(facts: Facts) -> float | None:
+    """Seconds that the bytes of a step take at the measured capacity; None if unknown."""
     wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
-    seconds_s = measures.step_s(facts)
-    return wire / seconds_s / capacity if wire and capacity and seconds_s else 0.0
+    return None if wire is None or capacity is None else wire / capacity
 
 
 def _explained_share(facts: Facts) -> float | None:
     """The part of a step that should wait for bytes over the measured capacity; None if unknown."""
-    wire, capacity, seconds_s = (
-        _wire_bytes(facts),
-        measures.capacity_bytes_per_s(facts),
-        measures.step_s(facts),
-    )
-    if wire is None or capacity is None or not seconds_s:
+    network_s, seconds_s = _network_s(facts), measures.step_s(facts)
+    if network_s is None or not seconds_s:
         return None
-    computed_s = computed_exposed_s(facts, wire / capacity)
+    computed_s = computed_exposed_s(facts, network_s)
     return None if computed_s is None else computed_s / seconds_s
 
 
-def _change(change: LinkChange) -> str:
+def _change(change: LinkChanged) -> str:
     """When a link changed, and its rate before and after."""
     now, before = (
         units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)
@@ -353,22 +344,22 @@ def _fit_evidence(facts: Facts) -> Iterator[Evidence]:
         share = measures.exposed_share(facts)
         yield evidence("time in sums between ranks, of a step", units.SHARE, share)
         return
-    wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
-    exposed_s = measures.exposed_s(facts)
-    yield evidence("sent per step and direction", units.SIZE, wire)
-    yield evidence("capacity of the link", units.BYTE_RATE, capacity)
+    network_s, exposed_s = _network_s(facts), measures.exposed_s(facts)
+    yield evidence("sent per step and direction", units.SIZE, _wire_bytes(facts))
+    yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
     for change in facts.link_changes:
         yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
     yield evidence("exposed communication, measured", units.STEP_TIME, exposed_s)
-    if wire is not None and capacity and exposed_s is not None:
-        computed_s = computed_exposed_s(facts, wire / capacity)
+    if network_s is not None and exposed_s is not None:
+        computed_s = computed_exposed_s(facts, network_s)
         yield evidence("exposed communication, computed", units.STEP_TIME, computed_s)
         residual_s = None if computed_s is None else exposed_s - computed_s
         yield evidence("residual", units.STEP_TIME, residual_s)
 
 
 def _compute_s(facts: Facts) -> float | None:
-    return measures.per_step_total(facts.intervals, measures.COMPUTE_FIELDS)
+    parts_s = (measures.per_step(facts.intervals, name) for name in measures.COMPUTE_FIELDS)
+    return total(*parts_s)
 
 
 def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -> float | None:
@@ -398,7 +389,9 @@ def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -
             delay=config.diloco.delay,
         )
     every = config.accum.every if strategy == "accum" else 1
-    buckets = step_time.bucket_bytes(_weight_shapes(facts.recipe))
+    size = facts.recipe.corpus.subword.vocab_size
+    shapes = weight_shapes(facts.recipe.model, source_vocab_size=size, target_vocab_size=size)
+    buckets = step_time.bucket_bytes(shapes)
     last_micro_batch_s = backward_s / facts.recipe.data.accumulate
     exposed_s = step_time.sync_exposed_s(
         last_micro_batch_s / step_time.BACKWARD_SHARE,
@@ -406,11 +399,6 @@ def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -
         last_share=buckets[-1] / sum(buckets),
     )
     return exposed_s / every
-
-
-def _weight_shapes(recipe: Recipe) -> Shapes:
-    size = recipe.corpus.subword.vocab_size
-    return weight_shapes(recipe.model, source_vocab_size=size, target_vocab_size=size)
 
 
 def _wire_bytes(facts: Facts) -> float | None:

@@ -82,8 +82,9 @@ def read_log(log: Path) -> list[Event]:
     """The events of a log, as rank 0 would have written them; see `import_log`."""
     seen = _Log()
     try:
-        for line in _lines(log):
-            seen.read(line)
+        with gzip.open(log, "rb") if log.suffix == ".gz" else log.open("rb") as lines:
+            for line in lines:
+                seen.read(line.decode("utf-8", errors="replace"))
     except (OSError, EOFError) as error:
         problem = f"cannot be read: {error.strerror if isinstance(error, OSError) else error}"
         remedy = "name the output of an OpenSeq2Seq run, plain or gzip"
@@ -94,13 +95,7 @@ def read_log(log: Path) -> list[Event]:
             place=log,
             remedy="name the nohup.out or console output of its run.py",
         )
-    return list(seen.events(log.name))
-
-
-def _lines(log: Path) -> Iterator[str]:
-    with gzip.open(log, "rb") if log.suffix == ".gz" else log.open("rb") as lines:
-        for line in lines:
-            yield line.decode("utf-8", errors="replace")
+    return list(seen.events())
 
 
 @dataclass(slots=True)
@@ -191,7 +186,7 @@ class _Log:
             if name not in self.words and (found := pattern.search(line)):
                 self.words[name] = found[1]
 
-    def events(self, log_name: str) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """All events on one clock that starts with the last time stamp before training."""
         usual_s = self._usual_step_s()
         elapsed_s, before = 0.0, 0
@@ -204,7 +199,7 @@ class _Log:
                 before = min(before, line.step)
                 values = self._run() | {"resumed_from_step": None if is_first else before}
                 yield self._event(RunStarted.kind, elapsed_s, before, values)
-                values = as_values(self._imported(log_name))
+                values = as_values(self._imported())
                 yield self._event(ImportedRun.kind, elapsed_s, before, values)
             steps = line.step - before
             interval_s = None if line.step_s is None else line.step_s * steps
@@ -271,7 +266,7 @@ class _Log:
             "max_steps": None if steps is None else int(steps),
         }
 
-    def _imported(self, log_name: str) -> ImportedRun:
+    def _imported(self) -> ImportedRun:
         known, max_length = self.numbers.get, self.numbers.get("max_length")
         sides = self.lengths["Source"] + self.lengths["Target"]
         at_max = [length for length in sides if max_length and length >= max_length]
@@ -279,7 +274,6 @@ class _Log:
         width, warmup = known("schedule_width"), known("schedule_warmup")
         return ImportedRun(
             tool="OpenSeq2Seq",
-            log_name=log_name,
             gpu_name=self.words.get("gpu_name"),
             interface=self.words.get("interface"),
             hosts=self.start.all_hosts,

@@ -10,12 +10,11 @@ from dragoman.base import units
 from dragoman.reporting.facts import Facts, Interval, Pause, Rank, Segment, Validation
 from dragoman.reporting.spells import clock
 from dragoman.reporting.verdict import Evidence, Verdict, evidence
-from dragoman.telemetry.events import OUTSIDE_STEPS
+from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
 
 WORTH_A_LOOK = 0.01
 """If pauses take more than this share of the training time, their cause matters."""
 _MOST_NAMED = 3
-_PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "sync_s")
 _AT_LEAST = 0.8
 """A phase that lasted less than this share of a pause cannot contain it."""
 
@@ -109,7 +108,7 @@ def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int
 def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
     """The interval with so many seconds less of one phase, or of its longest if that is too
     short."""
-    had = {name: getattr(interval, name) for name in _PHASES}
+    had = {name: getattr(interval, name) for name in PHASE_FIELDS}
     known = {name: had_s for name, had_s in had.items() if had_s is not None}
     if interval.interval_s is None or not known or seconds_s <= 0:
         return interval

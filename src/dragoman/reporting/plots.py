@@ -1,22 +1,31 @@
-"""The plot that belongs to an answer, at a given width; "" if there is nothing to draw."""
+"""The plots that belong to an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.account import idle_s
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.rates import rates_of
-from dragoman.reporting.svg import Axis, Part, Series, bar_plot, line_plot
+from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Plot, Series
 
-_STEPS = Axis("step", "{:,.10g}".format)
-_RATE_POINTS = 200
-MOST_LINES = 6
+STEPS: Final = Axis("step", "{:,.10g}".format)
+BLEU: Final = Axis("BLEU", "{:.3g}".format)
+LOSS_HEIGHT: Final = 240
+MOST_LINES: Final = 6
 """Lines in one plot: as many as there are colours."""
-_HIDDEN_START = 0.04
-"""The first steps, as a share, that are hidden: their high loss would flatten the rest."""
+_RATE_POINTS: Final = 200
+_HIDDEN_START: Final = 0.04
+
+
+def without_start(
+    points: Sequence[tuple[float, float]], end: float
+) -> Sequence[tuple[float, float]]:
+    """The points after the first 4% of the way to `end`: their high loss would flatten the rest."""
+    return [(x, y) for x, y in points if x >= end * _HIDDEN_START]
 
 
 def first_of(count: int, what: str) -> str:
@@ -24,7 +33,7 @@ def first_of(count: int, what: str) -> str:
     return f", first {MOST_LINES} of {count} {what}" if count > MOST_LINES else ""
 
 
-def duration(facts: Facts, width: int) -> str:
+def duration(facts: Facts) -> list[Plot]:
     """The parts of the wall clock."""
     parts = {
         "train": facts.train_s,
@@ -33,47 +42,38 @@ def duration(facts: Facts, width: int) -> str:
         "idle": idle_s(facts),
         "not recorded yet": facts.unrecorded_s or None,
     }
-    return _seconds_bar(parts, "wall clock", width)
+    known = [(name, seconds_s) for name, seconds_s in parts.items() if seconds_s is not None]
+    return [BarPlot("wall clock", known, units.DURATION.text)]
 
 
-def losses(facts: Facts, width: int) -> str:
+def losses(facts: Facts) -> list[Plot]:
     """Dev loss, the same on training text, and the training loss; not the steep beginning."""
-    names = {
-        "dev": [(one.step, one.dev_loss) for one in facts.validations],
-        "training slice, no dropout": [
-            (one.step, one.train_slice_loss) for one in facts.validations
-        ],
-        "training, with dropout and smoothing": [
-            (one.step, one.train_loss) for one in facts.intervals
-        ],
+    curves = {
+        "dev": measures.points(facts.validations, "dev_loss"),
+        "training slice, no dropout": measures.points(facts.validations, "train_slice_loss"),
+        "training, with dropout and smoothing": measures.points(facts.intervals, "train_loss"),
     }
-    begin = facts.last_step * _HIDDEN_START
     series = [
-        Series(name, [(step, loss) for step, loss in points if loss is not None and step >= begin])
-        for name, points in names.items()
+        Series(name, without_start(points, facts.last_step)) for name, points in curves.items()
     ]
-    label = Axis("loss, nats a target token", "{:.4g}".format)
-    return line_plot(series, _STEPS, label, width=width)
+    axis = Axis("loss, nats a target token", "{:.4g}".format)
+    return [LinePlot(series, STEPS, axis, LOSS_HEIGHT)]
 
 
-def trained(facts: Facts, width: int) -> str:
+def trained(facts: Facts) -> list[Plot]:
     """Losses, then BLEU with its interval."""
-    return losses(facts, width) + _bleu(facts, width)
-
-
-def _bleu(facts: Facts, width: int) -> str:
     scored = [one for one in facts.validations if one.bleu is not None]
-    points = [(one.step, one.bleu or 0.0) for one in scored]
     band = [
         (one.bleu_low, one.bleu_high)
         for one in scored
         if one.bleu_low is not None and one.bleu_high is not None
     ]
-    series = Series("BLEU, 95% interval", points, band if len(band) == len(points) else ())
-    return line_plot([series], _STEPS, Axis("BLEU", "{:.3g}".format), width=width, height=180)
+    points = measures.points(scored, "bleu")
+    bleu = Series("BLEU, 95% interval", points, band if len(band) == len(points) else ())
+    return [*losses(facts), LinePlot([bleu], STEPS, BLEU)]
 
 
-def step_parts(facts: Facts, width: int) -> str:
+def step_parts(facts: Facts) -> list[Plot]:
     """The phases of a step of rank 0."""
     names = {
         "forward": "forward_s",
@@ -83,15 +83,14 @@ def step_parts(facts: Facts, width: int) -> str:
         "waiting for data": "data_wait_s",
     }
     parts = {name: measures.per_step(facts.intervals, field) for name, field in names.items()}
-    if any(seconds_s is None for seconds_s in parts.values()):
-        return ""
-    return _seconds_bar(parts, "a step", width)
+    known = [(name, seconds_s) for name, seconds_s in parts.items() if seconds_s is not None]
+    return [BarPlot("a step", known, units.DURATION.text)] if len(known) == len(parts) else []
 
 
-def exposed(facts: Facts, width: int) -> str:
+def exposed(facts: Facts) -> list[Plot]:
     """The exposed communication of each rank over time; nothing if there is one rank."""
     if facts.world_size == 1:
-        return ""
+        return []
     series = [
         Series(
             f"rank {rank.rank} on {rank.host}",
@@ -104,60 +103,37 @@ def exposed(facts: Facts, width: int) -> str:
         for rank in facts.ranks[:MOST_LINES]
     ]
     label = f"exposed communication, % of a step{first_of(len(facts.ranks), 'ranks')}"
-    axis = Axis(label, "{:.3g}".format, from_zero=True)
-    return line_plot(series, _STEPS, axis, width=width, height=180)
+    return [LinePlot(series, STEPS, Axis(label, "{:.3g}".format, from_zero=True))]
 
 
-def learning_rate(facts: Facts, width: int) -> str:
+def learning_rate(facts: Facts) -> list[Plot]:
     """The formula, and what was logged as dots."""
     found = rates_of(facts)
     if found is None or not facts.last_step:
-        return ""
+        return []
     every = max(facts.last_step // _RATE_POINTS, 1)
     formula = [(update + 1, found.at(update)) for update in range(0, facts.last_step, every)]
-    logged = [(one.step, one.learning_rate) for one in facts.intervals if one.learning_rate]
+    logged = measures.points(facts.intervals, "learning_rate")
     series = [Series("formula", formula), Series("logged", logged, dots=True)]
-    axis = Axis("learning rate", units.LEARNING_RATE.text)
-    return line_plot(series, _STEPS, axis, width=width, height=180)
+    return [LinePlot(series, STEPS, Axis("learning rate", units.LEARNING_RATE.text))]
 
 
-def step_time(facts: Facts, width: int) -> str:
+def step_time(facts: Facts) -> list[Plot]:
     """Median and 95th percentile over time."""
-    names = {"median": "step_median_s", "95% are below": "step_p95_s"}
     series = [
-        Series(
-            name,
-            [
-                (one.step, getattr(one, field))
-                for one in facts.intervals
-                if getattr(one, field) is not None
-            ],
-        )
-        for name, field in names.items()
+        Series("median", measures.points(facts.intervals, "step_median_s")),
+        Series("95% are below", measures.points(facts.intervals, "step_p95_s")),
     ]
-    axis = Axis("s/step", "{:.4g}".format, from_zero=True)
-    return line_plot(series, _STEPS, axis, width=width, height=180)
+    return [LinePlot(series, STEPS, Axis("s/step", "{:.4g}".format, from_zero=True))]
 
 
-def checkpoint(facts: Facts, width: int) -> str:
+def checkpoint(facts: Facts) -> list[Plot]:
     """The files of a checkpoint by size."""
-    parts = [
-        Part(file.name, file.size_bytes, units.SIZE.text(file.size_bytes))
-        for file in facts.checkpoint_files
-    ]
-    return bar_plot(parts, title="a checkpoint", width=width)
+    parts = [(file.name, file.size_bytes) for file in facts.checkpoint_files]
+    return [BarPlot("a checkpoint", parts, units.SIZE.text)]
 
 
-def _seconds_bar(parts: dict[str, float | None], title: str, width: int) -> str:
-    known = [
-        Part(name, seconds_s, units.DURATION.text(seconds_s))
-        for name, seconds_s in parts.items()
-        if seconds_s is not None
-    ]
-    return bar_plot(known, title=title, width=width)
-
-
-PLOTS: dict[str, Callable[[Facts, int], str]] = {
+PLOTS: dict[str, Callable[[Facts], list[Plot]]] = {
     "duration": duration,
     "trained": trained,
     "overfitting": losses,

@@ -5,10 +5,10 @@ Nothing here trusts a file: a field that is missing or of another type is "not m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dragoman.base.errors import MachineError
 from dragoman.reporting import facts
@@ -16,10 +16,12 @@ from dragoman.reporting.imported import ImportedRun, ImportedScore
 from dragoman.reporting.sampling import Samples
 from dragoman.telemetry import events
 from dragoman.telemetry.events import (
+    PHASE_FIELDS,
     SCHEMA_VERSION,
     Event,
     StrategyChosen,
     TestScored,
+    from_payload,
     number,
     read_events,
 )
@@ -38,7 +40,6 @@ _TOOK = {
     events.CheckpointWritten.kind: ("seconds_s",),
 }
 """The fields that hold the time they took."""
-_PHASES = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 _MOST_OF_INTERVAL = 1.02
 """Phases do not overlap: together they take at most the interval, up to rounding."""
 
@@ -46,11 +47,28 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StartPrice:
-    """The price in a run_started event, if it was known."""
+class RunStart:
+    """The values of a run_started event; None if it lacks one."""
 
-    price_per_hour: float
-    currency: str
+    run_name: str | None = None
+    world_size: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    num_parameters: int | None = None
+    max_steps: int | None = None
+    resumed_from_step: int | None = None
+    price_per_hour: float | None = None
+    currency: str | None = None
+
+    @property
+    def price(self) -> facts.Price | None:
+        """The price of all machines together."""
+        if self.price_per_hour is None or self.currency is None:
+            return None
+        return facts.Price(amount=self.price_per_hour, currency=self.currency)
+
+
+_NO_START: Final = RunStart()
 
 
 @dataclass(slots=True)
@@ -72,7 +90,8 @@ class RankFile:
 
     rank: int
     host: str = "unknown"
-    run: dict[str, Any] = field(default_factory=dict)
+    start: RunStart | None = None
+    """The last start of the run."""
     environment: dict[str, Any] = field(default_factory=dict)
     imported: ImportedRun | None = None
     """The last life's; each segment has its own."""
@@ -86,12 +105,14 @@ class RankFile:
     test_scores: list[facts.TestScore] = field(default_factory=list)
     direction_scores: list[facts.DirectionScore] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
-    link_changes: list[facts.LinkChange] = field(default_factory=list)
+    link_changes: list[events.LinkChanged] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
     lengths: list[tuple[int, int]] = field(default_factory=list)
     """Of the run, as a budget has fitted it: from which step on, and how many steps it has."""
     alerts: list[facts.Alert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
+    """Those of all lives; each home has its own."""
     prepare_s: float | None = None
     unreadable: str = ""
     """Why the file could not be read to its end."""
@@ -111,7 +132,8 @@ class RankFile:
     @classmethod
     def empty(cls, path: Path) -> RankFile:
         """Nothing read yet of `rank-NNNN.jsonl`."""
-        return cls(rank=_rank_of(path))
+        digits = path.stem.removeprefix("rank-")
+        return cls(rank=int(digits) if digits.isdecimal() else 0)
 
     @classmethod
     def read(cls, path: Path) -> RankFile:
@@ -123,11 +145,6 @@ class RankFile:
         except MachineError as error:
             found.unreadable = str(error)
         return found
-
-    @property
-    def samples(self) -> Samples:
-        """Those of all lives."""
-        return Samples.summed(home.samples for home in [*self.homes, self._next])
 
     def problems(self) -> list[str]:
         """The faults of the file, in words."""
@@ -174,14 +191,7 @@ class RankFile:
             self._ahead_s += jump_s
         return moment
 
-    def _begin(
-        self,
-        moment: float,
-        first_step: int,
-        world_size: int | None = None,
-        price: facts.Price | None = None,
-        device: str | None = None,
-    ) -> None:
+    def _begin(self, moment: float, first_step: int, start: RunStart) -> None:
         self._alive = True
         self._next.boot = self._boot
         self.homes.append(self._next)
@@ -189,9 +199,9 @@ class RankFile:
         self.segments.append(
             facts.Segment(
                 host=self.host,
-                world_size=world_size,
-                price=price,
-                device=device,
+                world_size=start.world_size,
+                price=start.price,
+                device=start.device,
                 started=moment,
                 ended=moment,
                 first_step=first_step,
@@ -211,34 +221,22 @@ class RankFile:
         )
 
     def _run_started(self, event: Event, moment: float) -> None:
-        self.run = event.payload
-        resumed = number(event.payload.get("resumed_from_step"))
-        last_kept = -1 if resumed is None else int(resumed)
+        self.start = start = from_payload(RunStart, event.payload) or _NO_START
+        last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
         self.repeated += [interval for interval in self.intervals if interval.step > last_kept]
         self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
-        self._note_length(event, max(last_kept, 0))
-        ranks = number(event.payload.get("world_size"))
-        told = from_payload(_StartPrice, event.payload)
-        price, device = None, event.payload.get("device")
-        if told is not None:
-            price = facts.Price(amount=told.price_per_hour, currency=told.currency)
-        self._begin(
-            moment,
-            max(last_kept, 0),
-            None if ranks is None else int(ranks),
-            price,
-            device if isinstance(device, str) else None,
-        )
+        self._begin(moment, max(last_kept, 0), start)
+        self._note_length(max(last_kept, 0), start.max_steps)
 
     def _length_fitted(self, event: Event, _moment: float) -> None:
-        self._note_length(event, event.step or 0)
-
-    def _note_length(self, event: Event, step: int) -> None:
         steps = number(event.payload.get("max_steps"))
+        self._note_length(event.step or 0, None if steps is None else int(steps))
+
+    def _note_length(self, step: int, steps: int | None) -> None:
         self.lengths = [one for one in self.lengths if one[0] < step]
-        if steps is not None and (not self.lengths or self.lengths[-1][1] != int(steps)):
-            self.lengths.append((step, int(steps)))
+        if steps is not None and (not self.lengths or self.lengths[-1][1] != steps):
+            self.lengths.append((step, steps))
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:
@@ -249,10 +247,10 @@ class RankFile:
 
     def _train_interval(self, event: Event, moment: float) -> None:
         interval_s = number(event.payload.get("interval_s"))
-        phases_s = facts.summed(number(event.payload.get(name)) for name in _PHASES)
+        phases_s = facts.summed(number(event.payload.get(name)) for name in PHASE_FIELDS)
         if interval_s is not None and (phases_s or 0.0) > _MOST_OF_INTERVAL * interval_s:
             self.overfull += 1
-            payload = {key: one for key, one in event.payload.items() if key not in _PHASES}
+            payload = {key: one for key, one in event.payload.items() if key not in PHASE_FIELDS}
             event = replace(event, payload=payload)
         self._keep(facts.Interval, self.intervals, event, moment)
 
@@ -261,7 +259,7 @@ class RankFile:
         took = _TOOK.get(event.kind)
         if took is not None:
             told_s = facts.summed(number(event.payload.get(name)) for name in took)
-            self._begin(moment - max(told_s or 0.0, 0.0), 0)
+            self._begin(moment - max(told_s or 0.0, 0.0), 0, _NO_START)
 
     def _environment(self, event: Event, _moment: float) -> None:
         self.environment = event.payload
@@ -291,26 +289,17 @@ class RankFile:
 
     def _sample(self, event: Event, moment: float) -> None:
         self._home.samples.see(event, moment)
+        self.samples.see(event, moment)
 
     @property
     def _home(self) -> Home:
         return self.homes[-1] if self._alive else self._next
 
-    def _link_measured(self, event: Event, moment: float) -> None:
-        self._keep(facts.Link, self._home.links, event, moment)
-
-    def _device_measured(self, event: Event, moment: float) -> None:
-        self._keep(facts.Device, self._home.devices, event, moment)
-
     def _strategy_chosen(self, event: Event, moment: float) -> None:
         """The measurements of `auto` before it chose, which is before its life begins."""
         rate = number(event.payload.get("link_bytes_per_s"))
         if rate is not None:
-            method = "sums as training makes them, before the strategy was chosen"
-            link = facts.Link(
-                host=event.host, peer="the other ranks", bytes_per_s=rate, method=method
-            )
-            self._next.links.append(link)
+            self._next.links.append(facts.Link(host=event.host, bytes_per_s=rate))
         self._keep(facts.Chosen, self.chosen, event, moment)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
@@ -336,9 +325,9 @@ class RankFile:
 _Reader = Callable[[RankFile, Event, float], None]
 
 
-def _kept(kind: type[Any], name: str) -> _Reader:
+def _kept(kind: type[T], where: Callable[[RankFile], list[T]]) -> _Reader:
     def read(file: RankFile, event: Event, moment: float) -> None:
-        file._keep(kind, getattr(file, name), event, moment)
+        file._keep(kind, where(file), event, moment)
 
     return read
 
@@ -348,17 +337,17 @@ _READERS: dict[str, _Reader] = {
     events.RunFinished.kind: RankFile._run_finished,
     events.LengthFitted.kind: RankFile._length_fitted,
     events.TrainInterval.kind: RankFile._train_interval,
-    events.Validated.kind: _kept(facts.Validation, "validations"),
-    TestScored.kind: _kept(facts.TestScore, "test_scores"),
-    events.DirectionScored.kind: _kept(facts.DirectionScore, "direction_scores"),
-    events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, "checkpoints"),
+    events.Validated.kind: _kept(facts.Validation, lambda file: file.validations),
+    TestScored.kind: _kept(facts.TestScore, lambda file: file.test_scores),
+    events.DirectionScored.kind: _kept(facts.DirectionScore, lambda file: file.direction_scores),
+    events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, lambda file: file.checkpoints),
     events.Environment.kind: RankFile._environment,
-    events.Alert.kind: _kept(facts.Alert, "alerts"),
+    events.Alert.kind: _kept(facts.Alert, lambda file: file.alerts),
     events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
-    events.LinkMeasured.kind: RankFile._link_measured,
-    events.LinkChanged.kind: _kept(facts.LinkChange, "link_changes"),
-    events.DeviceMeasured.kind: RankFile._device_measured,
+    events.LinkMeasured.kind: _kept(facts.Link, lambda file: file._home.links),
+    events.LinkChanged.kind: _kept(events.LinkChanged, lambda file: file.link_changes),
+    events.DeviceMeasured.kind: _kept(facts.Device, lambda file: file._home.devices),
     events.GpuSampled.kind: RankFile._sample,
     events.NetworkSampled.kind: RankFile._sample,
     events.HostSampled.kind: RankFile._sample,
@@ -366,39 +355,3 @@ _READERS: dict[str, _Reader] = {
     ImportedRun.kind: RankFile._imported_run,
     ImportedScore.kind: RankFile._imported_score,
 }
-
-
-def _rank_of(path: Path) -> int:
-    digits = path.stem.removeprefix("rank-")
-    return int(digits) if digits.isdecimal() else 0
-
-
-def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
-    """A dataclass from those of its fields that the payload has, each of the right type.
-
-    A field of another type counts as missing. None if a missing field has no default and cannot be
-    None. Annotations are int, float, str or bool, each perhaps `| None`.
-    """
-    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
-    values: dict[str, Any] = {}
-    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
-        value = _typed(payload.get(wanted.name), str(wanted.type))
-        if value is not None:
-            values[wanted.name] = value
-        elif wanted.default is MISSING and not str(wanted.type).endswith("| None"):
-            return None
-        elif wanted.default is MISSING:
-            values[wanted.name] = None
-    return kind(**values)
-
-
-def _typed(value: object, annotation: str) -> object:
-    kind = annotation.removesuffix(" | None")
-    if kind == "str":
-        return value if isinstance(value, str) else None
-    if kind == "bool":
-        return value if isinstance(value, bool) else None
-    found = number(value)
-    if kind == "float":
-        return found
-    return int(found) if kind == "int" and found is not None and found == int(found) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dragoman.base import units
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
 
 LARGEST_DEVIATION = 1e-6
@@ -135,20 +135,16 @@ def _logged(facts: Facts, question: str) -> Verdict:
     says = "The schedule of this run is not known."
     if not rates:
         return Verdict(key="learning_rate", question=question, answer="cannot tell", says=says)
-    rows = [("highest logged", max(rates)), ("last logged", rates[-1])]
-    texts = [
-        f"{units.LEARNING_RATE.text(value)} at step {units.COUNT.text(step)}"
-        for _, (value, step) in rows
-    ]
+    rows = tuple(
+        evidence(name, units.LEARNING_RATE, value, at_step(step))
+        for name, (value, step) in (("highest logged", max(rates)), ("last logged", rates[-1]))
+    )
     return Verdict(
         key="learning_rate",
         question=question,
         answer="measured",
-        says=f"{says} The highest that was logged is {texts[0]}, the last {texts[1]}.",
-        evidence=tuple(
-            Evidence(name, value, text)
-            for (name, (value, _)), text in zip(rows, texts, strict=True)
-        ),
+        says=f"{says} The highest that was logged is {rows[0].text}, the last {rows[1].text}.",
+        evidence=rows,
         method="The logged rates alone: no formula is known to compare them with.",
     )
 
@@ -167,12 +163,10 @@ def _evidence(facts: Facts, found: Rates, deviation: float | None) -> Iterator[E
     step, peak = found.peak()
     yield in_words("formula", found.formula)
     yield evidence("at the first step", units.LEARNING_RATE, found.at(0))
-    text = f"{units.LEARNING_RATE.text(peak)} at step {units.COUNT.text(step + 1)}"
-    yield Evidence("peak", peak, text)
+    yield evidence("peak", units.LEARNING_RATE, peak, at_step(step + 1))
     if facts.last_step:
         now = found.at(facts.last_step - 1)
-        text = f"{units.LEARNING_RATE.text(now)} at step {units.COUNT.text(facts.last_step)}"
-        yield Evidence("last", now, text)
+        yield evidence("last", units.LEARNING_RATE, now, at_step(facts.last_step))
     text = "no rate was logged" if deviation is None else f"{deviation:.1e} of the value"
     text = "none" if deviation == 0 else text
     yield Evidence("largest deviation of the log", deviation, text)

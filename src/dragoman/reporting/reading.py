@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from dragoman.base import units
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, MachineError
@@ -17,17 +17,18 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Exit, Facts, Pause, Price, Rank, Segment, summed
+from dragoman.reporting.facts import Facts, Pause, Price, Rank, Segment, summed
 from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
-from dragoman.reporting.rank_file import RankFile, from_payload
+from dragoman.reporting.rank_file import RankFile, RunStart
 from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, number, read_events
-from dragoman.telemetry.session import read_session
+from dragoman.telemetry.session import Session, read_session
 from dragoman.training.durable import step_directories
 from dragoman.training.inventory import take_inventory
 
 _CLOCKS_DIFFER_S = 5.0
 _MOST_RANKS = 10_000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,13 @@ class Records:
     def read(cls, directory: Path) -> Self:
         """Read the files that exist; a broken file is left out and reported as a problem."""
         problems: list[str] = []
-        manifest, recipe = _manifest(directory, problems), _recipe(directory, problems)
-        hosts = _hosts(directory, problems)
-        return cls(manifest, recipe, prepare_s(directory / "events"), hosts, tuple(problems))
+        return cls(
+            _whole(directory / "manifest.json", lambda path: Manifest.load(path.parent), problems),
+            _whole(directory / "recipe.toml", lambda path: load_recipe(str(path), []), problems),
+            prepare_s(directory / "events"),
+            _hosts(directory, problems),
+            tuple(problems),
+        )
 
 
 def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
@@ -104,8 +109,8 @@ def combine(
     if files:  # another rank may have recorded what one rank lost
         fullest = facts.fullest(ranks)
         lives = files[ranks.index(fullest)]
-        started = lives.run or next((file.run for file in files if file.run), {})
-        known = _of_main_rank(files[0], started)
+        start = lives.start or next((file.start for file in files if file.start), RunStart())
+        known = _of_main_rank(files[0], start)
         known = replace(
             known, segments=tuple(_from_start(life, ranks) for life in fullest.segments)
         )
@@ -135,22 +140,8 @@ def combine(
     return replace(found, problems=tuple(problems))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RunFields:
-    """The fields that are read from a run_started event."""
-
-    run_name: str | None = None
-    world_size: int | None = None
-    device: str | None = None
-    precision: str | None = None
-    num_parameters: int | None = None
-    max_steps: int | None = None
-    train_pairs: int | None = None
-
-
-def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
+def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
     """The facts that only rank 0 records."""
-    run = from_payload(_RunFields, run_started) or _RunFields()
     return Facts(
         name=run.run_name or "",
         read_at=0.0,
@@ -160,7 +151,6 @@ def _of_main_rank(file: RankFile, run_started: Mapping[str, Any]) -> Facts:
         num_parameters=run.num_parameters,
         max_steps=file.lengths[-1][1] if file.lengths else run.max_steps,
         lengths=tuple(file.lengths),
-        train_pairs=run.train_pairs,
         validations=tuple(file.validations),
         test_scores=tuple(file.test_scores),
         direction_scores=tuple(file.direction_scores),
@@ -253,22 +243,12 @@ def _short_ranks(found: Facts) -> list[str]:
     ]
 
 
-def _manifest(directory: Path, problems: list[str]) -> Manifest | None:
-    if not (directory / "manifest.json").is_file():
+def _whole(path: Path, load: Callable[[Path], T], problems: list[str]) -> T | None:
+    if not path.is_file():
         return None
     try:
-        return Manifest.load(directory)
-    except CorpusError as error:
-        problems.append(str(error))
-        return None
-
-
-def _recipe(directory: Path, problems: list[str]) -> Recipe | None:
-    if not (directory / "recipe.toml").is_file():
-        return None
-    try:
-        return load_recipe(str(directory / "recipe.toml"), [])
-    except ConfigError as error:
+        return load(path)
+    except (CorpusError, ConfigError) as error:
         problems.append(str(error))
         return None
 
@@ -307,7 +287,7 @@ def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, Price]:
     }
 
 
-def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
+def _exit(directory: Path, segments: Sequence[Segment]) -> Session | None:
     """How the command of the last recorded training ended."""
     session = read_session(directory)
     if session is None or session.state == "running" or not segments:
@@ -316,7 +296,7 @@ def _exit(directory: Path, segments: Sequence[Segment]) -> Exit | None:
         return None  # a process of another machine cannot be seen from here
     if segments[-1].started < session.started - _CLOCKS_DIFFER_S:
         return None  # that command trained nothing; the events are of an earlier one
-    return Exit(state=session.state, problem=session.problem)
+    return session
 
 
 def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:

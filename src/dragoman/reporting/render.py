@@ -16,7 +16,7 @@ from dragoman.base.files import write_whole
 from dragoman.base.printable import printable
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
-from dragoman.reporting.page import page, state_text
+from dragoman.reporting.page import page
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 
@@ -100,7 +100,7 @@ def as_json(report: Report) -> str:
             "num_parameters": facts.num_parameters,
             "max_steps": facts.max_steps,
             "last_step": facts.last_step,
-            "state": state_text(facts),
+            "state": facts.state,
             "finished": facts.is_finished,
             "read_at": facts.read_at,
         },

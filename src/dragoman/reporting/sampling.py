@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,16 +35,6 @@ class _Series:
         if self.most is None or value > self.most:
             self.most = value
         self.last = value
-
-    def extend(self, later: _Series) -> None:
-        """Add all samples of a later series."""
-        if later.last is None or later.most is None:
-            return
-        self.seconds_s += later.seconds_s
-        self.weighted += later.weighted
-        self.sum += later.sum
-        self.most = later.most if self.most is None else max(self.most, later.most)
-        self.last = later.last
 
     @property
     def mean(self) -> float | None:
@@ -94,32 +84,17 @@ class _Sums:
             self.last_bad = (self.samples, moment)
             self.bad += 1
 
-    def extend(self, later: _Sums) -> None:
-        """Add all samples of later sums."""
-        for name, series in later.of.items():
-            self.of[name].extend(series)
-        self.reasons.update(later.reasons)
-        self.throttled_s += later.throttled_s
-        self.name = later.name or self.name
-        if later.bad:
-            (first, since), (last, until) = later.first_bad, later.last_bad
-            if not self.bad:
-                self.first_bad = (self.samples + first, since)
-            self.last_bad = (self.samples + last, until)
-        self.bad += later.bad
-        self.samples += later.samples
-        self.seconds_s += later.seconds_s
-        self.ended = later.ended or self.ended
+    def spell(self, ahead_s: float) -> Spell | None:
+        """From the first bad sample to the last, on rank 0's clock; None if none is bad.
 
-    @property
-    def spell(self) -> Spell | None:
-        """From the first bad sample to the last; None if none is bad."""
+        ahead_s: how far the clock of the samples is ahead of it.
+        """
         if not self.bad:
             return None
         (first, since), (last, until) = self.first_bad, self.last_bad
         return Spell(
-            since=since,
-            until=until,
+            since=since - ahead_s,
+            until=until - ahead_s,
             from_start=first == 1,
             to_end=last == self.samples,
             share=self.bad / (last + 1 - first),
@@ -128,111 +103,87 @@ class _Sums:
 
 @dataclass(slots=True)
 class Samples:
-    """Sums over the samples seen so far."""
+    """Sums over the samples seen so far.
 
-    _gpus: defaultdict[tuple[str, int], _Sums] = field(default_factory=lambda: defaultdict(_Sums))
-    _traffic: defaultdict[tuple[str, str], _Sums] = field(
+    names: of the machines, by the names of their hosts in the record; others are left out.
+    ahead_s: how far the clock of the record is ahead of rank 0's.
+    """
+
+    _sums: defaultdict[tuple[str, str, Any], _Sums] = field(
         default_factory=lambda: defaultdict(_Sums)
     )
-    _machines: defaultdict[str, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
-
-    @classmethod
-    def summed(cls, parts: Iterable[Samples]) -> Samples:
-        """All samples of parts that follow one another in time."""
-        found = cls()
-        for part in parts:
-            for gpu, sums in part._gpus.items():
-                found._gpus[gpu].extend(sums)
-            for interface, sums in part._traffic.items():
-                found._traffic[interface].extend(sums)
-            for machine, sums in part._machines.items():
-                found._machines[machine].extend(sums)
-        return found
+    """By the kind of the sample, its host, and the GPU or the interface."""
 
     def see(self, event: Event, moment: float) -> None:
         """Add one sample; moment: when it ended, by the monotonic clock of its host."""
         seen = event.payload
+        which: int | str = ""
         if event.kind == GpuSampled.kind:
-            self._gpus[event.host, int(number(seen.get("gpu")) or 0)].add(seen, moment)
+            which = int(number(seen.get("gpu")) or 0)
         elif event.kind == NetworkSampled.kind:
-            self._traffic[event.host, str(seen.get("interface"))].add(seen, moment)
-        elif event.kind == HostSampled.kind:
-            self._machines[event.host].add(seen, moment)
+            which = str(seen.get("interface"))
+        self._sums[event.kind, event.host, which].add(seen, moment)
 
     @property
     def has_host(self) -> bool:
         """Whether this rank sampled its host, which one rank of each host does."""
-        return bool(self._machines)
+        return any(kind == HostSampled.kind for kind, _, _ in self._sums)
 
-    def gpus(self) -> list[Gpu]:
+    def gpus(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Gpu]:
         """Each GPU's means."""
-        return [_gpu(host, gpu, sums) for (host, gpu), sums in self._gpus.items() if sums.samples]
+        for host, gpu, sums in self._of(GpuSampled.kind, names):
+            errors = sums.of["ecc_errors"].most
+            yield Gpu(
+                host=host,
+                gpu=gpu,
+                name=sums.name,
+                samples=sums.samples,
+                seconds_s=sums.seconds_s,
+                utilisation_share=sums.of["utilisation_share"].mean,
+                sm_activity_share=sums.of["sm_activity_share"].mean,
+                power_w=sums.of["power_w"].mean,
+                power_limit_w=sums.of["power_limit_w"].mean,
+                memory_bytes=sums.of["memory_bytes"].most,
+                throttled_share=sums.throttled_s / sums.seconds_s,
+                throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
+                ecc_errors=None if errors is None else int(errors),
+                throttled=sums.spell(ahead_s),
+            )
 
-    def traffic(self) -> list[Traffic]:
+    def traffic(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Traffic]:
         """Each interface's sums."""
-        return [
-            _traffic(host, name, sums)
-            for (host, name), sums in self._traffic.items()
-            if sums.samples
-        ]
+        counters = ("sent_bytes", "received_bytes", "sent_packets", "received_packets")
+        for host, interface, sums in self._of(NetworkSampled.kind, names):
+            yield Traffic(
+                host=host,
+                interface=interface,
+                seconds_s=sums.seconds_s,
+                most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
+                nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
+                faulty=sums.spell(ahead_s),
+                **{
+                    name: int(sums.of[name].sum)
+                    for name in (*counters, "errors", "carrier_changes")
+                },
+            )
 
-    def machines(self) -> list[Machine]:
+    def machines(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Machine]:
         """Each host's means."""
-        return [_machine(host, sums) for host, sums in self._machines.items() if sums.samples]
+        for host, _, sums in self._of(HostSampled.kind, names):
+            memory, limit = sums.of["memory_used_bytes"].mean, sums.of["memory_limit_bytes"].last
+            yield Machine(
+                host=host,
+                seconds_s=sums.seconds_s,
+                cpu_share=sums.of["cpu_share"].mean,
+                others_cpu_share=sums.of["others_cpu_share"].mean,
+                memory_share=memory / limit if memory is not None and limit else None,
+                disk_free_bytes=sums.of["disk_free_bytes"].last,
+                last_seen=sums.ended - ahead_s,
+                queued_batches=sums.of["queued_batches"].mean,
+            )
 
-
-def _gpu(host: str, gpu: int, sums: _Sums) -> Gpu:
-    errors = sums.of["ecc_errors"].most
-    return Gpu(
-        host=host,
-        gpu=gpu,
-        name=sums.name,
-        samples=sums.samples,
-        seconds_s=sums.seconds_s,
-        utilisation_share=sums.of["utilisation_share"].mean,
-        sm_activity_share=sums.of["sm_activity_share"].mean,
-        power_w=sums.of["power_w"].mean,
-        power_limit_w=sums.of["power_limit_w"].mean,
-        memory_bytes=sums.of["memory_bytes"].most,
-        throttled_share=sums.throttled_s / sums.seconds_s,
-        throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
-        ecc_errors=None if errors is None else int(errors),
-        throttled=sums.spell,
-    )
-
-
-def _traffic(host: str, interface: str, sums: _Sums) -> Traffic:
-    def whole(name: str) -> int:
-        return int(sums.of[name].sum)
-
-    return Traffic(
-        host=host,
-        interface=interface,
-        seconds_s=sums.seconds_s,
-        sent_bytes=whole("sent_bytes"),
-        received_bytes=whole("received_bytes"),
-        sent_packets=whole("sent_packets"),
-        received_packets=whole("received_packets"),
-        most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
-        errors=whole("errors"),
-        nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
-        carrier_changes=whole("carrier_changes"),
-        faulty=sums.spell,
-    )
-
-
-def _machine(host: str, sums: _Sums) -> Machine:
-    memory, limit = sums.of["memory_used_bytes"].mean, sums.of["memory_limit_bytes"].last
-    return Machine(
-        host=host,
-        seconds_s=sums.seconds_s,
-        cpu_share=sums.of["cpu_share"].mean,
-        others_cpu_share=sums.of["others_cpu_share"].mean,
-        memory_share=memory / limit if memory is not None and limit else None,
-        disk_free_bytes=sums.of["disk_free_bytes"].last,
-        last_seen=sums.ended,
-        disk_read_bytes=sums.of["disk_read_bytes"].sum,
-        disk_written_bytes=sums.of["disk_written_bytes"].sum,
-        queued_batches=sums.of["queued_batches"].mean,
-        sampling_share=sums.of["sampling_s"].sum / sums.seconds_s,
-    )
+    def _of(self, kind: str, names: Mapping[str, str]) -> Iterator[tuple[str, Any, _Sums]]:
+        """(machine, GPU or interface, sums) of one kind of samples."""
+        for (known, host, which), sums in self._sums.items():
+            if known == kind and sums.samples and host in names:
+                yield names[host], which, sums

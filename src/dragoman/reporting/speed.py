@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Gpu, Machine
-from dragoman.reporting.lives import Judgement, evidence_by_life, judged_by_life
+from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.network import is_network
-from dragoman.reporting.verdict import Evidence, Verdict, evidence
-from dragoman.telemetry.console import told
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence
 
 BUSY_COMPUTE = 0.9
 """If compute takes less than this share of a step, the device waits for something else."""
@@ -171,23 +170,21 @@ def _what_waits(facts: Facts) -> str:
     that are late in turn; the others wait as well for ranks that compute for longer, as far as
     waiting for data does not make those late.
     """
-    starved = measures.most_data_wait(facts)
-    data, starved_rank = starved or (0.0, None)
+    data, starved = measures.most_data_wait(facts)
     sums = measures.exposed_share(facts)
     if sums is None or facts.lacks_ranks:  # which rank waited least is not known
         both, sums = "waiting in sums, for the network or for another rank", _most_in_sums(facts)
         late = 0.0
     else:
-        late = _most_in_sums(facts) - sums - data
+        late = _most_in_sums(facts) - sums - (data or 0.0)
         both = "the network, or to ranks that are late in turn (see question 5)"
         if facts.is_one_host:
             both = "sums between ranks"
         elif is_network(facts):
             both = "the network (see question 5)"
-    where = f" on rank {starved_rank.rank} of {starved_rank.host}" if starved_rank else ""
-    where = where if len(facts.ranks) > 1 else ""
+    where = f" on rank {starved.rank} of {starved.host}" if starved and len(facts.ranks) > 1 else ""
     waits = {
-        f"data{where}: raise data.prefetch_batches, look at the disk": data,
+        f"data{where}: raise data.prefetch_batches, look at the disk": data or 0.0,
         both: sums,
         "waiting for ranks that compute for longer": late,
     }
@@ -204,14 +201,13 @@ def _most_in_sums(facts: Facts) -> float:
 def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("compute, of a step", units.SHARE, compute_share(facts))
     yield evidence("exposed communication", units.SHARE, measures.exposed_share(facts))
-    starved = measures.most_data_wait(facts)
-    yield evidence("waiting for data", units.SHARE, None if starved is None else starved[0])
+    yield evidence("waiting for data", units.SHARE, measures.most_data_wait(facts)[0])
     yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
     flops = measures.useful_flop_share(facts)
-    text = told(units.SHARE, flops)
-    text += _IMPOSSIBLE if flops is not None and flops > 1 else ""
-    yield Evidence("useful FLOPs, of what matrix products reach (MFU)", flops, text)
+    doubt = _IMPOSSIBLE if flops is not None and flops > 1 else ""
+    name = "useful FLOPs, of what matrix products reach (MFU)"
+    yield evidence(name, units.SHARE, flops, doubt)
     yield _scaling(facts)
     for gpu in facts.gpus:
         yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, _gpu_text(gpu))
@@ -225,12 +221,11 @@ def _scaling(facts: Facts) -> Evidence:
     if found is None or not ranks:
         return evidence(name, units.SHARE, found)
     worth = f": {ranks} ranks were as fast as {found * ranks:.3g} without any waiting"
-    worth = _IMPOSSIBLE if found > _MOST_SCALING else worth
-    return Evidence(name, found, f"{units.SHARE.text(found)}{worth}")
+    return evidence(name, units.SHARE, found, _IMPOSSIBLE if found > _MOST_SCALING else worth)
 
 
 def _machine_text(machine: Machine) -> str:
-    busy, used = (told(units.SHARE, value) for value in (machine.cpu_share, machine.memory_share))
+    busy, used = (units.SHARE.told(value) for value in (machine.cpu_share, machine.memory_share))
     others = machine.others_cpu_share
     part = "" if others is None else f" ({units.SHARE.text(others)} by others)"
     parts = [f"processors {busy} busy{part}, memory {used} used"]
@@ -277,8 +272,8 @@ def step_time(facts: Facts) -> Verdict:
 
 def _step_evidence(facts: Facts, seconds_s: float | None) -> Iterator[Evidence]:
     yield evidence("mean", units.STEP_TIME, seconds_s)
-    yield evidence("median", units.STEP_TIME, measures.step_median_s(facts))
-    yield evidence("95% are below", units.STEP_TIME, measures.step_p95_s(facts))
+    yield evidence("median", units.STEP_TIME, measures.median(facts, "step_median_s"))
+    yield evidence("95% are below", units.STEP_TIME, measures.median(facts, "step_p95_s"))
     steps = sum(one.steps for one in facts.intervals) + facts.repeated_steps
     if facts.wall_s and steps:
         yield evidence("with evaluation and all else", units.STEP_TIME, facts.wall_s / steps)
@@ -297,36 +292,27 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
     seen = facts.imported
     if seen is None or seen.pairs_per_rank is None or not facts.world_size:
         return
-    pairs = seen.pairs_per_rank * facts.world_size
-    text = f"{units.COUNT.text(pairs)} = {facts.world_size} ranks x {seen.pairs_per_rank}"
-    yield Evidence("pairs a step", pairs, text)
-    source, target, at_most = (
-        seen.printed_source_tokens,
-        seen.printed_target_tokens,
-        seen.max_length,
-    )
-    if source is None or target is None or not at_most or seen.printed_at_max_share is None:
+    ranks, pairs = facts.world_size, seen.pairs_per_rank * facts.world_size
+    of = f" = {ranks} ranks x {seen.pairs_per_rank}"
+    yield evidence("pairs a step", units.COUNT, pairs, of)
+    source, target = seen.printed_source_tokens, seen.printed_target_tokens
+    at_most, at_max = seen.max_length, seen.printed_at_max_share
+    if source is None or target is None or not at_most or at_max is None:
         return
-    printed = f"estimated from {seen.printed_pairs} printed pairs"
+    printed = f", estimated from {seen.printed_pairs} printed pairs"
     tokens = round(pairs * (source + target))
-    yield Evidence(
-        "source + target tokens a step", tokens, f"{units.COUNT.text(tokens)}, {printed}"
-    )
-    full = 1 - (1 - seen.printed_at_max_share) ** seen.pairs_per_rank
+    yield evidence("source + target tokens a step", units.COUNT, tokens, printed)
+    full = units.SHARE.text(1 - (1 - at_max) ** seen.pairs_per_rank)
+    printed += f": {seen.pairs_per_rank} random pairs hold one of {at_most} pieces with a chance "
+    printed += f"of {full}, and all are padded to it"
     padding = 1 - (source + target) / (2 * at_most)
-    yield Evidence(
-        "padding, of all cells",
-        padding,
-        f"{units.SHARE.text(padding)}, {printed}: {seen.pairs_per_rank} random pairs hold one of "
-        f"{at_most} pieces with a chance of {units.SHARE.text(full)}, and all are padded to it",
-    )
+    yield evidence("padding, of all cells", units.SHARE, padding, printed)
 
 
 def compute_share(facts: Facts) -> float | None:
     """The smallest share of a step that a rank spent in forward, backward and optimizer."""
     shares = (
-        measures.mean_share(rank.intervals, measures.COMPUTE_FIELDS)
-        for rank in facts.complete_ranks
+        measures.share(rank.intervals, *measures.COMPUTE_FIELDS) for rank in facts.complete_ranks
     )
     return min((share for share in shares if share is not None), default=None)
 

@@ -1,4 +1,8 @@
-"""Plots as SVG without scripts, fonts or files. Colours are classes of the page."""
+"""Plots, and their pictures as SVG without scripts, fonts or files.
+
+Colours are classes of the page. A terminal draws the same line plots with characters
+(`watch.screen`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Protocol
 
 _CHARACTER = 7.0
 """Approximate width of a character of 12 px."""
@@ -32,98 +37,100 @@ class Axis:
     from_zero: bool = False
 
 
+class Plot(Protocol):
+    """A picture that is drawn at any width."""
+
+    def svg(self, width: int) -> str:
+        """The picture; "" if there is nothing to draw."""
+
+
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a bar, and its value as text."""
+class LinePlot:
+    """Series over one pair of axes; nothing if no series has two points."""
 
-    name: str
-    value: float
-    text: str
+    series: Sequence[Series]
+    x: Axis
+    y: Axis
+    height: int = 180
 
-
-def line_plot(series: Sequence[Series], x: Axis, y: Axis, *, width: int, height: int = 240) -> str:
-    """Series over one pair of axes; "" if no series has two points."""
-    drawn = [one for one in map(_thinned, series) if len(one.points) >= 2]
-    if not drawn:
-        return ""
-    frame = _Frame.around(drawn, x, y, width, height)
-    body = [
-        *frame.axes(x, y),
-        *(part for n, one in enumerate(drawn) for part in frame.draw(one, n)),
-    ]
-    names = [one.name for one in drawn]
-    legend_height = _legend_height(names, width)
-    title = f"{y.label} over {x.label}: {', '.join(names)}"
-    return _svg(
-        title, width, height + legend_height, [*_legend(names, width), _moved(body, legend_height)]
-    )
+    def svg(self, width: int) -> str:
+        """The picture."""
+        drawn = [one for one in map(_thinned, self.series) if len(one.points) >= 2]
+        if not drawn:
+            return ""
+        frame = _Frame.around(drawn, self.x, self.y, width, self.height)
+        names = [one.name for one in drawn]
+        body = frame.axes(self.x, self.y)
+        body += (part for n, one in enumerate(drawn) for part in frame.draw(one, n))
+        title = f"{self.y.label} over {self.x.label}: {', '.join(names)}"
+        return _under_legend(title, names, body, width, self.height)
 
 
-def bar_plot(parts: Sequence[Part], *, title: str, width: int) -> str:
-    """Parts of a whole side by side; "" if the whole is 0."""
-    whole = sum(part.value for part in parts)
-    if whole <= 0:
-        return ""
-    body, at = [], 0.0
-    for number, part in enumerate(parts):
-        length = part.value / whole * width
-        if length > 0:
-            body.append(
-                f'<rect class="f{number}" x="{at:.1f}" y="0" width="{length:.1f}" height="22"/>'
-            )
-        at += length
-    names = [f"{part.name} {part.text}" for part in parts]
-    legend_height = _legend_height(names, width)
-    said = f"{title}: {', '.join(names)}"
-    return _svg(said, width, 24 + legend_height, [*body, _moved(_legend(names, width), 30)])
+@dataclass(frozen=True, slots=True)
+class BarPlot:
+    """Parts of a whole side by side, each a name and a value; nothing if the whole is 0."""
+
+    title: str
+    parts: Sequence[tuple[str, float]]
+    text: Callable[[float], str]
+
+    def svg(self, width: int) -> str:
+        """The picture."""
+        whole = sum(value for _, value in self.parts)
+        if whole <= 0:
+            return ""
+        body, at = [], 0.0
+        for number, (_, value) in enumerate(self.parts):
+            length = value / whole * width
+            if length > 0:
+                body.append(
+                    f'<rect class="f{number}" x="{at:.1f}" y="0" width="{length:.1f}" height="22"/>'
+                )
+            at += length
+        names = [f"{name} {self.text(value)}" for name, value in self.parts]
+        title, height = f"{self.title}: {', '.join(names)}", 24 + _legend_height(names, width)
+        return _svg(title, width, height, [*body, _moved(_legend(names, width), 30)])
 
 
-def histogram(
-    columns: Sequence[tuple[float, Sequence[float]]],
-    names: Sequence[str],
-    x: Axis,
-    *,
-    mark: float,
-    width: int,
-    height: int = 150,
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Histogram:
     """Counts over a value, a line at `mark`.
 
     columns: the start of each, in ascending order, and a count for each of `names`, which stand
     side by side. Heights are logarithms, so rare values stay visible beside frequent ones.
     """
-    low, high = columns[0][0], columns[-1][0]
-    step = (high - low) / max(1, len(columns) - 1) or 1.0
-    scale = width / (high + step - low)
-    legend_height = _legend_height(names, width)
-    tallest = max(math.log10(1 + count) for _, counts in columns for count in counts) or 1.0
-    body = []
-    for begin, counts in columns:
-        bar = step * scale / len(names)
-        for number, count in enumerate(counts):
-            tall = math.log10(1 + count) / tallest * (height - 20)
-            at = (begin - low) * scale + number * bar
-            body.append(
-                f'<rect class="f{number}" x="{at:.1f}" y="{height - tall:.1f}" '
-                f'width="{bar:.1f}" height="{tall:.1f}"/>'
-            )
-    for tick in ticks(low, high, 6):
-        at = min(max((tick - low) * scale, 14), width - 14)
-        body.append(
-            f'<text x="{at:.1f}" y="{height + 14}" text-anchor="middle">{x.text(tick)}</text>'
-        )
-    at = min(max((mark - low) * scale, 0), width)
-    body.append(f'<path class="axis-mark" d="M{at:.1f} 0V{height}"/>')
-    body.append(
-        f'<text class="axis" x="{width}" y="{height + 30}" text-anchor="end">'
-        f"{escape(x.label)}</text>"
-    )
-    return _svg(
-        f"{', '.join(names)} over {x.label}",
-        width,
-        height + 34 + legend_height,
-        [*_legend(names, width), _moved(body, legend_height)],
-    )
+
+    columns: Sequence[tuple[float, Sequence[float]]]
+    names: Sequence[str]
+    x: Axis
+    mark: float
+    height: int = 150
+
+    def svg(self, width: int) -> str:
+        """The picture."""
+        columns, height = self.columns, self.height
+        low, high = columns[0][0], columns[-1][0]
+        step = (high - low) / max(1, len(columns) - 1) or 1.0
+        scale = width / (high + step - low)
+        tallest = max(math.log10(1 + count) for _, counts in columns for count in counts) or 1.0
+        body = []
+        for begin, counts in columns:
+            bar = step * scale / len(self.names)
+            for number, count in enumerate(counts):
+                tall = math.log10(1 + count) / tallest * (height - 20)
+                at = (begin - low) * scale + number * bar
+                body.append(
+                    f'<rect class="f{number}" x="{at:.1f}" y="{height - tall:.1f}" '
+                    f'width="{bar:.1f}" height="{tall:.1f}"/>'
+                )
+        for tick in ticks(low, high, 6):
+            at = min(max((tick - low) * scale, 14), width - 14)
+            body.append(_text(self.x.text(tick), at, height + 14, "middle"))
+        at = min(max((self.mark - low) * scale, 0), width)
+        body.append(f'<path class="axis-mark" d="M{at:.1f} 0V{height}"/>')
+        body.append(_text(self.x.label, width, height + 30, "end", kind="axis"))
+        title = f"{', '.join(self.names)} over {self.x.label}"
+        return _under_legend(title, self.names, body, width, height + 34)
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
@@ -185,27 +192,19 @@ class _Frame:
 
     def axes(self, x: Axis, y: Axis) -> list[str]:
         """Grid, numbers and labels."""
-        found = [f'<text class="axis" x="0" y="12">{escape(y.label)}</text>']
+        found = [_text(y.label, 0, 12, "start", kind="axis")]
         for tick in self.y_ticks:
             at = self.y(tick)
-            found.append(
-                f'<path class="grid" d="M{self.left:.1f} {at:.1f}H{self.right:.1f}"/>'
-                f'<text x="{self.left - 6:.1f}" y="{at + 4:.1f}" text-anchor="end">'
-                f"{escape(y.text(tick))}</text>"
-            )
+            found.append(f'<path class="grid" d="M{self.left:.1f} {at:.1f}H{self.right:.1f}"/>')
+            found.append(_text(y.text(tick), self.left - 6, at + 4, "end"))
         for tick in self.x_ticks:
             at = self.x(tick)
+            line = f"M{at:.1f} {self.top:.1f}V{self.bottom + 4:.1f}"
+            found.append(f'<path class="grid" d="{line}"/>')
             half = len(x.text(tick)) * _CHARACTER / 2
-            at_text = min(max(at, half), self.right + 14 - half)
-            found.append(
-                f'<path class="grid" d="M{at:.1f} {self.top:.1f}V{self.bottom + 4:.1f}"/>'
-                f'<text x="{at_text:.1f}" y="{self.bottom + 18:.1f}" text-anchor="middle">'
-                f"{escape(x.text(tick))}</text>"
-            )
-        found.append(
-            f'<text class="axis" x="{self.right:.1f}" y="{self.bottom + 34:.1f}" '
-            f'text-anchor="end">{escape(x.label)}</text>'
-        )
+            at = min(max(at, half), self.right + 14 - half)
+            found.append(_text(x.text(tick), at, self.bottom + 18, "middle"))
+        found.append(_text(x.label, self.right, self.bottom + 34, "end", kind="axis"))
         return found
 
     def draw(self, series: Series, number: int) -> list[str]:
@@ -245,14 +244,25 @@ def _thinned(series: Series) -> Series:
     )
 
 
+def _under_legend(
+    title: str, names: Sequence[str], body: Sequence[str], width: int, height: int
+) -> str:
+    down = _legend_height(names, width)
+    return _svg(title, width, height + down, [*_legend(names, width), _moved(body, down)])
+
+
+def _text(text: str, x: float, y: float, anchor: str, *, kind: str = "") -> str:
+    looks = f'class="{kind}" ' if kind else ""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f"<text {looks}{place}>{escape(text)}</text>"
+
+
 def _legend(names: Sequence[str], width: int) -> list[str]:
-    found = []
-    for number, (name, x, y) in enumerate(_places(names, width)):
-        found.append(
-            f'<rect class="f{number}" x="{x:.1f}" y="{y + 3:.1f}" width="10" height="10"/>'
-            f'<text x="{x + 15:.1f}" y="{y + 12:.1f}">{escape(name)}</text>'
-        )
-    return found
+    return [
+        f'<rect class="f{number}" x="{x:.1f}" y="{y + 3:.1f}" width="10" height="10"/>'
+        + _text(name, x + 15, y + 12, "start")
+        for number, (name, x, y) in enumerate(_places(names, width))
+    ]
 
 
 def _legend_height(names: Sequence[str], width: int) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dragoman.base import units
 from dragoman.base.units import Quantity
-from dragoman.telemetry.console import told
 
 Answer = Literal["yes", "no", "cannot tell", "measured"]
 """Questions for an amount are answered "measured" or "cannot tell"."""
+Judgement = tuple[Answer, str, str]
+"""The answer, the same in a sentence, and the remedy; see `Verdict`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,14 @@ class Verdict:
     remedy: str = ""
 
 
-def evidence(name: str, quantity: Quantity, value: float | None) -> Evidence:
-    """A value in its unit; "not measured" if it is None."""
-    return Evidence(name, value, told(quantity, value))
+def evidence(name: str, quantity: Quantity, value: float | None, more: str = "") -> Evidence:
+    """A value in its unit, and what to say behind it; "not measured" if it is None."""
+    return Evidence(name, value, quantity.told(value) + more)
+
+
+def at_step(step: int) -> str:
+    """The step of a value, to say behind it."""
+    return f" at step {units.COUNT.text(step)}"
 
 
 def in_words(name: str, text: str) -> Evidence:

@@ -15,13 +15,13 @@ from rich.text import Text
 from dragoman.base import units
 from dragoman.base.printable import printable_line
 from dragoman.base.terminal import Terminal
-from dragoman.base.units import Quantity
 from dragoman.telemetry import events
 from dragoman.telemetry.events import Event, EventListener, MetricScored, StrategyChosen, TestScored
 from dragoman.telemetry.progress import Progress
 
 _LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
+_METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 _ENDINGS = {
     "max_steps": "trained to the last step",
     "early_stop": "stopped early, no new best",
@@ -30,19 +30,6 @@ _ENDINGS = {
 }
 
 Values = Mapping[str, Any]
-
-
-def told(quantity: Quantity, value: float | None) -> str:
-    """The value as text; "not measured" if there is none."""
-    return "not measured" if value is None else quantity.text(value)
-
-
-def interval_of(values: Values, name: str) -> str:
-    """A confidence interval as " (22.1 to 24.6)", or nothing if none was measured."""
-    low, high = values.get(f"{name}_low"), values.get(f"{name}_high")
-    if low is None or high is None:
-        return ""
-    return f" ({units.SCORE.text(low)} to {units.SCORE.text(high)})"
 
 
 def clock_time(moment: float) -> str:
@@ -63,18 +50,18 @@ def time_left(progress: Progress) -> str:
 def learning(interval: Values) -> list[tuple[str, str]]:
     """How well an interval went, as (name, value)."""
     return [
-        ("loss", told(units.LOSS, interval.get("train_loss"))),
-        ("learning rate", told(units.LEARNING_RATE, interval.get("learning_rate"))),
-        ("gradient norm", told(units.NORM, interval.get("gradient_norm"))),
+        ("loss", units.LOSS.told(interval.get("train_loss"))),
+        ("learning rate", units.LEARNING_RATE.told(interval.get("learning_rate"))),
+        ("gradient norm", units.NORM.told(interval.get("gradient_norm"))),
     ]
 
 
 def speed(progress: Progress) -> list[tuple[str, str]]:
     """How fast an interval went, as (name, value)."""
     return [
-        ("source + target", told(units.TOKEN_RATE, progress.tokens_per_s)),
-        ("padding", told(units.SHARE, progress.interval.get("padding_share"))),
-        ("data wait", told(units.SHARE, progress.data_wait_share)),
+        ("source + target", units.TOKEN_RATE.told(progress.tokens_per_s)),
+        ("padding", units.SHARE.told(progress.interval.get("padding_share"))),
+        ("data wait", units.SHARE.told(progress.data_wait_share)),
     ]
 
 
@@ -92,12 +79,15 @@ def event_lines(event: Event, progress: Progress, *, width: int) -> list[Text]:
 
     progress: with this event already included.
     """
+    if event.kind == events.Validated.kind:
+        return [_validated(event, progress, width)]
+    if event.kind == events.RunFinished.kind:
+        return [_run_finished(event.payload, progress)]
     words = _WORDS.get(event.kind)
-    return words(event, progress, width) if words else []
+    return words(event.payload) if words else []
 
 
-def _run_started(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    run = event.payload
+def _run_started(run: Values) -> list[Text]:
     resumed = run["resumed_from_step"]
     ranks = "1 rank" if run["world_size"] == 1 else f"{run['world_size']} ranks"
     numbers = [
@@ -112,8 +102,7 @@ def _run_started(event: Event, _progress: Progress, _width: int) -> list[Text]:
     return lines
 
 
-def _strategy_chosen(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    plan = event.payload
+def _strategy_chosen(plan: Values) -> list[Text]:
     figures = [
         f"compute {units.STEP_TIME.text(plan['compute_s'])}",
         f"link {units.BYTE_RATE.text(plan['link_bytes_per_s'])} each way",
@@ -126,44 +115,39 @@ def _strategy_chosen(event: Event, _progress: Progress, _width: int) -> list[Tex
     ]
 
 
-def _length_fitted(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
+def _length_fitted(seen: Values) -> list[Text]:
     before, now = (units.COUNT.text(seen[key]) for key in ("before_max_steps", "max_steps"))
     text = f"to end in time: {now} steps, not {before}, at {units.STEP_TIME.text(seen['step_s'])}"
     return [Text(text, style="dim")]
 
 
-def _mixture_planned(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    part = event.payload
-    share = units.SHARE.text(part["share"])
+def _mixture_planned(part: Values) -> list[Text]:
     pairs = units.COUNT.text(part["pairs"])
     drawn = f" of the pairs: each of {pairs} {part['draws_per_pair']:.3g} times an epoch"
-    name = printable_line(str(part["entry"]))
     return [
         Text.assemble(
             (f"from step {units.COUNT.text(part['first_step'])}  ", "dim"),
-            (name, "bold"),
-            f"  {share}",
+            (printable_line(str(part["entry"])), "bold"),
+            f"  {units.SHARE.text(part['share'])}",
             (drawn, "dim"),
         )
     ]
 
 
-def _validated(event: Event, progress: Progress, width: int) -> list[Text]:
+def _validated(event: Event, progress: Progress, width: int) -> Text:
     seen, step = event.payload, event.step or 0
     last = units.COUNT.text(progress.max_steps or step)
     line = Text(f"step {units.COUNT.text(step):>{len(last)}}   ")
-    _measured(line, "dev loss", told(units.LOSS, seen["dev_loss"]))
+    _measured(line, "dev loss", units.LOSS.told(seen["dev_loss"]))
     if width >= 100:
-        _measured(line, "perplexity", told(units.SCORE, seen["dev_perplexity"]))
-    if seen["bleu"] is not None:
-        _measured(line, "BLEU", units.SCORE.text(seen["bleu"]), interval_of(seen, "bleu"))
+        _measured(line, "perplexity", units.SCORE.told(seen["dev_perplexity"]))
+    _scored(line, seen, "bleu")
     if seen["chrf"] is not None:
         _measured(line, "chrF", units.SCORE.text(seen["chrf"]))
     best = progress.bleu if seen["bleu"] is not None else progress.dev_loss
     if step and best is not None and best.step == step:
         line.append("best", style="green")
-    return [line]
+    return line
 
 
 def _measured(line: Text, label: str, value: str, doubt: str = "") -> None:
@@ -172,62 +156,60 @@ def _measured(line: Text, label: str, value: str, doubt: str = "") -> None:
     line.append(f"{doubt}   ", style="dim")
 
 
-def _test_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
-    scores = Text(f"{seen['name']}   ")
-    _measured(scores, "BLEU", units.SCORE.text(seen["bleu"]), interval_of(seen, "bleu"))
-    _measured(scores, "chrF", units.SCORE.text(seen["chrf"]), interval_of(seen, "chrf"))
-    scores.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
+def _scored(line: Text, seen: Values, metric: str) -> None:
+    """A score with its interval, if it was measured."""
+    if (value := seen[metric]) is not None:
+        doubt = units.SCORE.interval(seen[f"{metric}_low"], seen[f"{metric}_high"])
+        _measured(line, _METRICS[metric], units.SCORE.text(value), doubt)
+
+
+def _test_scored(seen: Values) -> list[Text]:
+    line = Text(f"{seen['name']}   ")
+    for metric in _METRICS:
+        _scored(line, seen, metric)
+    line.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
     signatures = (seen["bleu_signature"], seen["chrf_signature"])
-    return [scores, *(Text(text, style="dim") for text in signatures)]
+    return [line, *(Text(text, style="dim") for text in signatures)]
 
 
-def _metric_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
-    line, doubt = Text(f"{seen['text']}   "), {f"of_{end}": seen[end] for end in ("low", "high")}
-    _measured(line, seen["metric"], units.SCORE.text(seen["value"]), interval_of(doubt, "of"))
-    line.append(seen["signature"], style="dim")
-    return [line]
+def _metric_scored(seen: Values) -> list[Text]:
+    line, doubt = Text(f"{seen['text']}   "), units.SCORE.interval(seen["low"], seen["high"])
+    _measured(line, seen["metric"], units.SCORE.text(seen["value"]), doubt)
+    return [line.append(seen["signature"], style="dim")]
 
 
-def _direction_scored(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
+def _direction_scored(seen: Values) -> list[Text]:
     direction = printable_line(f"{seen['source']} to {seen['target']}")
     line = Text(f"  {direction}   ")
     if seen["loss"] is not None:
-        _measured(line, "dev loss", told(units.LOSS, seen["loss"]))
-    for metric, name in (("bleu", "BLEU"), ("chrf", "chrF")):
-        if seen[metric] is not None:
-            _measured(line, name, units.SCORE.text(seen[metric]), interval_of(seen, metric))
+        _measured(line, "dev loss", units.LOSS.text(seen["loss"]))
+    for metric in _METRICS:
+        _scored(line, seen, metric)
     line.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
     if seen["zero_shot"]:
         line.append("  zero-shot: no training text, not in the mean", style="dim")
     return [line]
 
 
-def _checkpoint(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
+def _checkpoint(seen: Values) -> list[Text]:
     name = str(seen["path"]).rstrip("/").rsplit("/", 1)[-1]
     size, seconds = units.SIZE.text(seen["size_bytes"]), units.DURATION.text(seen["seconds_s"])
     return [Text(f"saved {name}, {size} in {seconds}", style="dim")]
 
 
-def _alert(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
+def _alert(seen: Values) -> list[Text]:
     style = _SEVERITY_STYLES.get(seen["severity"], "")
     return [Text.assemble((f"{seen['severity']}: ", style), f"{seen['cause']}; {seen['remedy']}")]
 
 
-def _corpus_stage(event: Event, _progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
+def _corpus_stage(seen: Values) -> list[Text]:
     kept = f"{units.COUNT.text(seen['pairs_out'])} of {units.COUNT.text(seen['pairs_in'])} pairs"
     took = units.DURATION.text(seen["seconds_s"])
     return [Text(f"{seen['split']:<6} {seen['stage']:<12} {kept:>28}  {took:>12}", style="dim")]
 
 
-def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
-    seen = event.payload
-    how = _ENDINGS.get(seen["reason"], seen["reason"])
+def _run_finished(seen: Values, progress: Progress) -> Text:
+    how = str(_ENDINGS.get(seen["reason"], seen["reason"]))
     where = f" (step {units.COUNT.text(progress.step)}, {units.DURATION.text(seen['wall_s'])})"
     line = Text.assemble((how, "bold"), where)
     for name, key, quantity in (
@@ -237,22 +219,20 @@ def _run_finished(event: Event, progress: Progress, _width: int) -> list[Text]:
         if seen[key]:  # a BLEU of 0 is no best
             at = units.COUNT.text(seen[f"{key}_step"])
             line.append(f"; best {name} {quantity.text(seen[key])} at step {at}")
-    return [line]
+    return line
 
 
-_WORDS: dict[str, Callable[[Event, Progress, int], list[Text]]] = {
+_WORDS: dict[str, Callable[[Values], list[Text]]] = {
     events.RunStarted.kind: _run_started,
     StrategyChosen.kind: _strategy_chosen,
     events.LengthFitted.kind: _length_fitted,
     events.MixturePlanned.kind: _mixture_planned,
-    events.Validated.kind: _validated,
     TestScored.kind: _test_scored,
     MetricScored.kind: _metric_scored,
     events.DirectionScored.kind: _direction_scored,
     events.CheckpointWritten.kind: _checkpoint,
     events.Alert.kind: _alert,
     events.CorpusStage.kind: _corpus_stage,
-    events.RunFinished.kind: _run_finished,
 }
 
 

@@ -2,7 +2,7 @@
 
 Envelope: v (schema version), kind, time (UTC seconds since 1970), mono_s (monotonic clock of the
 writer), host, rank, step. The rest is the payload of the kind, flat, with units in its names.
-A new kind of event is one dataclass here; readers ignore kinds and keys they do not know.
+A new kind of event is one class here; readers ignore kinds and keys they do not know.
 
 Samples are means over the last `seconds_s`, amounts are sums over them; shares are of 1. None: not
 measured, or not known to this machine.
@@ -16,10 +16,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Final, Self
+from typing import Annotated, Any, BinaryIO, ClassVar, Final, Self, TypeVar, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -35,32 +35,37 @@ _LARGEST: Final = 1e11
 """Larger than any clock's seconds and any run's steps."""
 LONGEST_LINE_BYTES: Final = 4 << 20
 """A longer line is not ours."""
-_LARGEST_VALUE: Final = 1e24
-"""Larger than all FLOP of a run."""
 _LARGEST_READ: Final = 1e21
 """Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
 class Payload:
-    """The values of one kind of event. Values are str, int, float, bool or None (not measured)."""
+    """The values of one kind of event, a frozen dataclass that is made with keywords.
+
+    Values are str, int, float, bool or None (not measured).
+    """
 
     kind: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def __init_subclass__(cls) -> None:
-        """Register the kind by its name."""
-        KINDS[cls.kind] = cls
+    def __init_subclass__(cls, *, kind: str = "") -> None:
+        """Make it a dataclass, and register its kind; without one it adds to a kind of events."""
+        dataclass(frozen=True, kw_only=True)(cls)
+        if kind:
+            cls.kind = kind
+            KINDS[kind] = cls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted(Payload):
+class RunStarted(Payload, kind="run_started"):
     """A worker began to train. On resume, resumed_from_step is the checkpoint's step.
 
     price_per_hour: of all machines that take part, in this currency; None if it is not known.
     """
 
-    kind: ClassVar[str] = "run_started"
     run_name: str
     recipe_digest: str
     world_size: int
@@ -74,11 +79,9 @@ class RunStarted(Payload):
     currency: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment(Payload):
+class Environment(Payload, kind="environment"):
     """Versions, git state and hardware of one worker."""
 
-    kind: ClassVar[str] = "environment"
     dragoman_version: str
     python_version: str
     torch_version: str
@@ -96,11 +99,9 @@ class Environment(Payload):
     driver_version: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFinished(Payload):
+class RunFinished(Payload, kind="run_finished"):
     """A worker left the loop. reason: max_steps, early_stop, signal or diverged."""
 
-    kind: ClassVar[str] = "run_finished"
     reason: str
     best_dev_loss: float | None
     best_dev_loss_step: int | None
@@ -109,11 +110,9 @@ class RunFinished(Payload):
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusStage(Payload):
+class CorpusStage(Payload, kind="corpus_stage"):
     """A stage of `prepare` ended."""
 
-    kind: ClassVar[str] = "corpus_stage"
     split: str
     stage: str
     pairs_in: int
@@ -121,47 +120,27 @@ class CorpusStage(Payload):
     seconds_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusDropped(Payload):
+class CorpusDropped(Payload, kind="corpus_dropped"):
     """Pairs that one filter dropped from one split."""
 
-    kind: ClassVar[str] = "corpus_dropped"
     split: str
     reason: str
     pairs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusPrepared(Payload):
+class CorpusPrepared(Payload, kind="corpus_prepared"):
     """The corpus is whole; seconds_s is what this process took for it."""
 
-    kind: ClassVar[str] = "corpus_prepared"
     digest: str
     train_pairs: int
     seconds_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainInterval(Payload):
-    """The updates since the last event of this kind, seen by one rank.
+class PhaseTimes:
+    """How the time of some steps of one rank divides into phases; fields as in TrainInterval."""
 
-    Losses are nats per target token over the global batches. Tokens are those of the global
-    batches, times and sync_bytes those of this rank; all are sums over the interval.
-    train_loss: with label smoothing. train_nll: without.
-    compute_median_s: over the steps, of forward, backward and optimizer together.
-    """
-
-    kind: ClassVar[str] = "train_interval"
     steps: int
-    epoch: int
-    train_loss: float
-    train_nll: float
-    learning_rate: float
-    gradient_norm: float
-    pairs: int
-    source_tokens: int
-    target_tokens: int
-    padding_share: float
     interval_s: float
     step_median_s: float
     step_p95_s: float
@@ -171,17 +150,40 @@ class TrainInterval(Payload):
     backward_s: float
     sync_s: float
     optimizer_s: float
+
+
+PHASE_FIELDS: Final = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
+"""They do not overlap."""
+
+
+class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
+    """The updates since the last event of this kind, seen by one rank.
+
+    Losses are nats per target token over the global batches. Tokens are those of the global
+    batches, times and sync_bytes those of this rank; all are sums over the interval.
+    interval_s: the sum of the step times, without validations and checkpoints between them.
+    train_loss: with label smoothing. train_nll: without.
+    compute_median_s: over the steps, of forward, backward and optimizer together.
+    """
+
+    epoch: int
+    train_loss: float
+    train_nll: float
+    learning_rate: float
+    gradient_norm: float
+    pairs: int
+    source_tokens: int
+    target_tokens: int
+    padding_share: float
     sync_bytes: int
     skipped_steps: int
     loss_scale: float | None
     peak_memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validated(Payload):
+class Validated(Payload, kind="validated"):
     """One validation. Losses are nats per target token without smoothing, dropout off."""
 
-    kind: ClassVar[str] = "validated"
     dev_loss: float
     dev_perplexity: float
     train_slice_loss: float | None
@@ -199,25 +201,21 @@ class Validated(Payload):
     decode_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleTranslation(Payload):
+class SampleTranslation(Payload, kind="sample_translation"):
     """One dev sentence, the model's translation and the reference."""
 
-    kind: ClassVar[str] = "sample_translation"
     source: str
     hypothesis: str
     reference: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestScored(Payload):
+class TestScored(Payload, kind="test_scored"):
     """A test set was decoded and scored, at the end of a run or later.
 
     weights: SHA-256 of the list of the checkpoint's files.
     settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
     """
 
-    kind: ClassVar[str] = "test_scored"
     name: str
     weights: str
     settings: str
@@ -233,15 +231,13 @@ class TestScored(Payload):
     decode_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricScored(Payload):
+class MetricScored(Payload, kind="metric_scored"):
     """The score that a further metric gives to the translations that were just scored.
 
     text: "valid", or the name of the test set.
     low, high: its 95% interval, or None.
     """
 
-    kind: ClassVar[str] = "metric_scored"
     text: str
     metric: str
     value: float
@@ -250,15 +246,13 @@ class MetricScored(Payload):
     signature: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectionScored(Payload):
+class DirectionScored(Payload, kind="direction_scored"):
     """One direction of what was just scored, of a model of several; the score before is the mean.
 
     text: "valid", or the name of the test set. zero_shot: whether it has no training text, and so
     is not in the mean. loss: as in Validated; None for a test set.
     """
 
-    kind: ClassVar[str] = "direction_scored"
     text: str
     source: str
     target: str
@@ -275,29 +269,24 @@ class DirectionScored(Payload):
     chrf_signature: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointWritten(Payload):
+class CheckpointWritten(Payload, kind="checkpoint_written"):
     """A checkpoint is complete on disk."""
 
-    kind: ClassVar[str] = "checkpoint_written"
     path: str
     reason: str
     size_bytes: int
     seconds_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert(Payload):
+class Alert(Payload, kind="alert"):
     """Something a person should know now; severity is info, warning or error."""
 
-    kind: ClassVar[str] = "alert"
     severity: str
     cause: str
     remedy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPaused(Payload):
+class RankPaused(Payload, kind="rank_paused"):
     """A rank stood still for a while.
 
     began: UTC seconds since 1970 by the clock of the writer. during: the phase of a step that it
@@ -307,7 +296,6 @@ class RankPaused(Payload):
     did.
     """
 
-    kind: ClassVar[str] = "rank_paused"
     paused_rank: int
     paused_host: str
     began: float
@@ -316,8 +304,7 @@ class RankPaused(Payload):
     own: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyChosen(Payload):
+class StrategyChosen(Payload, kind="strategy_chosen"):
     """The strategy that `auto` chose from measurements made just before.
 
     label: the strategy with its numbers. compute_s: of a step without network, on the slowest
@@ -326,7 +313,6 @@ class StrategyChosen(Payload):
     planned_wire_bytes: of a step, the same.
     """
 
-    kind: ClassVar[str] = "strategy_chosen"
     strategy: str
     label: str
     why: str
@@ -338,15 +324,13 @@ class StrategyChosen(Payload):
     planned_wire_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthFitted(Payload):
+class LengthFitted(Payload, kind="length_fitted"):
     """A run with a budget has another length from here on, as steps took other time than thought.
 
     step_s, validation_s: what they take now. left_s: for training, before the last scores and the
     export.
     """
 
-    kind: ClassVar[str] = "length_fitted"
     max_steps: int
     before_max_steps: int
     step_s: float
@@ -354,15 +338,13 @@ class LengthFitted(Payload):
     left_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixturePlanned(Payload):
+class MixturePlanned(Payload, kind="mixture_planned"):
     """The part that one entry of text has in a stage of training.
 
     share: of the pairs of an epoch.
     draws_per_pair: how often an epoch draws each of its pairs.
     """
 
-    kind: ClassVar[str] = "mixture_planned"
     first_step: int
     entry: str
     pairs: int
@@ -370,8 +352,7 @@ class MixturePlanned(Payload):
     draws_per_pair: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSampled(Payload):
+class HostSampled(Payload, kind="host_sampled"):
     """Processor, memory and disk of a host, and the batches that its loader holds ready.
 
     cpu_share: of all processors. others_cpu_share: what of that the ranks of the run did not use:
@@ -381,7 +362,6 @@ class HostSampled(Payload):
     sampling_s: processor time that all sampling took.
     """
 
-    kind: ClassVar[str] = "host_sampled"
     seconds_s: float
     cpu_share: float
     others_cpu_share: float | None
@@ -395,8 +375,7 @@ class HostSampled(Payload):
     sampling_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSampled(Payload):
+class GpuSampled(Payload, kind="gpu_sampled"):
     """One GPU, as its driver reports it.
 
     utilisation_share: the time in which any kernel ran, also one that only waits.
@@ -405,7 +384,6 @@ class GpuSampled(Payload):
     ecc_errors: uncorrected ones since the driver was loaded.
     """
 
-    kind: ClassVar[str] = "gpu_sampled"
     gpu: int
     name: str
     seconds_s: float
@@ -420,15 +398,13 @@ class GpuSampled(Payload):
     ecc_errors: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkSampled(Payload):
+class NetworkSampled(Payload, kind="network_sampled"):
     """The interface that the collectives use.
 
     most_sent_bytes_per_s: in the busiest second.
     nominal_bits_per_s: the rate that the port claims.
     """
 
-    kind: ClassVar[str] = "network_sampled"
     interface: str
     seconds_s: float
     sent_bytes: int
@@ -441,11 +417,9 @@ class NetworkSampled(Payload):
     carrier_changes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkMeasured(Payload):
+class LinkMeasured(Payload, kind="link_measured"):
     """The rate of a link in one direction, measured before or during the run."""
 
-    kind: ClassVar[str] = "link_measured"
     interface: str
     peer: str
     bytes_per_s: float
@@ -453,8 +427,7 @@ class LinkMeasured(Payload):
     method: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkChanged(Payload):
+class LinkChanged(Payload, kind="link_changed"):
     """The network between hosts changed its rate; measured because steps became slower or faster.
 
     interface: of the collectives.
@@ -463,7 +436,6 @@ class LinkChanged(Payload):
         1970.
     """
 
-    kind: ClassVar[str] = "link_changed"
     interface: str
     where: str
     before_bytes_per_s: float
@@ -472,11 +444,9 @@ class LinkChanged(Payload):
     since: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMeasured(Payload):
+class DeviceMeasured(Payload, kind="device_measured"):
     """The speed of one device alone: matrix products, and a step of this run without a network."""
 
-    kind: ClassVar[str] = "device_measured"
     device: str
     matrix_flop_per_s: float
     alone_tokens_per_s: float | None
@@ -611,15 +581,7 @@ class EventListener:
 
 def as_line(event: Event) -> bytes:
     """The event as a line of the file, including the end of the line."""
-    values = {
-        "v": event.v,
-        "kind": event.kind,
-        "time": event.time,
-        "mono_s": event.mono_s,
-        "host": event.host,
-        "rank": event.rank,
-        "step": event.step,
-    }
+    values = {name: getattr(event, name) for name in _EventLine.model_fields}
     return json.dumps(values | event.payload, ensure_ascii=False).encode() + b"\n"
 
 
@@ -663,16 +625,7 @@ def read_line(line: bytes) -> Event | None:
             seen = _EventLine.model_validate(json.loads(line))
         except (ValueError, RecursionError):  # an endless row of brackets, for example
             return None
-    return Event(
-        v=seen.v,
-        kind=seen.kind,
-        time=seen.time,
-        mono_s=seen.mono_s,
-        host=seen.host,
-        rank=seen.rank,
-        step=seen.step,
-        payload=seen.model_extra or {},
-    )
+    return Event(**vars(seen), payload=seen.model_extra or {})
 
 
 def is_complete(event: Event) -> bool:
@@ -681,23 +634,44 @@ def is_complete(event: Event) -> bool:
     Events of another machine may lack some. An unknown kind needs none.
     """
     kind = KINDS.get(event.kind)
-    wanted = fields(kind) if kind is not None else ()
-    return all(
-        one.name in event.payload and _fits(event.payload[one.name], str(one.type))
-        for one in wanted
+    wanted = {one.name: str(one.type) for one in fields(kind)} if kind is not None else {}
+    return wanted.keys() <= event.payload.keys() and all(
+        annotation.startswith("float") or annotation.endswith("| None")  # NaN is written as null
+        if event.payload[name] is None
+        else _typed(event.payload[name], annotation) is not None
+        for name, annotation in wanted.items()
     )
 
 
-def _fits(value: object, annotation: str) -> bool:
-    """Annotations are str, int, float or bool, each perhaps `| None`. NaN is written as null."""
+def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
+    """A dataclass from those of its fields that the payload has, each of the right type.
+
+    A field of another type counts as missing. None if a missing field has no default and cannot be
+    None. Annotations are int, float, str or bool, each perhaps `| None`.
+    """
+    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
+    values: dict[str, Any] = {}
+    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
+        value = _typed(payload.get(wanted.name), str(wanted.type))
+        if value is not None:
+            values[wanted.name] = value
+        elif wanted.default is MISSING and not str(wanted.type).endswith("| None"):
+            return None
+        elif wanted.default is MISSING:
+            values[wanted.name] = None
+    return kind(**values)
+
+
+def _typed(value: object, annotation: str) -> object:
     kind = annotation.removesuffix(" | None")
-    if value is None:
-        return kind == "float" or kind != annotation
-    if isinstance(value, bool) or kind == "bool":
-        return isinstance(value, bool) and kind == "bool"
-    if isinstance(value, int | float):
-        return abs(value) <= _LARGEST_VALUE and (kind == "float" or kind == type(value).__name__)
-    return isinstance(value, str) and kind == "str"
+    if kind == "str":
+        return value if isinstance(value, str) else None
+    if kind == "bool":
+        return value if isinstance(value, bool) else None
+    found = number(value)
+    if kind == "float":
+        return found
+    return int(found) if kind == "int" and found is not None and found == int(found) else None
 
 
 def number(value: object) -> float | None:

@@ -18,6 +18,15 @@ PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
 """Names the environment variable of workers that holds the price of all hosts: `6.12 USD`."""
 _INTERFACES: Final = Path("/sys/class/net")
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_COUNTERS: Final = {
+    "sent_bytes": ("statistics/tx_bytes",),
+    "received_bytes": ("statistics/rx_bytes",),
+    "sent_packets": ("statistics/tx_packets",),
+    "received_packets": ("statistics/rx_packets",),
+    "errors": ("statistics/tx_errors", "statistics/rx_errors"),
+    "carrier_changes": ("carrier_changes",),
+}
+"""The kernel's numbers that add up to each counter of an interface."""
 
 
 def peak_memory_bytes() -> int:
@@ -128,16 +137,17 @@ class InterfaceCounters:
         """The counters; None if the interface no longer exists."""
         try:
             return cls(
-                sent_bytes=interface_number(interface, "statistics/tx_bytes"),
-                received_bytes=interface_number(interface, "statistics/rx_bytes"),
-                sent_packets=interface_number(interface, "statistics/tx_packets"),
-                received_packets=interface_number(interface, "statistics/rx_packets"),
-                errors=interface_number(interface, "statistics/tx_errors")
-                + interface_number(interface, "statistics/rx_errors"),
-                carrier_changes=interface_number(interface, "carrier_changes"),
+                **{
+                    counter: sum(interface_number(interface, name) for name in names)
+                    for counter, names in _COUNTERS.items()
+                }
             )
         except OSError:
             return None
+
+    def since(self, before: InterfaceCounters) -> dict[str, int]:
+        """How much each counter has grown, by its name."""
+        return {name: getattr(self, name) - getattr(before, name) for name in _COUNTERS}
 
 
 def nominal_bits_per_s(interface: str) -> float | None:

@@ -124,9 +124,7 @@ class MachineProbe:
         yield HostSampled(
             seconds_s=seconds_s,
             cpu_share=round(busy / ticks, 4) if ticks > 0 else 0.0,
-            others_cpu_share=None
-            if others is None or ticks <= 0
-            else round(max(others, 0) / ticks, 4),
+            others_cpu_share=None if others is None or ticks <= 0 else round(others / ticks, 4),
             memory_used_bytes=round(sum(self._memory) / max(len(self._memory), 1)),
             memory_limit_bytes=self._memory_limit,
             process_memory_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
@@ -222,14 +220,9 @@ class NetworkProbe:
         yield NetworkSampled(
             interface=self._interface,
             seconds_s=seconds_s,
-            sent_bytes=now.sent_bytes - before.sent_bytes,
-            received_bytes=now.received_bytes - before.received_bytes,
-            sent_packets=now.sent_packets - before.sent_packets,
-            received_packets=now.received_packets - before.received_packets,
             most_sent_bytes_per_s=None if most is None else round(most, 1),
-            errors=now.errors - before.errors,
             nominal_bits_per_s=nominal_bits_per_s(self._interface),
-            carrier_changes=now.carrier_changes - before.carrier_changes,
+            **now.since(before),
         )
 
 
@@ -238,21 +231,7 @@ class GpuProbe:
 
     names: ClassVar[str] = "GPUs"
 
-    def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
-        self._gpus = [
-            _GpuReadings(
-                nvml,
-                number,
-                handle,
-                name=str(nvml.nvmlDeviceGetName(handle)),
-                memory_limit_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
-                activity=MultiprocessorActivity(nvml, handle),
-            )
-            for number, handle in enumerate(handles)
-        ]
-
-    @classmethod
-    def open(cls, num_gpus: int) -> Self:
+    def __init__(self, num_gpus: int) -> None:
         """The first `num_gpus` devices of this process, as CUDA numbers them.
 
         Raises MachineError if the library or its binding is missing.
@@ -265,8 +244,17 @@ class GpuProbe:
             ) from error
         try:
             nvml.nvmlInit()
-            handles = [nvml.nvmlDeviceGetHandleByUUID(name) for name in _uuids(num_gpus)]
-            return cls(nvml, handles)
+            self._gpus = [
+                _GpuReadings(
+                    nvml,
+                    number,
+                    handle := nvml.nvmlDeviceGetHandleByUUID(uuid),
+                    name=str(nvml.nvmlDeviceGetName(handle)),
+                    memory_limit_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                    activity=MultiprocessorActivity(nvml, handle),
+                )
+                for number, uuid in enumerate(_uuids(num_gpus))
+            ]
         except nvml.NVMLError as error:
             raise MachineError(
                 f"NVML says {error}", remedy="look at the output of nvidia-smi"
@@ -487,7 +475,7 @@ def host_sampler(
             probes.append(NetworkProbe(interface))
     if num_gpus:
         try:
-            probes.append(GpuProbe.open(num_gpus))
+            probes.append(GpuProbe(num_gpus))
         except MachineError as error:
             without(GpuProbe, error.problem, error.remedy)
     return HostSampler(probes, events)

@@ -53,9 +53,16 @@ _TAKEN = {
     TrainInterval.kind: ("train_loss", "learning_rate", "gradient_norm", "padding_share"),
     Validated.kind: ("dev_loss", "train_slice_loss", "bleu", "chrf"),
     TestScored.kind: ("bleu", "chrf"),
+    DirectionScored.kind: ("loss", "bleu", "chrf"),
     HostSampled.kind: ("cpu_share", "memory_used_bytes", "queued_batches"),
     GpuSampled.kind: ("utilisation_share", "power_w", "memory_bytes"),
 }
+_OF = {
+    TestScored.kind: "{name}_",
+    DirectionScored.kind: "{text}_{source}_{target}_",
+    GpuSampled.kind: "gpu_{gpu}_",
+}
+"""The beginning of the names of values that several texts or GPUs have."""
 _TENSORBOARD_NAMES = {
     TrainInterval.kind: {
         "train_loss": "train_loss",
@@ -84,24 +91,15 @@ def scalars(event: Event) -> dict[str, float]:
     """Name -> value of the measurements in one event; empty for kinds without any."""
     seen = event.payload
     found = {name: seen.get(name) for name in _TAKEN.get(event.kind, ())}
-    if event.kind == TestScored.kind:
-        test = re.sub(r"\W", "_", str(seen["name"]))
-        found = {f"{test}_{name}": value for name, value in found.items()}
-    elif event.kind == DirectionScored.kind:
-        text = re.sub(r"\W", "_", f"{seen['text']}_{seen['source']}_{seen['target']}")
-        found = {f"{text}_{name}": seen[name] for name in ("loss", "bleu", "chrf")}
-    elif event.kind == GpuSampled.kind:
-        found = {f"gpu_{seen['gpu']}_{name}": value for name, value in found.items()}
-    elif event.kind == NetworkSampled.kind and seen["seconds_s"]:
-        found = {
-            f"{way}_bytes_per_s": seen[f"{way}_bytes"] / seen["seconds_s"]
-            for way in ("sent", "received")
-        }
+    if event.kind == NetworkSampled.kind and seen["seconds_s"]:
+        for way in ("sent", "received"):
+            found[f"{way}_bytes_per_s"] = seen[f"{way}_bytes"] / seen["seconds_s"]
     elif event.kind == TrainInterval.kind and (interval_s := seen["interval_s"]):
         found |= {f"{name}_share": seen[f"{name}_s"] / interval_s for name in get_args(Phase)}
         found["tokens_per_s"] = (seen["source_tokens"] + seen["target_tokens"]) / interval_s
         found["step_s"] = interval_s / seen["steps"]
-    return {name: float(value) for name, value in found.items() if value is not None}
+    of = re.sub(r"\W", "_", _OF.get(event.kind, "").format(**seen))
+    return {f"{of}{name}": float(value) for name, value in found.items() if value is not None}
 
 
 class TensorBoardSink(EventListener):

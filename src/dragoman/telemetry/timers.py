@@ -9,38 +9,18 @@ device waited, not the host.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dragoman.telemetry.events import PhaseTimes
 
 if TYPE_CHECKING:
     import torch
 
 Phase = Literal["data_wait", "forward", "backward", "sync", "optimizer"]
 _COMPUTE: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseTimes:
-    """How the time of some steps divides into phases, in seconds; fields as in TrainInterval.
-
-    interval_s is the sum of the step times; time between steps (validation, checkpoints) is not
-    included.
-    """
-
-    steps: int
-    interval_s: float
-    step_median_s: float
-    step_p95_s: float
-    compute_median_s: float
-    """Median over the steps of forward, backward and optimizer together."""
-    data_wait_s: float
-    forward_s: float
-    backward_s: float
-    sync_s: float
-    optimizer_s: float
 
 
 class PhaseTimer:

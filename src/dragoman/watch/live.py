@@ -127,7 +127,7 @@ class Now:
     def _shares(self, fields: tuple[str, ...]) -> list[float]:
         """The share of a step that some fields took lately, for each rank that records them."""
         shares = (
-            measures.mean_share(rank.intervals[-_RECENT_INTERVALS:], fields)
+            measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields)
             for rank in self.facts.ranks
         )
         return [share for share in shares if share is not None]
@@ -137,6 +137,17 @@ class Now:
         measured."""
         known = [link.bytes_per_s for link in self.life.links if link.host == host]
         return min(known, default=measures.capacity_bytes_per_s(self.life))
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A file of events, as far as it was read."""
+
+    follower: Follower
+    record: RankFile
+    lines: int = 0
+    first: bytes = b""
+    """Its first event; the times in it make it unique."""
 
 
 class LiveRun:
@@ -154,11 +165,8 @@ class LiveRun:
         self._price = price
         self._troubles = troubles
         self._records: Records | None = None
-        self._files: dict[Path, tuple[Follower, RankFile]] = {}
+        self._files: dict[Path, _Followed] = {}
         self._hosts: dict[str, HostNow] = {}
-        self._lines: dict[Path, int] = {}
-        self._first: dict[Path, bytes] = {}
-        """The first line of each file; its times make it unique."""
         self._progress = Progress()
 
     def look(self) -> bool:
@@ -166,16 +174,16 @@ class LiveRun:
         changed = self._find_records()
         for path in event_paths(self._directory):
             if path not in self._files:
-                self._files[path] = (Follower(path), RankFile.empty(path))
-        for path in self._files:
-            for line in self._files[path][0].lines():
-                self._see(path, line)
+                self._files[path] = _Followed(Follower(path), RankFile.empty(path))
+        for path, file in self._files.items():
+            for line in file.follower.lines():
+                self._see(path, file, line)
                 changed = True
         return changed
 
     def now(self) -> Now:
         """The state of the run, from what was read."""
-        files = [file for _, (_, file) in sorted(self._files.items())]
+        files = [file.record for _, file in sorted(self._files.items())]
         records = self._records or Records()
         facts = combine(self._directory, files, records, price=self._price, now=time.time())
         alerts = (*self._troubles(), *_alerts(facts))
@@ -183,8 +191,8 @@ class LiveRun:
 
     def close(self) -> None:
         """Close the files."""
-        for follower, _ in self._files.values():
-            follower.close()
+        for file in self._files.values():
+            file.follower.close()
 
     def _find_records(self) -> bool:
         """Read recipe and manifest, which exist from the beginning of a run or arrive with it."""
@@ -197,22 +205,20 @@ class LiveRun:
             self._progress.run = known
         return True
 
-    def _see(self, path: Path, line: bytes) -> None:
-        if line == self._first.get(path):  # the whole file was copied again, as rsync does
-            self._files[path] = (self._files[path][0], RankFile.empty(path))
-            self._lines[path] = 0
-        file = self._files[path][1]
-        self._lines[path] = self._lines.get(path, 0) + 1
+    def _see(self, path: Path, file: _Followed, line: bytes) -> None:
+        if line == file.first:  # the whole file was copied again, as rsync does
+            file.record, file.lines = RankFile.empty(path), 0
+        file.lines += 1
         event = read_line(line)
         if event is None:
             if line.strip():
-                file.damaged.append(self._lines[path])
+                file.record.damaged.append(file.lines)
             return
-        self._first.setdefault(path, line)
-        file.see(event)
+        file.first = file.first or line
+        file.record.see(event)
         if event.kind in (HostSampled.kind, NetworkSampled.kind, GpuSampled.kind):
             self._hosts.setdefault(event.host, HostNow(event.host)).see(event)
-        elif file.rank == min(one.rank for _, one in self._files.values()):
+        elif path == min(self._files):
             self._progress.see(event)
 
 

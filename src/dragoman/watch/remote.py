@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self
 
 from dragoman.base.errors import MachineError
@@ -72,12 +71,7 @@ class Mirror:
             raise failures[0]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def troubles(self) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from statistics import fmean
+from typing import Final
 
 from rich.text import Text
 
@@ -16,8 +16,9 @@ from dragoman.base.units import Quantity
 from dragoman.reporting import measures
 from dragoman.reporting.cost import spent_text
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.page import state_text
-from dragoman.telemetry.console import clock_time, time_left, told
+from dragoman.reporting.plots import BLEU, STEPS, without_start
+from dragoman.reporting.svg import Axis, LinePlot, Series
+from dragoman.telemetry.console import clock_time, time_left
 from dragoman.telemetry.events import number
 from dragoman.watch.live import HostNow, Now
 
@@ -27,49 +28,28 @@ _DOTS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _ROWS, _COLUMNS = len(_DOTS), len(_DOTS[0])
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
-Points = Sequence[tuple[float, float]]
 
+def chart(plot: LinePlot, styles: Sequence[str], *, width: int, height: int) -> list[Text]:
+    """A heading, then `height` - 1 rows of lines with their highest and lowest value beside.
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A line of a chart: its points in the order of x, and its colour."""
-
-    name: str
-    points: Points
-    style: str
-
-
-def chart(
-    title: str,
-    curves: Sequence[Curve],
-    *,
-    width: int,
-    height: int,
-    text: Callable[[float], str],
-) -> list[Text]:
-    """A heading, then `height` - 1 rows of curves with their highest and lowest value beside.
-
-    Lines have at most `width` characters. Without two points to draw, the chart says so.
+    styles: of each series, whose points are in the order of x. Rows have at most `width`
+    characters. Without two points to draw, the chart says so.
     """
-    heading = Text.assemble((title, "bold"), no_wrap=True)
-    for curve in curves if len(curves) > 1 else ():
-        heading.append(f"  {curve.name}", style=curve.style)
+    heading = Text.assemble((plot.y.label, "bold"), no_wrap=True)
+    if len(plot.series) > 1:
+        for one, style in zip(plot.series, styles, strict=True):
+            heading.append(f"  {one.name}", style=style)
     heading.truncate(width, overflow="ellipsis")
-    finite = [
-        Curve(curve.name, [(x, y) for x, y in curve.points if math.isfinite(y)], curve.style)
-        for curve in curves
-    ]
-    drawn = [curve for curve in finite if len(curve.points) >= 2]
+    finite = [[(x, y) for x, y in one.points if math.isfinite(y)] for one in plot.series]
+    drawn = [one for one in zip(finite, styles, strict=True) if len(one[0]) >= 2]
     rows = max(height - 1, 1)
     if not drawn:
-        told = finite[0].points[-1][1] if finite and finite[0].points else None
-        empty = Text("no curve yet" if told is None else f"{text(told)} so far", style="dim")
-        return [heading, empty, *(Text() for _ in range(rows - 1))]
-    values = [y for curve in drawn for _, y in curve.points]
-    low, high = min(values), max(values)
-    labels = (text(high), text(low))
+        says = f"{plot.y.text(finite[0][-1][1])} so far" if finite[0] else "no curve yet"
+        return [heading, Text(says, style="dim"), *(Text() for _ in range(rows - 1))]
+    values = [y for points, _ in drawn for _, y in points]
+    labels = (plot.y.text(max(values)), plot.y.text(min(values)))
     gutter = max(map(len, labels)) + 1
-    cells = _draw(drawn, low=low, high=high, columns=max(width - gutter, 2), rows=rows)
+    cells = _draw(drawn, columns=max(width - gutter, 2), rows=rows)
     lines = [heading]
     for index, row in enumerate(cells):
         label = labels[0] if index == 0 else labels[1] if index == rows - 1 else ""
@@ -103,26 +83,30 @@ def bar(parts: Sequence[tuple[float, str]], *, width: int) -> Text:
 
 
 def _draw(
-    curves: Sequence[Curve], *, low: float, high: float, columns: int, rows: int
+    curves: Sequence[tuple[Sequence[tuple[float, float]], str]], *, columns: int, rows: int
 ) -> list[list[tuple[str, str]]]:
-    """(character, style) by row and column; the curve drawn last gives a character its colour."""
+    """(character, style) by row and column, of curves of points and a style each.
+
+    The curve drawn last gives a character its colour.
+    """
     bits = [[0] * columns for _ in range(rows)]
     styles = [[""] * columns for _ in range(rows)]
-    xs = [x for curve in curves for x, _ in curve.points]
-    left, span = min(xs), (max(xs) - min(xs)) or 1.0
+    xs, ys = zip(*(point for points, _ in curves for point in points), strict=True)
+    left, wide = min(xs), (max(xs) - min(xs)) or 1.0
+    high, tall = max(ys), max(ys) - min(ys)
     across, down = columns * _COLUMNS - 1, rows * _ROWS - 1
-    for curve in curves:
+    for points, style in curves:
         spots = [
             (
-                round((x - left) / span * across),
-                round((high - y) / ((high - low) or 1.0) * down) if high > low else down // 2,
+                round((x - left) / wide * across),
+                round((high - y) / tall * down) if tall else down // 2,
             )
-            for x, y in curve.points
+            for x, y in points
         ]
         for one, two in pairwise(spots):
             for column, row in _line(one, two):
                 bits[row // _ROWS][column // _COLUMNS] |= _DOTS[row % _ROWS][column % _COLUMNS]
-                styles[row // _ROWS][column // _COLUMNS] = curve.style
+                styles[row // _ROWS][column // _COLUMNS] = style
     return [
         [
             (chr(_BRAILLE + bit) if bit else " ", style)
@@ -184,26 +168,26 @@ def screen(now: Now, *, width: int, height: int) -> list[Text]:
 
 
 def _head(now: Now, width: int) -> Iterator[Text]:
-    facts, progress = now.facts, now.progress
-    state = state_text(facts)
+    facts, progress, state = now.facts, now.progress, now.facts.state
     style = _STATE_STYLES.get(state, "bold yellow")
     name = Text(facts.name, style="bold")
     name.truncate(max(width - len(state) - _GAP, 10), overflow="ellipsis")
-    yield _between(name, Text(state, style=style), width)
+    space = " " * max(width - name.cell_len - len(state), 1)
+    yield Text.assemble(name, space, (state, style), no_wrap=True)
     last = progress.max_steps or facts.last_step
     done = f"{units.COUNT.text(facts.last_step)} of {units.COUNT.text(last)} steps"
     share = facts.last_step / last if last else 0.0
     yield bar([(share, "cyan")], width=max(width - len(done) - _GAP, 10)).append(f"  {done}")
-    yield _pairs([("", part) for part in times(now, state)])
+    yield _pairs([("", part) for part in times(now)])
     yield _pairs(how_well(now))
     # The units in its value name it, and a terminal of 80 columns has no room for a label.
     yield _pairs(("" if name == "a step" else name, text) for name, text in how_fast(now))
 
 
-def times(now: Now, state: str) -> Iterator[str]:
+def times(now: Now) -> Iterator[str]:
     """Time and money: what is left, or what was used."""
     facts, left_s = now.facts, now.progress.left_s
-    if state == "running":
+    if facts.state == "running":
         yield time_left(now.progress)
     elif facts.segments:
         ended = clock_time(facts.segments[-1].ended)
@@ -211,7 +195,7 @@ def times(now: Now, state: str) -> Iterator[str]:
     else:
         yield "no events yet"
     if spent := spent_text(facts):
-        if state == "running" and left_s is not None:
+        if facts.state == "running" and left_s is not None:
             yield f"{spent} of {spent_text(facts, more_s=left_s)} spent"
         else:
             yield f"{spent} spent"
@@ -221,14 +205,14 @@ def how_well(now: Now) -> Iterator[tuple[str, str]]:
     """(name, value): the quality so far."""
     facts = now.facts
     for interval in facts.intervals[-1:]:
-        yield "loss", told(units.LOSS, interval.train_loss)
+        yield "loss", units.LOSS.told(interval.train_loss)
     for one in facts.validations[-1:]:
-        yield "dev loss", told(units.LOSS, one.dev_loss)
+        yield "dev loss", units.LOSS.told(one.dev_loss)
         if one.bleu is not None:
             yield "BLEU", units.SCORE.text(one.bleu)
     for interval in facts.intervals[-1:]:
-        yield "learning rate", told(units.LEARNING_RATE, interval.learning_rate)
-        yield "norm", told(units.NORM, interval.gradient_norm)
+        yield "learning rate", units.LEARNING_RATE.told(interval.learning_rate)
+        yield "norm", units.NORM.told(interval.gradient_norm)
 
 
 def how_fast(now: Now) -> Iterator[tuple[str, str]]:
@@ -240,8 +224,8 @@ def how_fast(now: Now) -> Iterator[tuple[str, str]]:
     seconds_s = measures.per_step(recent, "interval_s")
     if seconds_s:
         yield "a step", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
-    yield "source + target", told(units.TOKEN_RATE, now.progress.tokens_per_s)
-    yield "padding", told(units.SHARE, recent[0].padding_share)
+    yield "source + target", units.TOKEN_RATE.told(now.progress.tokens_per_s)
+    yield "padding", units.SHARE.told(recent[0].padding_share)
 
 
 def _charts(facts: Facts, width: int, height: int) -> list[Text]:
@@ -249,11 +233,21 @@ def _charts(facts: Facts, width: int, height: int) -> list[Text]:
     columns = 3 if width >= 72 else 2 if width >= 48 else 1
     each = (width - _GAP * (columns - 1)) // columns
     height -= 1
-    made = [
-        chart("loss", _losses(facts), width=each, height=height, text="{:.3g}".format),
-        chart("BLEU", [_bleu(facts)], width=each, height=height, text="{:.3g}".format),
-        chart("learning rate", [_rate(facts)], width=each, height=height, text="{:.1e}".format),
-    ][:columns]
+    curves = {
+        "training": measures.points(facts.intervals, "train_loss"),
+        "dev": measures.points(facts.validations, "dev_loss"),
+    }
+    losses = [
+        Series(name, without_start(points, facts.last_step)) for name, points in curves.items()
+    ]
+    bleu = Series("BLEU", measures.points(facts.validations, "bleu"))
+    rate = Series("learning rate", measures.points(facts.intervals, "learning_rate"))
+    plots = (
+        (LinePlot(losses, STEPS, Axis("loss", "{:.3g}".format)), ("blue", "magenta")),
+        (LinePlot([bleu], STEPS, BLEU), ("green",)),
+        (LinePlot([rate], STEPS, Axis("learning rate", "{:.1e}".format)), ("cyan",)),
+    )
+    made = [chart(plot, styles, width=each, height=height) for plot, styles in plots[:columns]]
     rows = []
     for parts in zip(*made, strict=True):
         row = Text(no_wrap=True)
@@ -263,30 +257,6 @@ def _charts(facts: Facts, width: int, height: int) -> list[Text]:
         row.rstrip()
         rows.append(row)
     return [*rows, Text()]
-
-
-def _losses(facts: Facts) -> list[Curve]:
-    begin = facts.last_step * 0.02
-    dev = [(one.step, one.dev_loss) for one in facts.validations]
-    training = [(one.step, one.train_loss) for one in facts.intervals]
-    return [
-        Curve(
-            name,
-            [(step, loss) for step, loss in points if loss is not None and step >= begin],
-            style,
-        )
-        for name, points, style in (("training", training, "blue"), ("dev", dev, "magenta"))
-    ]
-
-
-def _bleu(facts: Facts) -> Curve:
-    scored = [(one.step, one.bleu) for one in facts.validations if one.bleu is not None]
-    return Curve("BLEU", scored, "green")
-
-
-def _rate(facts: Facts) -> Curve:
-    rates = [(one.step, one.learning_rate) for one in facts.intervals if one.learning_rate]
-    return Curve("learning rate", rates, "cyan")
 
 
 def _phases(now: Now, width: int) -> Iterator[Text]:
@@ -325,45 +295,34 @@ def _hosts(now: Now, width: int) -> list[Text]:
 
 def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     """Column -> text, the most important columns first; "-" if it is not measured."""
-    cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
-    gpus = list(host.gpus.values())
-    cells["GPU"] = _mean(units.SHARE, gpus, "utilisation_share")
-    cells["SMs busy"] = _mean(units.SHARE, gpus, "sm_activity_share")
-    cells["power"] = _sum(units.POWER, gpus, "power_w")
-    flops = measures.useful_flop_share(now.life, host=host.name)
-    cells["useful FLOPs"] = _told_or(units.SHARE, flops)
-    cells["CPU"] = _mean(units.SHARE, [host.machine], "cpu_share")
-    cells["out"] = _told_or(units.BYTE_RATE, host.rates[-1].sent if host.rates else None)
-    cells["in"] = _told_or(units.BYTE_RATE, host.rates[-1].received if host.rates else None)
+
+    def gpus(name: str, together: Callable[[list[float]], float]) -> float | None:
+        told = (number(one.get(name)) for one in host.gpus.values())
+        known = [value for value in told if value is not None]
+        return together(known) if known else None
+
+    last = host.rates[-1] if host.rates else None
     capacity = now.capacity_bytes_per_s(host.name)
-    used = host.rates[-1].sent / capacity if host.rates and capacity else None
-    cells["of link"] = _told_or(units.SHARE, used)
-    cells["memory"] = _told_or(units.SHARE, host.memory_share)
-    cells["GPU memory"] = _sum(units.SIZE, gpus, "memory_bytes")
-    cells["queue"] = _mean(units.SCORE, [host.machine], "queued_batches")
-    cells["disk free"] = _sum(units.SIZE, [host.machine], "disk_free_bytes")
+    values: dict[str, tuple[Quantity, float | None]] = {
+        "GPU": (units.SHARE, gpus("utilisation_share", fmean)),
+        "SMs busy": (units.SHARE, gpus("sm_activity_share", fmean)),
+        "power": (units.POWER, gpus("power_w", sum)),
+        "useful FLOPs": (units.SHARE, measures.useful_flop_share(now.life, host=host.name)),
+        "CPU": (units.SHARE, number(host.machine.get("cpu_share"))),
+        "out": (units.BYTE_RATE, last.sent if last else None),
+        "in": (units.BYTE_RATE, last.received if last else None),
+        "of link": (units.SHARE, last.sent / capacity if last and capacity else None),
+        "memory": (units.SHARE, host.memory_share),
+        "GPU memory": (units.SIZE, gpus("memory_bytes", sum)),
+        "queue": (units.SCORE, number(host.machine.get("queued_batches"))),
+        "disk free": (units.SIZE, number(host.machine.get("disk_free_bytes"))),
+    }
+    cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
+    for name, (quantity, value) in values.items():
+        cells[name] = _UNKNOWN if value is None else quantity.text(value)
     if len(host.rates) > 1:
         cells["out, lately"] = spark([one.sent for one in host.rates], width=_SPARK, most=capacity)
     return cells
-
-
-def _told_or(quantity: Quantity, value: float | None) -> str:
-    """The value, or a dash in a table."""
-    return _UNKNOWN if value is None else quantity.text(value)
-
-
-def _known(samples: Sequence[dict[str, Any]], name: str) -> list[float]:
-    return [value for one in samples if (value := number(one.get(name))) is not None]
-
-
-def _mean(quantity: Quantity, samples: Sequence[dict[str, Any]], name: str) -> str:
-    known = _known(samples, name)
-    return _told_or(quantity, sum(known) / len(known) if known else None)
-
-
-def _sum(quantity: Quantity, samples: Sequence[dict[str, Any]], name: str) -> str:
-    known = _known(samples, name)
-    return _told_or(quantity, sum(known) if known else None)
 
 
 def _row(cells: dict[str, str], widths: dict[str, int], style: str) -> Text:
@@ -392,11 +351,6 @@ def _alerts(now: Now) -> Iterator[Text]:
         yield Text(f"! {' '.join(text.split())}", style="yellow", no_wrap=True)
     if len(now.alerts) > _MOST_ALERTS:
         yield Text(f"  and {len(now.alerts) - _MOST_ALERTS} more: dragoman report", style="dim")
-
-
-def _between(left: Text, right: Text, width: int) -> Text:
-    space = max(width - left.cell_len - right.cell_len, 1)
-    return Text.assemble(left, " " * space, right, no_wrap=True)
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> Text:

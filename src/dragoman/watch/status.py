@@ -76,21 +76,19 @@ def print_status(found: list[Status], console: Console) -> None:
     for heading in ("run", "state", "step", "loss", "tokens/s", "last event", "done at"):
         table.add_column(heading, no_wrap=heading != "run", overflow="fold")
     for status in found:
-        last = units.COUNT.text(status.max_steps) if status.max_steps else "?"
+        last, age_s = units.COUNT.text(status.max_steps) if status.max_steps else "?", None
+        if status.last_event_time is not None:
+            age_s = max(0, round(time.time() - status.last_event_time))
         table.add_row(
             status.run,
             Text(status.state, style=_STYLES.get(status.state, "")),
             f"{units.COUNT.text(status.step)} of {last}",
             "" if status.train_loss is None else units.LOSS.text(status.train_loss),
             "" if status.tokens_per_s is None else units.TOKEN_RATE.text(status.tokens_per_s),
-            "" if status.last_event_time is None else _ago(status.last_event_time),
+            "" if age_s is None else f"{units.DURATION.text(age_s)} ago",
             "" if status.finish_time is None else clock_time(status.finish_time),
         )
     console.print(table)
     for status in found:
         if status.problem:
             console.print(status.problem, soft_wrap=True)
-
-
-def _ago(moment: float) -> str:
-    return f"{units.DURATION.text(max(0, round(time.time() - moment)))} ago"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.reporting.comparison import compare
-from dragoman.reporting.comparison_page import ComparisonReport
+from dragoman.reporting.comparison_page import write_comparison
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.watch.live import open_run
@@ -76,7 +76,7 @@ def test_no_text_of_a_run_breaks_a_page(run: Path, tmp_path: Path) -> None:
     text = markdown.read_text(encoding="utf-8")
     assert not re.search(r"<[a-z/]", text), "a raw tag"
     assert "](" not in text.replace("\\](", ""), "a link"
-    page, markdown, _ = ComparisonReport(compare([facts, facts])).write(tmp_path / "both")
+    page, markdown, _ = write_comparison(compare([facts, facts]), tmp_path / "both")
     _is_harmless(page.read_text(encoding="utf-8"))
     assert not re.search(r"<[a-z/]", markdown.read_text(encoding="utf-8"))
     live = open_run(run)

@@ -15,7 +15,6 @@ from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Price
 from dragoman.reporting.health import examine
-from dragoman.reporting.page import state_text
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdicts import judge
@@ -293,7 +292,7 @@ def test_a_crash_is_told_at_once_where_its_command_is_known_to_have_ended(
     (run / "session.json").write_text(json.dumps(known | session))
     soon = read_facts(run).segments[-1].ended + 60.0
     facts = read_facts(run, now=soon)
-    assert state_text(facts) == state
+    assert facts.state == state
     assert facts.is_running == (state == "running")
     duration = next(one for one in judge(facts) if one.key == "duration")
     assert duration.says.startswith(says)

@@ -12,11 +12,11 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.recipe.recipe import dump_toml, load_recipe
+from dragoman.reporting.elements import escape
 from dragoman.reporting.facts import Price
-from dragoman.reporting.page import escape
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report, as_json, as_markdown
-from dragoman.reporting.svg import Axis, Part, Series, bar_plot, line_plot, ticks
+from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Series, ticks
 from dragoman.reporting.verdicts import QUESTIONS
 from dragoman.telemetry.events import Alert, EventWriter
 from recorded_runs import Recorded
@@ -171,9 +171,9 @@ def test_labels_of_a_plot_do_not_overlap(width: int, top: float) -> None:
         Series("dev", [(step, top * (1 - step / 20_000)) for step in range(0, 10_000, 500)]),
         Series("training, with dropout and smoothing", [(0, top), (10_000, top / 3)]),
     ]
-    svg = line_plot(
-        series, Axis("step", "{:,.0f}".format), Axis("loss", "{:.4g}".format), width=width
-    )
+    svg = LinePlot(
+        series, Axis("step", "{:,.0f}".format), Axis("loss", "{:.4g}".format), height=240
+    ).svg(width)
     boxes = []
     for x, y, anchor, text in _texts(svg):
         length = len(text) * 6.3
@@ -188,13 +188,13 @@ def test_labels_of_a_plot_do_not_overlap(width: int, top: float) -> None:
 
 def test_a_plot_of_nothing_is_nothing() -> None:
     axis = Axis("step", str)
-    assert line_plot([Series("dev", [(0, 1)])], axis, axis, width=340) == ""
-    assert line_plot([Series("dev", [(0, float("nan"))] * 3)], axis, axis, width=340) == ""
-    assert bar_plot([Part("train", 0.0, "0 s")], title="x", width=340) == ""
+    assert LinePlot([Series("dev", [(0, 1)])], axis, axis).svg(340) == ""
+    assert LinePlot([Series("dev", [(0, float("nan"))] * 3)], axis, axis).svg(340) == ""
+    assert BarPlot("x", [("train", 0.0)], str).svg(340) == ""
 
 
 def test_parts_of_a_bar_fill_it() -> None:
-    svg = bar_plot([Part("a", 1, "1 s"), Part("b", 3, "3 s")], title="whole", width=400)
+    svg = BarPlot("whole", [("a", 1), ("b", 3)], "{} s".format).svg(400)
     widths = [float(found) for found in re.findall(r'y="0" width="([\d.]+)"', svg)]
     assert widths == [100, 300]
 

@@ -25,7 +25,7 @@ from dragoman.base.errors import MachineError
 from dragoman.telemetry import sampler
 sampler._uuids = lambda num_gpus: [sys.argv[1]]
 try:
-    probe = sampler.GpuProbe.open(1)
+    probe = sampler.GpuProbe(1)
 except MachineError as error:
     print(json.dumps({"error": str(error)}))
 else:

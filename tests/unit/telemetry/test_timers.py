@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from dragoman.telemetry.events import TrainInterval
-from dragoman.telemetry.timers import PhaseTimer, PhaseTimes
+from dragoman.telemetry.timers import PhaseTimer
 
 CPU = torch.device("cpu")
 
@@ -69,7 +69,7 @@ def test_taking_the_times_starts_afresh() -> None:
         pass
     timer.step_done()
     assert timer.take().steps == 1
-    assert timer.take() == PhaseTimes(0, *[0.0] * 9)
+    assert set(asdict(timer.take()).values()) == {0}
 
 
 def test_a_phase_that_fails_is_closed() -> None:
@@ -83,10 +83,6 @@ def test_a_phase_that_fails_is_closed() -> None:
 def test_a_step_without_a_phase_is_our_own_bug() -> None:
     with pytest.raises(AssertionError):
         PhaseTimer(CPU).step_done()
-
-
-def test_names_are_those_of_the_event() -> None:
-    assert set(PhaseTimes.__slots__) <= set(TrainInterval.__slots__)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -15,6 +15,8 @@ from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting.facts import Price
 from dragoman.reporting.network import network
+from dragoman.reporting.plots import STEPS
+from dragoman.reporting.svg import Axis, LinePlot, Series
 from dragoman.telemetry.events import (
     Alert,
     DeviceMeasured,
@@ -23,7 +25,7 @@ from dragoman.telemetry.events import (
     NetworkSampled,
 )
 from dragoman.watch.live import Now, newest_run, open_run
-from dragoman.watch.screen import Curve, bar, chart, host_cells, screen, spark
+from dragoman.watch.screen import bar, chart, host_cells, screen, spark
 from dragoman.watch.server import live
 from example_events import HOST_SAMPLED as HOST
 from recorded_runs import Recorded
@@ -362,8 +364,9 @@ def test_the_newest_run_is_watched_where_none_is_named(tmp_path: Path) -> None:
 
 
 def test_a_chart_shows_where_the_curve_is() -> None:
-    rising = Curve("one", [(n, n * n) for n in range(50)], "red")
-    lines = chart("squares", [rising], width=40, height=10, text="{:.0f}".format)
+    rising = Series("one", [(n, n * n) for n in range(50)])
+    plot = LinePlot([rising], STEPS, Axis("squares", "{:.0f}".format))
+    lines = chart(plot, ["red"], width=40, height=10)
     assert [len(line.plain) <= 40 for line in lines] == [True] * 10
     assert lines[0].plain == "squares"
     assert lines[1].plain.startswith("2401 ")
@@ -373,7 +376,8 @@ def test_a_chart_shows_where_the_curve_is() -> None:
 
 @pytest.mark.parametrize("points", [[], [(1.0, 2.0)], [(1.0, 2.0), (2.0, 2.0)], [(1.0, math.nan)]])
 def test_a_chart_of_nearly_nothing(points: list[tuple[float, float]]) -> None:
-    lines = chart("loss", [Curve("a", points, "red")], width=30, height=6, text="{:.1f}".format)
+    plot = LinePlot([Series("a", points)], STEPS, Axis("loss", "{:.1f}".format))
+    lines = chart(plot, ["red"], width=30, height=6)
     assert len(lines) == 6
 
 
