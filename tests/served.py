@@ -167,7 +167,7 @@ def serving(
     environment.pop("DRAGOMAN_TOKEN", None)
     if token:
         environment["DRAGOMAN_TOKEN"] = token
-    command = [sys.executable, "-m", "dragoman.cli", "serve", str(bundle), *options]
+    command = [sys.executable, "-m", "dragoman", "serve", str(bundle), *options]
     process = subprocess.Popen(
         [*command, "--port", str(port)],
         env=environment,

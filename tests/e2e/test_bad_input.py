@@ -178,7 +178,7 @@ def test_compiling_without_a_compiler(folder: Path) -> None:
         [
             sys.executable,
             "-m",
-            "dragoman.cli",
+            "dragoman",
             "train",
             "small.toml",
             "--set",
@@ -261,7 +261,7 @@ def test_a_reader_that_has_gone_is_no_failure() -> None:
     """As in `dragoman recipes | head -1`, where the shell was told `set -o pipefail`."""
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, "-m", "dragoman.cli", "recipes"]
+    command = [sys.executable, "-m", "dragoman", "recipes"]
     done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "dragoman.cli", "run", "minute.toml", *options],
+        [sys.executable, "-m", "dragoman", "run", "minute.toml", *options],
         cwd=folder,
         env=os.environ
         | {"OMP_NUM_THREADS": "1", "DRAGOMAN_CURVES": "on", "XDG_DATA_HOME": str(folder / "data")},

@@ -91,7 +91,7 @@ def own_package(tmp_path: Path) -> Path:
 
 def _dragoman(package: Path, folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "dragoman.cli", *arguments],
+        [sys.executable, "-m", "dragoman", *arguments],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"},
         capture_output=True,

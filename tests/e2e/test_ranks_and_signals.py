@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start_training(*options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dragoman.cli", "train", "endless.toml", "--ranks", "2"]
+    command = [sys.executable, "-m", "dragoman", "train", "endless.toml", "--ranks", "2"]
     command += options
     return subprocess.Popen(
         command,

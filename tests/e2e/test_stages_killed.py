@@ -59,7 +59,7 @@ learning_rate_factor = 0.25
 def train(place: Path) -> subprocess.Popen[bytes]:
     """The training of the recipe, which goes on if the run is there."""
     return subprocess.Popen(
-        [sys.executable, "-m", "dragoman.cli", "train", "stages.toml", "--ranks", "2"],
+        [sys.executable, "-m", "dragoman", "train", "stages.toml", "--ranks", "2"],
         cwd=place,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,

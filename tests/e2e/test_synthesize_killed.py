@@ -42,7 +42,7 @@ def killed_and_repeated(words: list[str], output: Path, *, kills: int) -> tuple[
 
 def start(words: list[str], output: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "dragoman.cli", *words, "--output", str(output)],
+        [sys.executable, "-m", "dragoman", *words, "--output", str(output)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,

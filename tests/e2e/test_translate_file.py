@@ -43,7 +43,7 @@ def some_lines(path: Path, count: int) -> list[str]:
 
 
 def start(bundle: Path, source: Path, output: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), *GREEDY, *options]
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle), *GREEDY, *options]
     return subprocess.Popen(
         [*command, "--input", str(source), "--output", str(output)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -169,7 +169,7 @@ def test_lines_documents_tags_and_scores(
 
 def test_at_a_terminal_each_line_is_answered_and_explained_when_asked(bundle: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle)]
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle)]
     process = subprocess.Popen(
         command,
         stdin=theirs,
@@ -200,7 +200,7 @@ def test_at_a_terminal_each_line_is_answered_and_explained_when_asked(bundle: Pa
 
 def test_what_is_typed_goes_to_the_output_that_was_named(bundle: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle)]
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle)]
     process = subprocess.Popen(
         [*command, "--output", str(tmp_path / "out")],
         stdin=theirs,
@@ -216,7 +216,7 @@ def test_what_is_typed_goes_to_the_output_that_was_named(bundle: Path, tmp_path:
 
 
 def test_each_line_of_a_pipe_is_explained(bundle: Path) -> None:
-    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), "-i"]
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle), "-i"]
     done = subprocess.run(command, input=b"A man.\n\n", capture_output=True, check=True)
     first, source, *pieces = done.stdout.decode().rstrip().split("\n")
     assert first.strip()
@@ -261,7 +261,7 @@ def test_a_line_of_ten_megabytes_takes_bounded_memory(bundle: Path, tmp_path: Pa
 def test_what_cannot_be_read_or_written_is_said_in_a_line(bundle: Path, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.write_text("A man.\n" * 3, encoding="utf-8")
-    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), *GREEDY]
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle), *GREEDY]
     missing = tmp_path / "none"
     wrong_call, failed = 2, 1
     for arguments, place, code in (
@@ -360,7 +360,7 @@ def test_the_bar_is_for_terminals_alone(bundle: Path, tmp_path: Path) -> None:
     without = start(bundle, source, plain)
     assert without.communicate()[1] == ""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle), *GREEDY]
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle), *GREEDY]
     process = subprocess.Popen(
         [*command, "--input", str(source), "--output", str(beside)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "TERM": "xterm"},

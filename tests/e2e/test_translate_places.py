@@ -60,7 +60,7 @@ def test_a_pipe_is_written_to_and_not_replaced(bundle: str, expected: str) -> No
 
 def test_what_is_written_is_utf_8_whatever_the_locale_says(bundle: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--format", "document"],
+        [sys.executable, "-m", "dragoman", "translate", bundle, "--format", "document"],
         input="é 1 — 2 ✓\n12 ✓\n".encode(),
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
         capture_output=True,
@@ -70,7 +70,7 @@ def test_what_is_written_is_utf_8_whatever_the_locale_says(bundle: str) -> None:
 
 
 def test_two_pipes_into_one_file_are_each_whole(bundle: str, expected: str) -> None:
-    command = [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--output", "out"]
+    command = [sys.executable, "-m", "dragoman", "translate", bundle, "--output", "out"]
     slow = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: slow.poll() is not None or any("out" in name for name in names()))
     subprocess.run(command, input="A man.\n", text=True, check=True)
@@ -83,7 +83,7 @@ def test_two_pipes_into_one_file_are_each_whole(bundle: str, expected: str) -> N
 
 def test_the_standard_output_has_a_name(bundle: str, expected: str) -> None:
     before = os.lstat("/dev/stdout").st_ino
-    command = [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--output", "/dev/stdout"]
+    command = [sys.executable, "-m", "dragoman", "translate", bundle, "--output", "/dev/stdout"]
     for source in (["--input", "in"], []):
         done = subprocess.run([*command, *source], input=LINES, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, expected), done.stderr
@@ -102,7 +102,7 @@ def test_the_input_is_not_overwritten(
     assert main(["translate", bundle, "--input", "in", "--output", name]) == 2
     assert "is the input too" in complaint(capsys)
     assert Path("in").read_text() == LINES
-    command = [sys.executable, "-m", "dragoman.cli", "translate", bundle, "--output", name]
+    command = [sys.executable, "-m", "dragoman", "translate", bundle, "--output", name]
     with Path("in").open() as source:
         done = subprocess.run(command, stdin=source, capture_output=True, text=True)
     assert done.returncode == 2
@@ -150,7 +150,7 @@ def test_a_directory_that_is_not_there_is_named_before_the_work(
 
 def test_streams_that_are_closed(bundle: str, expected: str) -> None:
     def run(arguments: str) -> subprocess.CompletedProcess[str]:
-        program = shlex.join([sys.executable, "-m", "dragoman.cli", "translate", bundle])
+        program = shlex.join([sys.executable, "-m", "dragoman", "translate", bundle])
         return subprocess.run(
             ["sh", "-c", f"exec {program} {arguments}"], capture_output=True, text=True
         )

@@ -64,7 +64,7 @@ def terminal(run: Path) -> Iterator[Terminal]:
     if shutil.which("tmux") is None:
         pytest.skip("needs tmux")
     run.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "dragoman.cli", "watch", str(run), "--price", "3 USD"]
+    command = [sys.executable, "-m", "dragoman", "watch", str(run), "--price", "3 USD"]
     opened = Terminal(run, command)
     yield opened
     opened.close()

@@ -289,7 +289,7 @@ def _wait(child: int) -> int:
 
 def in_process(arguments: list[str], place: Path) -> tuple[int, str]:
     """Run a command as a user does."""
-    command = [sys.executable, "-m", "dragoman.cli", *arguments]
+    command = [sys.executable, "-m", "dragoman", *arguments]
     try:
         done = subprocess.run(
             command, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, check=False,

@@ -273,7 +273,7 @@ def _outcome(case: _Case, *, in_process: bool) -> tuple[str, str]:
             return "FAILED", traceback.format_exc()
         return "corpus", ""
     (case.folder / "fuzz.toml").write_text(_RECIPE, encoding="utf-8")
-    command = [sys.executable, "-m", "dragoman.cli", "prepare", str(case.folder / "fuzz.toml")]
+    command = [sys.executable, "-m", "dragoman", "prepare", str(case.folder / "fuzz.toml")]
     done = subprocess.run(
         [*command, "--prepared", str(case.folder / "out"), "--workers", "1"],
         capture_output=True,

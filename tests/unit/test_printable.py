@@ -80,7 +80,7 @@ def test_status_shows_a_hostile_record_harmlessly(
 
 def test_status_at_a_terminal_has_our_colours_alone(failed: Path) -> None:
     screen, terminal = pty.openpty()
-    command = [sys.executable, "-m", "dragoman.cli", "status", str(failed)]
+    command = [sys.executable, "-m", "dragoman", "status", str(failed)]
     subprocess.run(command, stdout=terminal, check=True, env=os.environ | {"TERM": "xterm"})
     os.close(terminal)
     parts = []

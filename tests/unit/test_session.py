@@ -39,7 +39,7 @@ def test_states_are_words_in_colour_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").touch()
     with training_session(tmp_path):
         screen, terminal = pty.openpty()
-        command = [sys.executable, "-m", "dragoman.cli", "status", str(tmp_path)]
+        command = [sys.executable, "-m", "dragoman", "status", str(tmp_path)]
         subprocess.run(command, stdout=terminal, check=True, env=os.environ | {"TERM": "xterm"})
         os.close(terminal)
         shown = os.read(screen, 1 << 16).decode()

@@ -1,9 +1,11 @@
 """The command line: one module a command, thin over the packages below.
 
-command_line   `dragoman COMMAND ...`: the parser, errors and exit codes
-options        options that several commands share
-console        tables on a terminal, unbroken lines elsewhere
-summary        what `dragoman run` prints at its end
+command_line     `dragoman COMMAND ...`: the parser, errors and exit codes
+options          what commands are made of, and the options that several share
+console          tables on a terminal, unbroken lines elsewhere
+summary          what `dragoman run` prints at its end
+budget_view      what it prints of a budget
+comparison_view  what `dragoman compare` and `dragoman distill` print
 """
 
 from dragoman.cli.command_line import main

@@ -104,7 +104,7 @@ def _require_fit(facts: ClusterFacts, wanted: Wanted) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """The training of a run on the members that are there. code: the digest of it on the hosts."""
+    """The training of a run on the members that are there. code: the digest of the code there."""
 
     run: RunDirectory
     members: Members

@@ -155,6 +155,7 @@ def train_on(
     from dragoman.cluster.training import train_on_hosts
     from dragoman.telemetry.sinks import TensorBoardSink
 
+    directory.prepared()  # if it is gone, no host is asked
     with training_session(directory.path):
         with disk_errors_named(directory.tensorboard):
             listeners = [*listeners, TensorBoardSink(directory.tensorboard)]

@@ -254,7 +254,7 @@ def test_little_memory_is_enough_to_refuse_much(bundle: Path, tmp_path: Path) ->
     change_recipe("d_ffn = 64", "d_ffn = 2000000000")(bundle)
     redo_digests(bundle)
     (tmp_path / "in").write_text("Click the table.\n")
-    command = [sys.executable, "-m", "dragoman.cli", "translate", str(bundle)]
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle)]
     done = subprocess.run(
         [*command, "--input", str(tmp_path / "in")],
         capture_output=True,

@@ -106,7 +106,7 @@ def test_inspect_knows_the_files_of_a_report(run: Path) -> None:
     commands = (["report", str(run)], ["inspect", str(run)])
     for command in commands:
         done = subprocess.run(
-            [sys.executable, "-m", "dragoman.cli", *command],
+            [sys.executable, "-m", "dragoman", *command],
             capture_output=True,
             text=True,
             check=True,
@@ -116,7 +116,7 @@ def test_inspect_knows_the_files_of_a_report(run: Path) -> None:
 
 
 def test_json_on_standard_output_is_the_report(run: Path, tmp_path: Path) -> None:
-    call = [sys.executable, "-m", "dragoman.cli", "report", "--json", str(run)]
+    call = [sys.executable, "-m", "dragoman", "report", "--json", str(run)]
     done = subprocess.run(call, capture_output=True, text=True, check=True)
     assert not (run / "report").exists(), "nothing is written where nobody asked for files"
     printed = json.loads(done.stdout)
