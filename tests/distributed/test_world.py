@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dragoman.base.errors import MachineError
 from dragoman.distributed.topology import find_topology, ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
 from processes import LOOPBACK, listening_addresses
@@ -38,6 +39,17 @@ def test_one_process_is_a_world_of_its_own() -> None:
         assert (world.rank, world.world_size, world.is_main) == (0, 1, True)
         assert world.sum(torch.ones(2)).tolist() == [1.0, 1.0]
         assert world.gather_json({"a": 1}) == [{"a": 1}]
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPUs are made up: the error comes before the first is used."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(MachineError) as refused, join_world():
+        pass
+    assert "rank 2" in refused.value.problem
+    assert "at most 2 ranks" in refused.value.remedy
 
 
 def _late_rank(world: World) -> Any:
