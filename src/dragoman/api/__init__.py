@@ -7,8 +7,6 @@ synthetic    synthesize, score
 distillation distill
 records      load_recipe, plan, report, read_events
 notebook     progress and reports inside Jupyter
-arguments    arguments are checked before a function begins
-wording      errors that name arguments in place of options
 
 Nothing is printed unless `progress=True` asks for it. Whatever goes wrong is a `DragomanError`.
 """

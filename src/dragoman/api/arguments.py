@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from inspect import signature
 from operator import index
 from typing import Annotated, ParamSpec, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
 
-from dragoman.api.wording import in_python
-from dragoman.base.errors import ConfigError, DragomanError
+from dragoman.base.errors import ConfigError
 from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full
 from dragoman.base.interrupts import was_interrupted
 
@@ -34,7 +33,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     """The function, with a check of its arguments against their annotations before it begins.
 
     Raises ConfigError that names the parameter and its value, MachineError if the function ends
-    with an error of the system. Other errors name parameters in place of a command's options.
+    with an error of the system.
     """
 
     @wraps(function)
@@ -53,9 +52,6 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
         try:
             return validated(*arguments, **named)
-        except DragomanError as error:
-            error.reword(partial(in_python, parameters=parameters))
-            raise
         except OSError as error:
             # The command line ends in its own way if its output or the user has gone.
             is_of_system = error.errno is not None or is_full(error)

@@ -15,7 +15,6 @@ cannot steer the terminal it is shown on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,19 +35,8 @@ class DragomanError(Exception):
         self.problem = printable_line(problem)
         self.place = printable_line(str(place))
         self.remedy = printable_line(remedy)
-        self.command_text = self._text()
-        """The error in the words of the command line, whatever `reword` makes of it."""
-        super().__init__(self.command_text)
-
-    def reword(self, words: Callable[[str], str]) -> None:
-        """Say the same in other words, to people who do not use the command line."""
-        self.problem, self.place = words(self.problem), words(self.place)
-        self.remedy = words(self.remedy)
-        self.args = (self._text(),)
-
-    def _text(self) -> str:
         text = f"{self.place}: {self.problem}" if self.place else self.problem
-        return f"{text}; {self.remedy}" if self.remedy else text
+        super().__init__(f"{text}; {self.remedy}" if self.remedy else text)
 
 
 class ConfigError(DragomanError):

@@ -110,7 +110,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     standard error if DRAGOMAN_DEBUG is set.
     """
     if isinstance(error, DragomanError):
-        return error.command_text, error.exit_code
+        return str(error), error.exit_code
     if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
         discard_output()  # the reader of our output has gone, as `| head` does
         return "", 0
