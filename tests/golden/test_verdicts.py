@@ -263,9 +263,7 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         {"network": "yes", "processors": "no", "network_fit": "measured"},
     ),
     "the link known, and a part of compute not measured": (
-        Recorded(
-            sync_s=(0.3, 0.3), extra=[(0, _link(60e6))], interval_changes={"forward_s": None}
-        ),
+        Recorded(sync_s=(0.3, 0.3), extra=[(0, _link(60e6))], interval_changes={"forward_s": None}),
         {"network": "cannot tell", "processors": "cannot tell", "network_fit": "measured"},
     ),
     "network-bound at 10 Mbit/s": (

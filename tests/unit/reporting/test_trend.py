@@ -80,7 +80,8 @@ def test_a_curve_needs_four_points_and_any_floor(floor: float) -> None:
 def test_three_points_give_a_trend() -> None:
     found = trend([1000, 2000, 4000], [3, 2, 1], stretch=1.0)
     assert found is not None
-    assert (found.gain, found.low, found.points) == (pytest.approx(-1.0), pytest.approx(-1.0), 3)
+    assert (found.gain, found.low) == pytest.approx((-1.0, -1.0))
+    assert found.points == 3
 
 
 def test_no_curve_through_a_rising_loss_or_three_points() -> None:
