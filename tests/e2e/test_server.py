@@ -151,7 +151,7 @@ def test_nothing_crosses_between_requests(server: Server) -> None:
 def test_pages_describe_themselves_and_load_nothing_from_elsewhere(server: Server) -> None:
     page = server.ask("/")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    for path in ("/", "/page.js", "/page.css"):
+    for path in ("/", "/common.js", "/page.js", "/common.css", "/page.css"):
         text = server.ask(path).body.decode()
         assert "http://" not in text
         assert "https://" not in text

@@ -1,6 +1,6 @@
 """A folder of static files that translates in a browser, without a server of ours.
 
-index.html page.css page.js                  the page
+index.html *.css common.js page.js            the page
 worker.js translator.js text.js pieces.js    text to pieces, greedy search, and back
 encoder.onnx decoder.onnx                    the model, with matrices in int8
 source.model target.model                    SentencePiece
@@ -34,8 +34,8 @@ SETTINGS_FILE: Final = "web.json"
 PAGE: Final = Path(__file__).with_name("web_page")
 """The files that every export has a copy of."""
 PAGE_FILES: Final = (
-    "index.html", "page.css", "page.js", "worker.js", "translator.js", "text.js", "pieces.js",
-    "onnxruntime-web.LICENSE",
+    "index.html", "common.css", "page.css", "common.js", "page.js", "worker.js", "translator.js",
+    "text.js", "pieces.js", "onnxruntime-web.LICENSE",
 )  # fmt: skip
 _LOADED: Final = (WASM_FILE, ENCODER_FILE, DECODER_FILE, *VOCABULARIES)
 SEARCH_KEYS: Final = (

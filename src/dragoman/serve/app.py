@@ -35,11 +35,18 @@ from dragoman.serve.text import TextFormat, paragraphs
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
 _FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
+_CSS: Final = "text/css; charset=utf-8"
+_JAVASCRIPT: Final = "text/javascript; charset=utf-8"
+_SERVE: Final = "dragoman.serve", "page"
+_EXPORT: Final = "dragoman.formats", "web_page"
 _PAGE: Final = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/": (*_SERVE, "index.html", "text/html; charset=utf-8"),
+    "/common.css": (*_EXPORT, "common.css", _CSS),
+    "/page.css": (*_SERVE, "page.css", _CSS),
+    "/common.js": (*_EXPORT, "common.js", _JAVASCRIPT),
+    "/page.js": (*_SERVE, "page.js", _JAVASCRIPT),
 }
+"""Package, folder, name and media type of each file; exports for the web share some."""
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -357,9 +364,8 @@ def _add_page(app: FastAPI) -> None:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }
-    folder = files("dragoman.serve") / "page"
-    for path, (name, media_type) in _PAGE.items():
-        content = (folder / name).read_bytes()
+    for path, (package, folder, name, media_type) in _PAGE.items():
+        content = (files(package) / folder / name).read_bytes()
         app.add_route(path, _plain(content, media_type, headers), include_in_schema=False)
 
 

@@ -1,6 +1,5 @@
 "use strict";
 
-const element = (id) => document.getElementById(id);
 let worker = null;
 let ready = false;
 let latest = 0;
@@ -11,19 +10,8 @@ function size(bytes) {
   return `${(bytes / 1e6).toPrecision(3)} MB`;
 }
 
-/** Seconds in words for people. */
-function duration(seconds) {
-  const [amount, unit] = seconds < 0.9995 ? [seconds * 1000, "ms"] : [seconds, "s"];
-  return `${Number(amount.toPrecision(3))} ${unit}`;
-}
-
 function count(number, word) {
   return `${number} ${word}${number === 1 ? "" : "s"}`;
-}
-
-function showError(problem) {
-  element("error").textContent = problem;
-  element("error").hidden = !problem;
 }
 
 /** The name of a language in English, such as German for de. */
@@ -173,23 +161,9 @@ function start() {
   worker.postMessage({ kind: "load", number: latest });
 }
 
-element("form").addEventListener("submit", translate);
+listen(translate);
 element("direction").addEventListener("change", () => {
   showDirection();
   send("");
-});
-element("source").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate(event);
-});
-element("copy").addEventListener("click", async () => {
-  let said = "copied";
-  try {
-    await navigator.clipboard.writeText(element("result").textContent);
-  } catch {
-    // Refused, or not there at all: a page over plain http from another machine has none.
-    getSelection().selectAllChildren(element("result"));
-    said = "no clipboard here: selected, press Ctrl+C";
-  }
-  element("time").textContent = said;
 });
 start();

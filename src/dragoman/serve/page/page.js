@@ -1,6 +1,5 @@
 "use strict";
 
-const element = (id) => document.getElementById(id);
 let models = [];
 let pairs = []; // of languages; the source is "auto" if it is detected
 let latest = 0;
@@ -22,17 +21,6 @@ async function ask(path, body) {
   if (!response.ok) throw new Error(answer?.error || `The server answered ${response.status}.`);
   if (answer === null) throw new Error("The server's answer broke off. Try again.");
   return answer;
-}
-
-/** Seconds in words for people. */
-function duration(seconds) {
-  const [amount, unit] = seconds < 0.9995 ? [seconds * 1000, "ms"] : [seconds, "s"];
-  return `${Number(amount.toPrecision(3))} ${unit}`;
-}
-
-function showError(problem) {
-  element("error").textContent = problem;
-  element("error").hidden = !problem;
 }
 
 /** Each text once: other pieces may spell the same. */
@@ -133,23 +121,9 @@ async function start() {
   showModel();
 }
 
-element("form").addEventListener("submit", translate);
+listen(translate);
 element("model").addEventListener("change", () => {
   showModel();
   translate();
-});
-element("source").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate(event);
-});
-element("copy").addEventListener("click", async () => {
-  let said = "copied";
-  try {
-    await navigator.clipboard.writeText(element("result").textContent);
-  } catch {
-    // Refused, or not there at all: a page over plain http from another machine has none.
-    getSelection().selectAllChildren(element("result"));
-    said = "no clipboard here: selected, press Ctrl+C";
-  }
-  element("time").textContent = said;
 });
 start();
