@@ -17,6 +17,8 @@ from dragoman.distributed.world import join_world
 from forker import forker
 
 RankFunction = Callable[..., Any]
+TIMEOUT_S = 120.0
+"""For all ranks together, if a test does not say otherwise."""
 
 
 def run_ranks(
@@ -24,7 +26,7 @@ def run_ranks(
     *arguments: Any,
     world_size: int,
     hosts: Sequence[int] | None = None,
-    timeout_s: float = 120.0,
+    timeout_s: float | None = None,
 ) -> list[Any]:
     """Call function(world, *arguments) in `world_size` processes.
 
@@ -41,7 +43,7 @@ def run_ranks(
         ]
 
 
-def run_program(module: str, *, world_size: int, timeout_s: float = 120.0) -> list[str]:
+def run_program(module: str, *, world_size: int, timeout_s: float | None = None) -> list[str]:
     """Call a module's `main` in `world_size` processes of one host, as torchrun does.
 
     Returns what each of them printed, by rank.
@@ -56,7 +58,7 @@ def _forked(
     function: str,
     arguments: list[str],
     local_ranks: list[int],
-    timeout_s: float,
+    timeout_s: float | None,
 ) -> list[str]:
     outputs = [Path(directory) / f"{rank}.out" for rank in range(len(local_ranks))]
     exit_codes = forker().run(
@@ -71,7 +73,7 @@ def _forked(
             }
             for rank, output in enumerate(outputs)
         ],
-        timeout_s=timeout_s,
+        timeout_s=timeout_s or TIMEOUT_S,
     )
     said = [output.read_text() for output in outputs]
     assert not any(exit_codes), "\n".join(

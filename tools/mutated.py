@@ -17,8 +17,8 @@ __all__ = ["MutantDict", "wrap_in_trampoline"]
 _recorded: set[Path] = set()
 
 
-def _record(function: str, caller: str | None = None) -> None:  # noqa: ARG001  # mutmut's own
-    hit = Path(os.environ.get("MUTATION_HITS", os.devnull), function)
+def _record(name: str, caller: str | None = None) -> None:  # noqa: ARG001  # mutmut's own
+    hit = Path(os.environ.get("MUTATION_HITS", os.devnull), name)
     if hit not in _recorded:
         _recorded.add(hit)
         if hit.parent.is_dir():

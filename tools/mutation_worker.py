@@ -1,9 +1,9 @@
 """Runs tests for mutation.py, each call in a fork of a process that has collected all of them.
 
-Its arguments are pytest's. It reads a JSON line for each call, {"mutant", "tests", "record"}, and
-answers with 0 if these tests pass and 1 if one fails. Its end is the end of its standard input.
-Processes that tests start take the mutant from the environment, as do those that tests/forker.py
-forks.
+Its arguments are pytest's. It reads a JSON line for each call, {"mutant", "tests", "limit_s",
+"record"}, and answers with 0 if these tests pass and 1 if one fails. Its end is the end of its
+standard input. Processes that tests start take the mutant from the environment, as do those that
+tests/forker.py forks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pytest
 
+import ranks
 from forker import forker
 
 _PATIENCE_S: Final = 600.0
@@ -54,6 +55,7 @@ def _run(call: dict[str, Any], items: list[pytest.Item]) -> None:
     code = 1
     try:
         os.environ["MUTANT_UNDER_TEST"] = call["mutant"]
+        ranks.TIMEOUT_S = call["limit_s"]  # ends ranks that wait for each other
         session = items[0].session
         if call["record"]:
             hits = Path(call["record"])
