@@ -58,6 +58,7 @@ class Forker:
             cwd=Path(__file__).parent,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # a line that has been read ahead is none that `select` sees
         )
 
     def run(self, calls: Sequence[Call], *, timeout_s: float) -> list[int]:
