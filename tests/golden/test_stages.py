@@ -106,5 +106,6 @@ def test_with_weights_text_may_repeat_in_the_first_epoch(tmp_path: Path, weight:
     for rank in (0, 1):
         edit(recorded, rank, "train_interval", lambda event: event.update(epoch=0))
     (found,) = [one for one in judge(read_facts(recorded)) if one.key == "overfitting"]
+    assert_well_said(found)
     assert found.answer == "cannot tell"
     assert ("seen twice" in found.says) is not bool(weight)

@@ -84,6 +84,16 @@ def test_three_points_give_a_trend() -> None:
     assert found.points == 3
 
 
+def test_numbers_of_a_damaged_record_may_be_beyond_any_machine_integer() -> None:
+    steps = [10**30, 2 * 10**30, 4 * 10**30, 8 * 10**30]
+    found = trend(steps, [4 * 10**20, 3 * 10**20, 2 * 10**20, 10**20], stretch=1.0)
+    assert found is not None
+    assert found.gain == pytest.approx(-1e20)
+    curve = fit_curve([1, 2, 4, 8 * 10**30], [4 * 10**20, 3 * 10**20, 2 * 10**20, 10**20])
+    assert curve is not None
+    assert curve.floor == pytest.approx(1e20, rel=0.2)
+
+
 def test_no_curve_through_a_rising_loss_or_three_points() -> None:
     assert fit_curve([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]) is None
     assert fit_curve([1, 2, 3], [3, 2, 1]) is None

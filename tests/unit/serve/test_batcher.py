@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -48,8 +50,11 @@ def bundle() -> Bundle:
 
 
 @pytest.fixture
-def engine(bundle: Bundle) -> HeldEngine:
-    return HeldEngine(bundle.path, bundle.subwords(), threads=2, batch_cells=2048)
+def engine(bundle: Bundle) -> Iterator[HeldEngine]:
+    engine = HeldEngine(bundle.path, bundle.subwords(), threads=2, batch_cells=2048)
+    yield engine
+    for _ in range(100):  # a test that failed may have left batches, whose threads must end
+        engine.turns.release()
 
 
 @pytest.fixture
@@ -110,6 +115,80 @@ def test_fewer_rows_than_were_answered_are_begun_after_a_pause(
             engine.turns.release()
         await asyncio.gather(first, again)
         batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_as_many_rows_as_were_answered_are_waited_for(
+    engine: HeldEngine, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause is so long that only the rows themselves can end it."""
+    monkeypatch.setattr("dragoman.serve.batcher._LONGEST_PAUSE_S", 1000.0)
+    monkeypatch.setattr(
+        "dragoman.serve.batcher.time.perf_counter", itertools.count(step=10_000).__next__
+    )
+
+    async def scenario() -> None:
+        batcher = Batcher(engine, 10_000, math.inf)
+        first = asyncio.create_task(batcher.translate(rows[:8], SEARCH))
+        await begun(engine, 2)
+        engine.turns.release()  # one half is done, the other goes on
+        while batcher.num_batches < 1:
+            await asyncio.sleep(0.001)
+        again = []
+        for row in rows[8:12]:
+            assert engine.begun == [4, 4]
+            again.append(asyncio.create_task(batcher.translate([row], SEARCH)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        await begun(engine, 3)
+        assert engine.begun == [4, 4, 4]
+        for _ in range(2):
+            engine.turns.release()
+        await asyncio.gather(first, *again)
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_twice_as_many_rows_as_were_answered_are_begun_at_once(
+    engine: HeldEngine, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.serve.batcher._LONGEST_PAUSE_S", 1000.0)
+    monkeypatch.setattr(
+        "dragoman.serve.batcher.time.perf_counter", itertools.count(step=10_000).__next__
+    )
+
+    async def scenario() -> None:
+        batcher = Batcher(engine, 10_000, math.inf)
+        asked = [asyncio.create_task(batcher.translate(rows[:8], SEARCH))]
+        await begun(engine, 2)
+        asked.append(asyncio.create_task(batcher.translate(rows[8:16], SEARCH)))
+        await asyncio.sleep(0)
+        engine.turns.release()  # 8 wait and 4 run: 6 are this worker's share
+        await begun(engine, 3)
+        assert engine.begun == [4, 4, 6]
+        for _ in range(20):
+            engine.turns.release()
+        await asyncio.gather(*asked)
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_end_waits_for_batches_that_run(engine: HeldEngine, rows: list[list[int]]) -> None:
+    async def scenario() -> None:
+        batcher = Batcher(engine, 10_000, 1000.0)
+        asked = asyncio.create_task(batcher.translate(rows[:1], SEARCH))
+        await begun(engine, 1)
+        closing = threading.Thread(target=batcher.close)
+        closing.start()
+        closing.join(timeout=0.05)
+        assert closing.is_alive()
+        engine.turns.release()
+        assert len(await asked) == 1
+        closing.join(timeout=60)
+        assert not closing.is_alive()
 
     asyncio.run(scenario())
 
