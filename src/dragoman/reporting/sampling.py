@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dragoman.reporting.facts import Gpu, Machine, Spell, Traffic
 from dragoman.telemetry.events import (
@@ -16,6 +16,23 @@ from dragoman.telemetry.events import (
     NetworkSampled,
     number,
 )
+
+_COUNTERS: Final = (
+    *("sent_bytes", "received_bytes", "sent_packets", "received_packets"),
+    *("errors", "carrier_changes"),
+)
+_READ: Final = {
+    GpuSampled.kind: (
+        *("utilisation_share", "sm_activity_share", "power_w", "power_limit_w", "memory_bytes"),
+        "ecc_errors",
+    ),
+    NetworkSampled.kind: (*_COUNTERS, "most_sent_bytes_per_s", "nominal_bits_per_s"),
+    HostSampled.kind: (
+        *("cpu_share", "others_cpu_share", "memory_used_bytes", "memory_limit_bytes"),
+        *("disk_free_bytes", "queued_batches"),
+    ),
+}
+"""The numbers that are read of each kind of sample."""
 
 
 @dataclass(slots=True)
@@ -62,15 +79,15 @@ class _Sums:
     reasons: Counter[str] = field(default_factory=Counter)
     of: defaultdict[str, _Series] = field(default_factory=lambda: defaultdict(_Series))
 
-    def add(self, seen: Mapping[str, Any], moment: float) -> None:
-        """Add one sample that ended at a moment."""
+    def add(self, seen: Mapping[str, Any], moment: float, names: Sequence[str]) -> None:
+        """Add one sample that ended at a moment, with the numbers of these names."""
         seconds_s = number(seen.get("seconds_s")) or 0.0
         if seconds_s <= 0:
             return
         self.samples += 1
         self.seconds_s += seconds_s
-        for name, raw in seen.items():
-            if (value := number(raw)) is not None:
+        for name in names:
+            if (value := number(seen.get(name))) is not None:
                 self.of[name].add(value, seconds_s)
         reasons = [one for one in str(seen.get("throttle_reasons") or "").split(",") if one]
         self.reasons.update(reasons)
@@ -122,7 +139,7 @@ class Samples:
             which = int(number(seen.get("gpu")) or 0)
         elif event.kind == NetworkSampled.kind:
             which = str(seen.get("interface"))
-        self._sums[event.kind, event.host, which].add(seen, moment)
+        self._sums[event.kind, event.host, which].add(seen, moment, _READ[event.kind])
 
     @property
     def has_host(self) -> bool:
@@ -152,7 +169,6 @@ class Samples:
 
     def traffic(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Traffic]:
         """Each interface's sums."""
-        counters = ("sent_bytes", "received_bytes", "sent_packets", "received_packets")
         for host, interface, sums in self._of(NetworkSampled.kind, names):
             yield Traffic(
                 host=host,
@@ -161,10 +177,7 @@ class Samples:
                 most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
                 nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
                 faulty=sums.spell(ahead_s),
-                **{
-                    name: int(sums.of[name].sum)
-                    for name in (*counters, "errors", "carrier_changes")
-                },
+                **{name: int(sums.of[name].sum) for name in _COUNTERS},
             )
 
     def machines(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Machine]:

@@ -58,10 +58,10 @@ class LinePlot:
         drawn = [one for one in map(_thinned, self.series) if len(one.points) >= 2]
         if not drawn:
             return ""
-        frame = _Frame.around(drawn, self.x, self.y, width, self.height)
+        x, y = _scales(self, drawn, width)
         names = [one.name for one in drawn]
-        body = frame.axes(self.x, self.y)
-        body += (part for n, one in enumerate(drawn) for part in frame.draw(one, n))
+        body = _axes(self, x, y)
+        body += (part for n, one in enumerate(drawn) for part in _drawn(one, n, x, y))
         title = f"{self.y.label} over {self.x.label}: {', '.join(names)}"
         return _under_legend(title, names, body, width, self.height)
 
@@ -152,78 +152,69 @@ def _x_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
-    """The place of the data in the picture."""
+class _Scale:
+    """Values from low to high along a side of the picture, from start to end in pixels."""
 
-    left: float
-    right: float
-    top: float
-    bottom: float
-    x_low: float
-    x_high: float
-    y_low: float
-    y_high: float
-    x_ticks: list[float]
-    y_ticks: list[float]
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: list[float]
 
-    @classmethod
-    def around(cls, series: Sequence[Series], x: Axis, y: Axis, width: int, height: int) -> _Frame:
-        xs = [point[0] for one in series for point in one.points]
-        ys = [point[1] for one in series for point in one.points]
-        ys += [value for one in series for pair in one.band for value in pair]
-        low, high = 0.0 if y.from_zero else min(ys), max(ys)
-        margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-        low, high = max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
-        y_ticks = ticks(low, high, 6)
-        left = max(len(y.text(tick)) for tick in y_ticks) * _CHARACTER + 10
-        widest = max(len(x.text(value)) for value in (min(xs), max(xs))) * _CHARACTER + 16
-        x_ticks = _x_ticks(min(xs), max(xs), min(8, int((width - left) / widest)))
-        return cls(
-            left, width - 14.0, 22.0, height - 38.0, min(xs), max(xs), low, high, x_ticks, y_ticks
-        )
+    def at(self, value: float) -> float:
+        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        return self.start + share * (self.end - self.start)
 
-    def x(self, value: float) -> float:
-        share = (value - self.x_low) / ((self.x_high - self.x_low) or 1.0)
-        return self.left + share * (self.right - self.left)
 
-    def y(self, value: float) -> float:
-        share = (value - self.y_low) / ((self.y_high - self.y_low) or 1.0)
-        return self.bottom - share * (self.bottom - self.top)
+def _scales(plot: LinePlot, drawn: Sequence[Series], width: int) -> tuple[_Scale, _Scale]:
+    """The scales of x and y; room beside them is for their numbers and labels."""
+    xs = [point[0] for one in drawn for point in one.points]
+    ys = [point[1] for one in drawn for point in one.points]
+    ys += [value for one in drawn for pair in one.band for value in pair]
+    low, high = 0.0 if plot.y.from_zero else min(ys), max(ys)
+    margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
+    low, high = max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
+    y = _Scale(low, high, plot.height - 38.0, 22.0, ticks(low, high, 6))
+    left = max(len(plot.y.text(tick)) for tick in y.ticks) * _CHARACTER + 10
+    low, high = min(xs), max(xs)
+    widest = max(len(plot.x.text(value)) for value in (low, high)) * _CHARACTER + 16
+    x_ticks = _x_ticks(low, high, min(8, int((width - left) / widest)))
+    return _Scale(low, high, left, width - 14.0, x_ticks), y
 
-    def axes(self, x: Axis, y: Axis) -> list[str]:
-        """Grid, numbers and labels."""
-        found = [_text(y.label, 0, 12, "start", kind="axis")]
-        for tick in self.y_ticks:
-            at = self.y(tick)
-            found.append(f'<path class="grid" d="M{self.left:.1f} {at:.1f}H{self.right:.1f}"/>')
-            found.append(_text(y.text(tick), self.left - 6, at + 4, "end"))
-        for tick in self.x_ticks:
-            at = self.x(tick)
-            line = f"M{at:.1f} {self.top:.1f}V{self.bottom + 4:.1f}"
-            found.append(f'<path class="grid" d="{line}"/>')
-            half = len(x.text(tick)) * _CHARACTER / 2
-            at = min(max(at, half), self.right + 14 - half)
-            found.append(_text(x.text(tick), at, self.bottom + 18, "middle"))
-        found.append(_text(x.label, self.right, self.bottom + 34, "end", kind="axis"))
-        return found
 
-    def draw(self, series: Series, number: int) -> list[str]:
-        """One series: its band below, its line or dots above."""
-        found = []
-        spots = [(self.x(x), self.y(y)) for x, y in series.points]
-        if series.band:
-            highs = [
-                (at[0], self.y(high)) for at, (_, high) in zip(spots, series.band, strict=True)
-            ]
-            lows = [(at[0], self.y(low)) for at, (low, _) in zip(spots, series.band, strict=True)]
-            found.append(f'<path class="b{number}" d="{_path([*highs, *reversed(lows)])}Z"/>')
-        if not series.dots:
-            found.append(f'<path class="l{number}" d="{_path(spots)}"/>')
-        if series.dots or len(spots) <= 40:
-            found += [
-                f'<circle class="f{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in spots
-            ]
-        return found
+def _axes(plot: LinePlot, x: _Scale, y: _Scale) -> list[str]:
+    """Grid, numbers and labels."""
+    found = [_text(plot.y.label, 0, 12, "start", kind="axis")]
+    for tick in y.ticks:
+        at = y.at(tick)
+        found.append(f'<path class="grid" d="M{x.start:.1f} {at:.1f}H{x.end:.1f}"/>')
+        found.append(_text(plot.y.text(tick), x.start - 6, at + 4, "end"))
+    for tick in x.ticks:
+        at, text = x.at(tick), plot.x.text(tick)
+        found.append(f'<path class="grid" d="M{at:.1f} {y.end:.1f}V{y.start + 4:.1f}"/>')
+        half = len(text) * _CHARACTER / 2
+        found.append(_text(text, min(max(at, half), x.end + 14 - half), y.start + 18, "middle"))
+    found.append(_text(plot.x.label, x.end, y.start + 34, "end", kind="axis"))
+    return found
+
+
+def _drawn(series: Series, number: int, x: _Scale, y: _Scale) -> list[str]:
+    """One series: its band below, its line or dots above."""
+    found = []
+    spots = [(x.at(one), y.at(two)) for one, two in series.points]
+    if series.band:
+        places = [place for place, _ in spots]
+        highs = [(at, y.at(high)) for at, (_, high) in zip(places, series.band, strict=True)]
+        lows = [(at, y.at(low)) for at, (low, _) in zip(places, series.band, strict=True)]
+        found.append(f'<path class="b{number}" d="{_path([*highs, *reversed(lows)])}Z"/>')
+    if not series.dots:
+        found.append(f'<path class="l{number}" d="{_path(spots)}"/>')
+    if series.dots or len(spots) <= 40:
+        found += [
+            f'<circle class="f{number}" cx="{at:.1f}" cy="{high:.1f}" r="2.5"/>'
+            for at, high in spots
+        ]
+    return found
 
 
 def _path(spots: Sequence[tuple[float, float]]) -> str:

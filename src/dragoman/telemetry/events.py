@@ -38,6 +38,7 @@ LONGEST_LINE_BYTES: Final = 4 << 20
 _LARGEST_READ: Final = 1e21
 """Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
+_FIELDS: dict[type[Any], list[tuple[str, str, bool]]] = {}
 T = TypeVar("T")
 
 
@@ -633,13 +634,16 @@ def is_complete(event: Event) -> bool:
 
     Events of another machine may lack some. An unknown kind needs none.
     """
-    kind = KINDS.get(event.kind)
-    wanted = {one.name: str(one.type) for one in fields(kind)} if kind is not None else {}
-    return wanted.keys() <= event.payload.keys() and all(
-        annotation.startswith("float") or annotation.endswith("| None")  # NaN is written as null
-        if event.payload[name] is None
-        else _typed(event.payload[name], annotation) is not None
-        for name, annotation in wanted.items()
+    kind, seen = KINDS.get(event.kind), event.payload
+    return kind is None or all(
+        name in seen
+        and (
+            # NaN is written as null
+            annotation.startswith("float") or annotation.endswith("| None")
+            if seen[name] is None
+            else _typed(seen[name], annotation) is not None
+        )
+        for name, annotation, _ in _fields_of(kind)
     )
 
 
@@ -651,15 +655,20 @@ def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
     """
     # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
     values: dict[str, Any] = {}
-    for wanted in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
-        value = _typed(payload.get(wanted.name), str(wanted.type))
-        if value is not None:
-            values[wanted.name] = value
-        elif wanted.default is MISSING and not str(wanted.type).endswith("| None"):
+    for name, annotation, has_default in _fields_of(kind):
+        value = _typed(payload.get(name), annotation)
+        if value is not None or (annotation.endswith("| None") and not has_default):
+            values[name] = value
+        elif not has_default:
             return None
-        elif wanted.default is MISSING:
-            values[wanted.name] = None
     return kind(**values)
+
+
+def _fields_of(kind: type[Any]) -> list[tuple[str, str, bool]]:
+    """(name, annotation, whether it has a default) of the fields of a dataclass, looked up once."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = [(f.name, str(f.type), f.default is not MISSING) for f in fields(kind)]
+    return _FIELDS[kind]
 
 
 def _typed(value: object, annotation: str) -> object:
@@ -676,7 +685,7 @@ def _typed(value: object, annotation: str) -> object:
 
 def number(value: object) -> float | None:
     """The value if it is a number that a run can have, otherwise None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, float) and (isinstance(value, bool) or not isinstance(value, int)):
         return None
     return float(value) if abs(value) <= _LARGEST_READ else None
 
