@@ -327,7 +327,7 @@ def test_an_export_has_no_other_checkpoints(
     (exported / "bundle.json").touch()  # it is told before anything of it is read
     assert main(["translate", str(exported), "--checkpoint", which]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"dragoman: --checkpoint {which}: an export holds the weights of one")
+    assert said.startswith(f"dragoman: checkpoint {which}: an export holds the weights of one")
     assert said.count("\n") == 1, said
 
 
@@ -350,7 +350,7 @@ def test_what_cannot_be_int8_is_refused(
         path, options = bundle, options[1:]
     assert main(["translate", str(path), *options]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"dragoman: --quantization int8: {problem}"), said
+    assert said.startswith(f"dragoman: quantization int8: {problem}"), said
     assert said.count("\n") == 1, said
 
 

@@ -166,7 +166,7 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
             raise ConfigError(
                 "its test set is of several directions, and one is compared",
                 place=run.path,
-                remedy="give one with --test SOURCE,REFERENCE and --target LANGUAGE",
+                remedy="name the files of one, source and reference, and the target language",
             )
         with suppress(CorpusError):  # its prepared text is gone; the other's may be there
             folder = run.prepared() / "test"

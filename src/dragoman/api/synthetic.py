@@ -104,7 +104,7 @@ def synthesize(
         if sampling is not None and sampling.top_k > pieces:
             raise ConfigError(
                 f"{sampling.top_k} is more than the {pieces} pieces of the vocabulary",
-                place="--sample",
+                place="sampling",
                 remedy="give fewer, or all",
             )
         synthesis = Synthesis(opened, direction, n_best, counts)
@@ -168,7 +168,7 @@ def score(
         if is_bundle(path) and checkpoint != "best":
             raise ConfigError(
                 "an export holds the weights of one checkpoint alone",
-                place=f"--checkpoint {checkpoint}",
+                place=f"checkpoint {checkpoint}",
                 remedy="leave it out, or name the run",
             )
     counts: Counter[str] = Counter()
@@ -180,7 +180,7 @@ def score(
     ):
         models = [load_translation_model(path, [checkpoint], world) for path in paths]
         recipes = [_recipe(path) for path in paths]
-        direction = _direction(recipes[0], target_language, place="--target")
+        direction = _direction(recipes[0], target_language)
         tokens = [language_token(direction.target) if recipes[0].corpus.language_tokens else ""]
         if len(recipes) == 2:
             _check_opposite(direction, recipes[1], place=paths[1])
@@ -220,7 +220,7 @@ def _place(output: Path, source: Path) -> Path:
         raise ConfigError(
             "is a device or a pipe, which cannot be gone on with",
             place=output,
-            remedy="name a file with --output",
+            remedy="name a file as the output",
         )
     return output_place(output, source)
 
@@ -236,10 +236,10 @@ def weights_digest(path: Path, checkpoint: str) -> str:
     return file_sha256(path / DIGESTS_FILE)
 
 
-def _direction(recipe: Recipe, target: str, *, place: str) -> Languages:
+def _direction(recipe: Recipe, target: str) -> Languages:
     """The first direction of a model into this language, or its only one; raises ConfigError."""
     corpus = recipe.corpus
-    token_for(target, corpus.directions, corpus.language_tokens, place=place)
+    token_for(target, corpus.directions, corpus.language_tokens)
     return next(one for one in corpus.directions if target in ("", one.target))
 
 

@@ -160,15 +160,15 @@ def output_place(output: Path, source: Path | None) -> Path:
         return output
     output = Path(os.path.realpath(output))
     if output.is_dir():
-        raise ConfigError("is a directory", place=output, remedy="name a file with --output")
+        raise ConfigError("is a directory", place=output, remedy="name a file as the output")
     if not output.parent.is_dir():
         there = output.parent.exists()
         raise ConfigError(
             "is no directory" if there else "no such directory",
             place=output.parent,
-            remedy="name a file elsewhere with --output"
+            remedy="name a file elsewhere as the output"
             if there
-            else "make it with mkdir -p, or name a file elsewhere with --output",
+            else "make it with mkdir -p, or name a file elsewhere as the output",
         )
     with suppress(OSError):  # a missing input is reported when it is opened
         given = os.fstat(0) if source is None else source.stat()
@@ -176,7 +176,7 @@ def output_place(output: Path, source: Path | None) -> Path:
             raise ConfigError(
                 "is the input too, whose text would be lost",
                 place=output,
-                remedy="name another file with --output",
+                remedy="name another file as the output",
             )
     return output
 
@@ -202,7 +202,7 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
             raise MachineError(
                 "another process writes it",
                 place=output,
-                remedy="wait for it, or name another file with --output",
+                remedy="wait for it, or name another file as the output",
             )
         yield file
 
@@ -246,7 +246,7 @@ def write_errors_named(place: str) -> Iterator[None]:
         raise MachineError(
             f"cannot be written: {error.strerror}",
             place=place,
-            remedy="free disk space or name another --output, then run the same command again",
+            remedy="free disk space or name another output, then run the same command again",
         ) from error
 
 

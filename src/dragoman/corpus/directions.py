@@ -47,26 +47,23 @@ def listed(directions: Iterable[Direction]) -> str:
     return ", ".join(f"{source} to {target}" for source, target in directions)
 
 
-def token_for(
-    target: str, directions: Sequence[Direction], tokens: Sequence[str], *, place: str
-) -> str:
+def token_for(target: str, directions: Sequence[Direction], tokens: Sequence[str]) -> str:
     """The token for a target language of a model; "" if the model has none.
 
     target: as somebody asks for it; "": nobody does, which is enough if there is one.
-    place: what asks, for messages.
     Raises ConfigError if the model has no such target, or several and nobody says which.
     """
     targets = [*dict.fromkeys(direction.target for direction in directions)]
     if not target and len(targets) > 1:
         raise ConfigError(
             f"the model translates into {', '.join(targets)}, and nothing says into which",
-            place=place,
+            place="target language",
             remedy=f"name one of them, such as {targets[0]}",
         )
     if target and target not in targets:
         raise ConfigError(
             f"the model does not translate into {target!r}",
-            place=place,
+            place="target language",
             remedy=f"name one of its target languages: {', '.join(targets)}",
         )
     return language_token(target or targets[0]) if tokens else ""

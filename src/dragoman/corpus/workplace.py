@@ -52,7 +52,7 @@ class Workplace:
             raise ConfigError(
                 f"{taken[0]} is there already and belongs to no prepared corpus",
                 place=self.directory,
-                remedy="choose another directory with --prepared",
+                remedy="choose another directory",
             )
         marker = self.root / "plan"
         if not marker.exists() or marker.read_text() != plan:

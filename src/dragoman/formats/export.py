@@ -187,8 +187,8 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     if request.to != "web" and request.onnxruntime_web is not None:
         raise ConfigError(
             f"{request.to} has no use for onnxruntime-web",
-            place=f"--onnxruntime-web {request.onnxruntime_web}",
-            remedy="leave it out, or export --to web",
+            place=request.onnxruntime_web,
+            remedy="leave it out, or export to web",
         )
     recipe = public_recipe(load_recipe(run.recipe_file, request.overrides))
     if request.to == "huggingface":
@@ -204,12 +204,12 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     if request.to == "argos":
         check_for_argos(model.subwords)
         directions = recipe.corpus.directions
-        token = token_for(request.target, directions, tokens, place="--to argos without --target")
+        token = token_for(request.target, directions, tokens)
         tokens = (token,) if token else ()
     elif request.target:
         raise ConfigError(
             "such an export has all languages of the model",
-            place=f"--target {request.target}",
+            place=f"target language {request.target}",
             remedy="leave it out; a package for Argos Translate has one",
         )
     if request.to == "web":
@@ -377,7 +377,7 @@ def _check_search(request: Request) -> None:
             reads = f", which reads {', '.join(keys)} alone" if keys else ""
             raise ConfigError(
                 f"{request.to} has a search of its own{reads}",
-                place=f"--set {override}",
+                place=override,
                 remedy="leave it out, or export to another format",
             )
 
@@ -391,7 +391,7 @@ def _check_bits(request: Request) -> None:
         problem = f"web exports are written in int8, not in {request.bits}"
     if problem:
         raise ConfigError(
-            problem, place="--quantization", remedy="export --to ctranslate2, or leave it out"
+            problem, place="quantization", remedy="export to ctranslate2, or leave it out"
         )
 
 
@@ -405,7 +405,7 @@ def _sentences(job: _Job) -> list[str]:
             raise CheckpointError(
                 f"no sentences to check the export on: {error.problem}",
                 place=error.place,
-                remedy="name some source text: --sentences FILE",
+                remedy="name a file of source sentences to check it on",
             ) from error
     lines = _for_every_language(read_lines(file), job.tokens)
     subword, longest = job.model.subwords[0], job.model.max_source_pieces
@@ -417,7 +417,7 @@ def _sentences(job: _Job) -> list[str]:
         raise CorpusError(
             f"has no sentence of 1 to {longest} pieces to check the export on",
             place=file,
-            remedy="name other source text: --sentences FILE",
+            remedy="name another file of source sentences",
         )
     return chosen
 

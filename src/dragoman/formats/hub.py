@@ -122,7 +122,6 @@ def check_can_push(hub_id: str) -> HfApi:
     except HFValidationError as error:
         raise ConfigError(
             f"{hub_id!r} is no name of a model on the Hub",
-            place="--to",
             remedy="give OWNER/NAME, such as my-name/demo-en-de",
         ) from error
     if huggingface_hub.get_token() is None:

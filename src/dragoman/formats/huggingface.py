@@ -195,7 +195,7 @@ def check_expressible(recipe: Recipe) -> None:
             raise ConfigError(
                 "transformers has no architecture for this setting of the recipe",
                 place=place,
-                remedy="export --to ctranslate2 or --to bundle, which take every recipe",
+                remedy="export to ctranslate2 or bundle, which take every recipe",
             )
 
 

@@ -188,7 +188,7 @@ class Origin:
                 place=self.path,
                 remedy=f"choose target languages that have tokens: {', '.join(known)}"
                 if known
-                else "train one target language with --from, or several without --from",
+                else "train one target language from this model, or several from none",
             )
 
     def check_prepared(self, prepared: Path) -> None:
@@ -197,7 +197,7 @@ class Origin:
             raise ConfigError(
                 f"was prepared with another vocabulary than that of {self.path}",
                 place=prepared,
-                remedy="leave out --prepared, or name a folder that is not there yet",
+                remedy="name a folder that is not there yet, or none",
             )
 
     def plant(self, run: RunDirectory) -> None:

@@ -48,7 +48,7 @@ def refuse(architecture: str, reasons: dict[str, bool]) -> None:
             raise ConfigError(
                 f"{architecture} has nothing for this setting of the recipe",
                 place=place,
-                remedy="export --to ctranslate2 or --to bundle, which take every recipe",
+                remedy="export to ctranslate2 or bundle, which take every recipe",
             )
 
 

@@ -54,8 +54,8 @@ _NPM_LINE: Final = re.compile(r"(?:npm (?:error|ERR!))?\s*(?:(?:network|notarget
 _NPM_FIELD: Final = re.compile(r"(?:code|errno|syscall|path|dest)\b")
 _LONGEST_REASON: Final = 200
 _BY_HAND: Final = (
-    f"run `npm pack {PACKAGE}` on a machine with npm and network access, and give the file: "
-    f"--onnxruntime-web onnxruntime-web-{RUNTIME_VERSION}.tgz"
+    f"run `npm pack {PACKAGE}` on a machine with npm and network access, and give the file "
+    f"onnxruntime-web-{RUNTIME_VERSION}.tgz as onnxruntime-web"
 )
 
 

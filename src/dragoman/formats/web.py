@@ -71,9 +71,9 @@ def check_for_web(vocabulary: bytes, *, place: Path) -> None:
             problem = "its SentencePiece model has pieces for bytes, or unused ones"
     if problem:
         raise ConfigError(
-            f"--to web cannot cut text with this vocabulary: {problem}",
+            f"a page in a browser cannot cut text with this vocabulary: {problem}",
             place=place,
-            remedy="export --to ctranslate2 or --to onnx",
+            remedy="export to ctranslate2 or onnx",
         )
 
 

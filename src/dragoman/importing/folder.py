@@ -55,13 +55,13 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
         config = replace(config, model=described)
     model = read_model(folder, config, tokenizer.orders)
     joint = tokenizer.source.pieces == tokenizer.target.pieces
-    for option, code in (
-        ("--source-language", tokenizer.languages.source),
-        ("--target-language", tokenizer.languages.target),
+    for side, code in (
+        ("source language", tokenizer.languages.source),
+        ("target language", tokenizer.languages.target),
     ):
         if code and not re.match(LANGUAGE, code):
             raise ConfigError(
-                f"{code!r} is no code of a language", place=option, remedy="give one, such as en"
+                f"{code!r} is no code of a language", place=side, remedy="give one, such as en"
             )
     recipe = Recipe(
         name=_name(folder),

@@ -128,16 +128,16 @@ def _read_m2m100(
         languages.source or _language(settings, "src_lang"),
         languages.target or _language(settings, "tgt_lang"),
     )
-    for option, language in (
-        ("--source-language", chosen.source),
-        ("--target-language", chosen.target),
+    for side, language in (
+        ("source", chosen.source),
+        ("target", chosen.target),
     ):
         if language not in codes:
             said = f"has no language {language!r}" if language else "has several languages"
             raise ConfigError(
                 f"{said}: {_some(sorted(codes))}",
                 place=folder,
-                remedy=f"name one with dragoman import ... {option}",
+                remedy=f"name one as the {side} language, with dragoman import",
             )
     forced = config.forced_begin
     if forced not in (None, known[codes[chosen.target]]):
@@ -145,7 +145,7 @@ def _read_m2m100(
             f'"forced_bos_token_id" is {forced}, and {chosen.target} has the id '
             f"{known[codes[chosen.target]]}",
             place=folder,
-            remedy="name that language with --target-language, or take the key out of the file",
+            remedy="name that one as the target language, or take the key out of the file",
         )
     names = _special_names(settings)
     _check_added(folder, settings, {*names.values(), *codes.values(), "<s>", "<mask>"})
@@ -403,7 +403,7 @@ def _target_code(listed: Iterable[str], language: str, *, place: Path) -> str:
         raise ConfigError(
             f"has no {code}; it has {_some(known)}",
             place=place,
-            remedy="name one of them: --target-language "
+            remedy="name one of them as the target language, such as "
             f"{known[0].removeprefix('>>').removesuffix('<<')}",
         )
     return code

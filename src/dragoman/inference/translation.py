@@ -188,7 +188,7 @@ def score_text(
         source, reference, name = test / "source.txt", test / "target.txt", "test"
         directions = read_directions(test)
     else:
-        token = token_for(target, corpus.directions, corpus.language_tokens, place="--target")
+        token = token_for(target, corpus.directions, corpus.language_tokens)
         # "test" is the run's own test set, whose translations are kept.
         name = source.name if source.stem == "test" else source.stem
     sources, references = read_lines(source), read_lines(reference)

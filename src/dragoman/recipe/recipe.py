@@ -269,7 +269,7 @@ def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
         if override.partition(".")[0].strip() not in sections:
             raise ConfigError(
                 f"a model that is trained can be used with other {' and '.join(sections)} only",
-                place=f"--set {override}",
+                place=override,
                 remedy="leave it out, or train another model",
             )
 

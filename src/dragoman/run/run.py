@@ -200,14 +200,14 @@ def evaluate(
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
     if source is not None and reference is not None:
         corpus = directory.recipe().corpus
-        token_for(target, corpus.directions, corpus.language_tokens, place="--target")
+        token_for(target, corpus.directions, corpus.language_tokens)
         arguments += ["--source", str(source), "--reference", str(reference)]
         arguments += [f"--target={target}"]
     elif target:
         raise ConfigError(
             "the run's own test set says its languages itself",
-            place=f"--target {target}",
-            remedy="leave it out, or give a text with --source and --reference",
+            place=f"target language {target}",
+            remedy="leave it out, or name another text: its source and its reference",
         )
     for override in overrides:
         arguments += ["--set", override]

@@ -274,20 +274,20 @@ def open_translator(
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
             "an export holds the weights of one checkpoint alone",
-            place=f"--checkpoint {','.join(checkpoints)}",
+            place=f"checkpoint {','.join(checkpoints)}",
             remedy="leave it out, or name the run",
         )
     if is_bundle(path) and (bundle := Bundle.open(path)).info.kind == "ctranslate2":
         if engine == "torch":
             raise ConfigError(
                 "this export holds no weights for PyTorch",
-                place="--engine",
+                place="engine",
                 remedy="leave it out, or name the run",
             )
         if quantization not in (None, bundle.info.quantization):
             raise ConfigError(
                 f"this export was written in {bundle.info.quantization}",
-                place=f"--quantization {quantization}",
+                place=f"quantization {quantization}",
                 remedy="leave it out, or name the run",
             )
         token = _token(bundle.recipe, target)
@@ -311,7 +311,7 @@ def open_translator(
         if sampling is not None and arithmetic == "torch":
             raise ConfigError(
                 "only CTranslate2 samples: one model, on a CPU",
-                place="--sample",
+                place="sampling",
                 remedy="leave it out, or name one checkpoint",
             )
         searching: Engine = TorchEngine(model.models)
@@ -350,7 +350,7 @@ def open_translator(
 def _token(recipe: Recipe, target: str) -> str:
     """What says into which language; raises ConfigError."""
     corpus = recipe.corpus
-    return token_for(target, corpus.directions, corpus.language_tokens, place="--target")
+    return token_for(target, corpus.directions, corpus.language_tokens)
 
 
 def _arithmetic(
@@ -360,7 +360,7 @@ def _arithmetic(
     several = len(model.models) > 1
     if engine == "ctranslate2" and several:
         raise ConfigError(
-            "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
+            "CTranslate2 has no ensembles", place="engine", remedy="use the engine torch"
         )
     on_cpu = model.world.device.type == "cpu"
     possible = not several and on_cpu and find_spec("ctranslate2") is not None
@@ -369,7 +369,7 @@ def _arithmetic(
     if quantization not in (None, "float32"):
         raise ConfigError(
             f"only CTranslate2 translates in {quantization}: one model, on a CPU",
-            place=f"--quantization {quantization}",
+            place=f"quantization {quantization}",
             remedy="leave it out",
         )
     return "torch"

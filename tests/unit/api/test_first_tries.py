@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,29 @@ def test_remedies_are_words_of_this_interface() -> None:
         with pytest.raises(dragoman.ConfigError, match="its source and its reference") as error:
             call()
         assert "--" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda run: dragoman.export(run, to="onnx", quantization="int8"), "quantization: only"),
+        (lambda run: dragoman.export(run, to="bundle", target_language="fr"),
+         "target language fr: such an export"),
+        (lambda run: dragoman.export(run, to="onnx", overrides=["search.beam_size=2"]),
+         "search.beam_size=2: onnx has"),
+        (lambda run: dragoman.export(run, to="bundle", onnxruntime_web="x.tgz"),
+         "x.tgz: bundle has no use"),
+        (lambda run: dragoman.Translator(run, overrides=["train.seed=2"]), "train.seed=2: a model"),
+        (lambda run: dragoman.translate(run, ["a"], target_language="xx"),
+         "target language: the model does not"),
+        (lambda run: dragoman.evaluate(run, target_language="xx"), "its source and its reference"),
+    ],
+)  # fmt: skip
+def test_errors_name_what_both_doors_have(
+    call: Callable[[dragoman.RunDirectory], Any], problem: str
+) -> None:
+    """A command's options and a function's arguments have the same names but for the dashes."""
+    with pytest.raises(dragoman.DragomanError) as error:
+        call(small_run())
+    assert problem in str(error.value)
+    assert "--" not in str(error.value)

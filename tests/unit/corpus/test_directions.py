@@ -276,15 +276,15 @@ def test_the_filter_of_languages_asks_for_those_of_the_entry(tmp_path: Path) -> 
 def test_a_model_is_asked_for_a_language_it_has() -> None:
     several = [Direction("en", "de"), Direction("en", "fr")]
     tokens = ("<2de>", "<2fr>")
-    assert token_for("fr", several, tokens, place="--target") == "<2fr>"
-    assert token_for("de", several[:1], (), place="--target") == ""
-    assert token_for("", several[:1], (), place="--target") == ""
+    assert token_for("fr", several, tokens) == "<2fr>"
+    assert token_for("de", several[:1], ()) == ""
+    assert token_for("", several[:1], ()) == ""
     assert language_token("pt-BR") == "<2pt-br>"
     for target in ("", "it"):
-        with pytest.raises(ConfigError, match=r"--target.*de, fr"):
-            token_for(target, several, tokens, place="--target")
+        with pytest.raises(ConfigError, match=r"^target language: .*de, fr"):
+            token_for(target, several, tokens)
     with pytest.raises(ConfigError, match="does not translate into 'fr'"):
-        token_for("fr", several[:1], (), place="--target")
+        token_for("fr", several[:1], ())
 
 
 TRAIN = [{"tsv": "a"}, {"tsv": "b", "target_language": "fr"}]

@@ -303,7 +303,7 @@ def test_the_command_says_it_in_one_line(
 
 
 def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--quantization"):
+    with pytest.raises(ConfigError, match=r"^quantization: only"):
         exported(run, "bundle", tmp_path / "no", quantization="int8")
     with pytest.raises(CorpusError, match="cannot be read"):
         exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "none.txt")

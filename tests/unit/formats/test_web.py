@@ -238,7 +238,7 @@ def test_without_npm_or_a_network_it_says_what_to_fetch(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     line = refused(capfd, tmp_path / "web")
     assert problem in line
-    assert "--onnxruntime-web onnxruntime-web-1.30.0.tgz" in line
+    assert "give the file onnxruntime-web-1.30.0.tgz as onnxruntime-web" in line
 
 
 def test_what_npm_itself_says_is_shown_soon(
@@ -308,6 +308,6 @@ def test_vocabularies_with_rules_of_their_own_are_refused_by_name(tmp_path: Path
     ):
         with pytest.raises(ConfigError, match=problem) as caught:
             check_for_web(content, place=tmp_path / "source.model")
-        assert "--to onnx" in str(caught.value)
+        assert "export to ctranslate2 or onnx" in str(caught.value)
     for kind in ("bpe", "unigram"):
         check_for_web(trained_pieces(model_type=kind, **plain), place=tmp_path)
