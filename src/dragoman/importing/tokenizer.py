@@ -128,16 +128,13 @@ def _read_m2m100(
         languages.source or _language(settings, "src_lang"),
         languages.target or _language(settings, "tgt_lang"),
     )
-    for side, language in (
-        ("source", chosen.source),
-        ("target", chosen.target),
-    ):
+    for name, language in (("source", chosen.source), ("target", chosen.target)):
         if language not in codes:
             said = f"has no language {language!r}" if language else "has several languages"
             raise ConfigError(
                 f"{said}: {_some(sorted(codes))}",
                 place=folder,
-                remedy=f"name one as the {side} language, with dragoman import",
+                remedy=f"name one as the {name} language, with dragoman import",
             )
     forced = config.forced_begin
     if forced not in (None, known[codes[chosen.target]]):
@@ -155,10 +152,10 @@ def _read_m2m100(
     special = {*_special_ids(ids, settings), *(ids[code] for code in codes.values())}
     special |= {ids[begin]} if begin in ids else set()
 
-    def side(name: Literal["source", "target"], language: str) -> VocabularyFile:
+    def vocabulary(side: Literal["source", "target"], language: str) -> VocabularyFile:
         return VocabularyFile(
             kind="m2m_100",
-            side=name,
+            side=side,
             pieces=tuple(pieces),
             their_ids=tuple(order),
             prefix=(ids[codes[language]],),
@@ -167,7 +164,9 @@ def _read_m2m100(
             cleaned=settings.get("clean_up_tokenization_spaces") is True,
         )
 
-    return Tokenizer(side("source", chosen.source), side("target", chosen.target), chosen)
+    return Tokenizer(
+        vocabulary("source", chosen.source), vocabulary("target", chosen.target), chosen
+    )
 
 
 def _nllb_list(
