@@ -80,17 +80,17 @@ def test_every_rank_knows_the_rates_of_all_pairs() -> None:
     assert sorted(pairs) == [*combinations(range(3), 2)]
     assert len(found["pairs"]) == 3
     for pair in pairs.values():
-        assert _alike(pair["forth"], one_way)
-        assert _alike(pair["back"], one_way)
-        assert _alike(pair["both"], one_way)
+        assert _alike(pair["forth_bytes_per_s"], one_way)
+        assert _alike(pair["back_bytes_per_s"], one_way)
+        assert _alike(pair["both_bytes_per_s"], one_way)
         assert LATENCY_S[0] < pair["latency_s"] < LATENCY_S[1]
-    assert _alike(found["all_reduce"], ring)
+    assert _alike(found["all_reduce_bytes_per_s"], ring)
     assert 1e-10 < found["diloco_weight_s"] < 1e-6
 
 
 def test_one_rank_has_nobody_to_measure() -> None:
     (found,) = run_ranks(_probe_alone, world_size=1)
-    assert found == {"pairs": [], "all_reduce": None, "diloco_weight_s": None}
+    assert found == {"pairs": [], "all_reduce_bytes_per_s": None, "diloco_weight_s": None}
 
 
 def _probe_alone(world: World) -> Any:
