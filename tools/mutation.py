@@ -72,7 +72,11 @@ _REPORT: Final = (
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "corpus/runs": ("unit/corpus/test_dedup.py", "unit/corpus/test_runs.py", *_CORPUS),
-    "corpus/encode": _CORPUS,
+    "corpus/encode": (
+        *_CORPUS,
+        "unit/corpus/test_directions.py",
+        "unit/corpus/test_lexical.py",
+    ),
     "data/sampler": ("unit/data/test_sampler.py", "unit/data/test_loader.py"),
     "training/step": ("unit/training/test_step.py",),
     "training/checkpoint": ("unit/training/test_checkpoint.py", "unit/training/test_trainer.py"),

@@ -126,6 +126,19 @@ def test_reduced_precision_stays_near_fp32(precision: Literal["bf16", "fp16"]) -
     torch.testing.assert_close(torch.stack(losses[1]), torch.stack(losses[0]), rtol=0.02, atol=0.0)
 
 
+def test_the_moments_of_fp16_are_those_of_unscaled_gradients() -> None:
+    """They outlive the scale, which changes: a checkpoint may go on with another one."""
+    moments = []
+    for precision in ("fp32", "fp16"):
+        config = TrainConfig(precision=precision)
+        with toy_training(PAIRS, model=NO_DROPOUT, train=config) as training:
+            train(training, 1)
+            states = training.step.optimizer.state.values()
+            moments.append(torch.cat([one["exp_avg"].flatten() for one in states]))
+    exact, found = moments
+    assert (found - exact).norm() < 0.05 * exact.norm()
+
+
 def test_an_overflow_in_fp16_skips_the_update_and_halves_the_scale() -> None:
     with toy_training(PAIRS, train=TrainConfig(precision="fp16")) as training:
         scaler = training.step.scaler
