@@ -127,7 +127,7 @@ def _options() -> argparse.Namespace:
 
 
 def _dragoman(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "dragoman.cli", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "dragoman", *arguments], check=True)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def _run(folder: Path, name: str, text: str, budget: str, condition: str, *, ran
 
 
 def _start(folder: Path, name: str, budget: str, ranks: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "dragoman.cli", "run", f"{name}.toml", "--budget", budget]
+    command = [sys.executable, "-m", "dragoman", "run", f"{name}.toml", "--budget", budget]
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [*command, "--ranks", str(ranks)],

@@ -118,7 +118,7 @@ def _train(name: str, options: argparse.Namespace) -> None:
     )
     (options.scratch / f"{name}.toml").write_text(recipe, encoding="utf-8")
     subprocess.run(
-        [sys.executable, "-m", "dragoman.cli", "run", f"{name}.toml", "--ranks", "1"],
+        [sys.executable, "-m", "dragoman", "run", f"{name}.toml", "--ranks", "1"],
         cwd=options.scratch,
         check=True,
         stdout=sys.stderr,

@@ -32,13 +32,12 @@ from dragoman.data.batch import Batch
 from dragoman.data.loader import Update, merged
 from dragoman.formats.load import Origin
 from dragoman.inference.translation import new_model
-from dragoman.recipe.recipe import load_recipe
+from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdicts import judge
 from dragoman.run import run as steps
-from dragoman.training.schedule import learning_rate
 
 VOCAB_SIZE = 1000
 MODEL = ["model.d_model=64", "model.d_ffn=256", "model.encoder_layers=1", "model.decoder_layers=1"]
@@ -175,8 +174,11 @@ def _planted(case: Case) -> Iterator[None]:
         return
     at, model = case.planted_at, _ModelOfRun()
 
-    def planted_rate(step: int, **others: object) -> float:
-        return learning_rate(step, **others) * (case.factor if step >= at else 1.0)  # type: ignore[arg-type]
+    as_written = Recipe.learning_rate
+
+    def planted_rate(recipe: Recipe, step: int, *, max_steps: int | None = None) -> float:
+        rate = as_written(recipe, step, max_steps=max_steps)
+        return rate * (case.factor if step >= at else 1.0)
 
     def planted_updates(
         updates: Iterator[Update], every: int, *, max_steps: int
@@ -190,7 +192,7 @@ def _planted(case: Case) -> Iterator[None]:
         return model.found
 
     with (
-        mock.patch("dragoman.run.worker.learning_rate", planted_rate),
+        mock.patch.object(Recipe, "learning_rate", planted_rate),
         mock.patch("dragoman.run.worker.merged", planted_updates),
         mock.patch("dragoman.run.worker.new_model", kept_model),
     ):

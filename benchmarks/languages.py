@@ -129,7 +129,7 @@ def _print_engines(run: RunDirectory, options: argparse.Namespace) -> None:
 @contextmanager
 def _served(bundle: Path) -> Iterator[str]:
     """The address of a server over a bundle."""
-    command = [sys.executable, "-m", "dragoman.cli", "serve", str(bundle), "--port", "0"]
+    command = [sys.executable, "-m", "dragoman", "serve", str(bundle), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

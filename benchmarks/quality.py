@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
 
 
 def _dragoman(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "dragoman.cli", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "dragoman", *arguments], check=True)
 
 
 def _lines(path: Path) -> list[str]:

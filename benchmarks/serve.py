@@ -140,7 +140,7 @@ def start(
     bundle: Path, *options: str, python: Path = Path(sys.executable)
 ) -> tuple[subprocess.Popen[str], int]:
     """A server, also of another checkout by its Python, and its port."""
-    command = [str(python), "-m", "dragoman.cli", "serve", str(bundle), "--port", "0", *options]
+    command = [str(python.with_name("dragoman")), "serve", str(bundle), "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, int(process.stdout.readline().rsplit(":", 1)[1])

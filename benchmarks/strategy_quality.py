@@ -233,7 +233,7 @@ def _run(
     overrides += [f"train.seed={seed}", *_common(options)]
     ranks_of_any = 1 if options.gpu else RANKS_OF_ANY
     ranks = str(replicas or ranks_of_any)
-    dragoman = [str(ONE_GPU)] if options.gpu else ["-m", "dragoman.cli"]
+    dragoman = [str(ONE_GPU)] if options.gpu else ["-m", "dragoman"]
     started = time.monotonic()
     _call(
         *(*dragoman, "train", "multi30k-tiny", "--prepared", str(prepared), "--runs", str(runs)),
@@ -276,7 +276,7 @@ def _machine(options: argparse.Namespace) -> str:
 def _prepare(options: argparse.Namespace) -> Path:
     prepared: Path = options.work / "prepared"
     flags = _flags([f"corpus.folder={options.multi30k.resolve()}", SETTING[0]])
-    _call("-m", "dragoman.cli", "prepare", "multi30k-tiny", "--prepared", str(prepared), *flags)
+    _call("-m", "dragoman", "prepare", "multi30k-tiny", "--prepared", str(prepared), *flags)
     return prepared
 
 

@@ -228,7 +228,7 @@ def whole(setting: Setting, sides: Sequence[Engine], num_lines: int, rounds: int
             *(
                 sys.executable,
                 "-m",
-                "dragoman.cli",
+                "dragoman",
                 "translate",
                 str(setting.directory / one.bundle),
             ),
