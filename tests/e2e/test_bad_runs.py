@@ -128,13 +128,13 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         "an override that would change nothing",
         lambda run: None,
         lambda run: ["evaluate", str(run), "--set", "model.num_heads=1"],
-        ["--set model.num_heads=1", "search"],
+        ["model.num_heads=1:", "search"],
     ),
     (
         "an override that would change nothing of a translation",
         lambda run: None,
         lambda run: ["translate", str(run), "--set", "corpus.lowercase=true"],
-        ["--set corpus.lowercase=true", "search"],
+        ["corpus.lowercase=true:", "search"],
     ),
     (
         "more checkpoints than were kept",

@@ -56,6 +56,7 @@ def server() -> Iterator[StaticServer]:
 def open_page(browser: Any, url: str, **options: Any) -> Any:
     """A page whose model is loaded."""
     page = browser.new_page(**options)
+    page.set_default_timeout(120_000)  # a busy machine lays out a long text for half a minute
     page.goto(url)
     page.wait_for_selector("#translate:not([disabled])")
     return page
