@@ -78,6 +78,7 @@ def sources() -> list[list[int]]:
     return [*rows, long]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
 def test_ctranslate2_finds_what_our_search_finds(
     options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
@@ -184,6 +185,7 @@ def test_onnx_finds_what_our_search_finds(
         assert translate_with_onnx(tmp_path, batch, search) == ours
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("options", ARCHITECTURES[:-1], ids=str)
 def test_transformers_finds_what_our_search_finds(
     options: dict[str, Any], subword: Subword, sources: list[list[int]]

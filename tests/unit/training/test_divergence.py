@@ -159,6 +159,7 @@ def toy(folder: Path) -> ToyRun:
     )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "plant",
     [
@@ -182,5 +183,6 @@ def test_a_planted_divergence_is_stopped_with_one_line(
     assert "\n" not in message
 
 
+@pytest.mark.system
 def test_the_same_run_without_a_plant_goes_to_its_end(tmp_path: Path) -> None:
     assert toy(tmp_path).fit().reason == "max_steps"
