@@ -185,6 +185,7 @@ def changed_link(
     return [{"kind": one.kind, **asdict(one)} for one in found]
 
 
+@pytest.mark.system
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("slow_sender", "where"),

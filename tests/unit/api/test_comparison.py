@@ -24,6 +24,7 @@ def texts(tmp_path: Path) -> tuple[Path, Path]:
     return paths
 
 
+@pytest.mark.system
 def test_runs_checkpoints_exports_and_files_are_compared(texts: tuple[Path, Path]) -> None:
     run = small_run()
     (checkpoint,) = run.checkpoints.glob("step-*")

@@ -353,6 +353,7 @@ def test_a_budget_ends_a_run_in_time_and_the_rate_follows(tmp_path: Path) -> Non
     assert len(events_of(run, "validated")) == 2  # before the first update, and at the end
 
 
+@pytest.mark.system
 def test_a_run_that_was_stopped_keeps_its_fitted_length(tmp_path: Path) -> None:
     train = TrainConfig(max_steps=10_000, validate_every_steps=1000)
 
