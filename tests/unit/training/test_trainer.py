@@ -353,7 +353,6 @@ def test_a_budget_ends_a_run_in_time_and_the_rate_follows(tmp_path: Path) -> Non
     assert len(events_of(run, "validated")) == 2  # before the first update, and at the end
 
 
-@pytest.mark.system
 def test_a_run_that_was_stopped_keeps_its_fitted_length(tmp_path: Path) -> None:
     train = TrainConfig(max_steps=10_000, validate_every_steps=1000)
 
@@ -361,6 +360,7 @@ def test_a_run_that_was_stopped_keeps_its_fitted_length(tmp_path: Path) -> None:
         time.sleep(0.02)
         stop_at(60)(update, model)
 
+    ToyRun(tmp_path / "first", TrainConfig(max_steps=1)).fit()  # PyTorch imports more at first use
     run = ToyRun(tmp_path, train, before_update=slow_and_stopped, budget=in_time(8.0))
     stopped = run.fit()
     assert stopped.reason == "signal"
