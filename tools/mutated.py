@@ -1,4 +1,4 @@
-"""What a module with mutants imports: it chooses a mutant, and records the functions that run.
+"""Modules with mutants import this. It chooses the mutant and records the functions that run.
 
 MUTANT_UNDER_TEST names the mutant, "stats" none. MUTATION_HITS is a folder that gets an empty file
 for each function that runs, whichever process it runs in.

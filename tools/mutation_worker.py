@@ -27,7 +27,7 @@ _WARM: Final = ("torch._dynamo", "toy_fit", "dragoman.run.run", "dragoman.run.wo
 
 
 class Server:
-    """Runs tests when it is told to, and not once each."""
+    """A pytest plugin that runs the tests which are asked for, as often as they are asked for."""
 
     def __init__(self, orders: int, answers: int) -> None:
         self._orders = os.fdopen(orders)

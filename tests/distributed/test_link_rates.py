@@ -26,7 +26,7 @@ FLOATS = 4_000_000
 APART = 20.0
 """One rate may be so many times the other."""
 LATENCY_S = 1e-6, 0.02
-"""Of a message over loopback, whose receiver may wait for its turn."""
+"""Lowest and highest latency of a message over loopback; its receiver may wait for its turn."""
 
 
 def _seconds(world: World, transfer: Callable[[], object]) -> float:

@@ -77,13 +77,16 @@ def test_pages_ask_no_other_server_and_fit_a_telephone(site: str, copy: Path, br
 
 
 def test_search_finds_an_option_and_a_key_of_an_event(site: str, browser: Any) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     for word, place in (("no_repeat_ngram_size", "recipe"), ("carrier_changes", "events")):
         page.goto(f"{site}/index.html")
+        page.wait_for_load_state("networkidle")
+        links = page.locator(f'a[href*="{place}.html"]:visible')
+        without_search = links.count()
         page.keyboard.press("Control+k")
         page.keyboard.type(word)
-        found = page.locator(f'a[href*="{place}.html"]:visible')
-        found.first.wait_for(timeout=10_000)
+        sync_api.expect(links).to_have_count(without_search + 1, timeout=60_000)
     page.close()
 
 

@@ -22,7 +22,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def print_distilled(made: Distilled) -> None:
-    """What the student lost and gained, in one table, and where the parts are."""
+    """Compare student and teacher in one table; then list the files of both."""
     console = open_console()
     result = made.comparison.result
     table = plain_table("", right=("teacher", "student", "difference"))

@@ -48,7 +48,7 @@ def fields_refusal(error: ValidationError, wanted: type[BaseModel]) -> HTTPExcep
 
 
 def _problem(name: str, found: list[ErrorDetails], known: str) -> str:
-    """What is wrong with a field. found: the errors of all types that the field may have."""
+    """The problem of a field, in words. found: the errors of every type that it may have."""
     if not name:
         return f"the body must be a JSON object; send one with the fields {known}"
     # The type that went furthest is the one that was meant.

@@ -1,4 +1,4 @@
-"""What a host says of its GPUs, beside what PyTorch says."""
+"""The facts about GPUs, compared with those of PyTorch."""
 
 from __future__ import annotations
 

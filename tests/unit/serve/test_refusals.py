@@ -1,4 +1,4 @@
-"""What a request does wrong is said by the names of its fields, with the remedy."""
+"""Answers to wrong requests name the field and the remedy."""
 
 from __future__ import annotations
 
