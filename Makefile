@@ -29,7 +29,7 @@ $(TRAINS): pyproject.toml constraints.txt
 
 # The same with what tests and checks it.
 $(READY): $(TRAINS)
-	$(INSTALL) --editable '.[dev,fetch,serve]'
+	$(INSTALL) --editable '.[dev,docs,fetch,serve]'
 	$(BIN)/python -c 'import dragoman.run.worker'  # compiled once, not by each process that is tested
 	@touch $@
 
@@ -71,7 +71,6 @@ bench: $(READY)
 
 # The documentation as a site in build/site; its commands are run by make test-system.
 docs: $(READY)
-	$(INSTALL) --editable '.[docs]'
 	$(BIN)/python tools/write_reference.py
 	$(BIN)/python tools/build_site.py
 
