@@ -63,6 +63,15 @@ def rows(bundle: Bundle) -> list[list[int]]:
     return bundle.subwords()[0].encode(lines)
 
 
+@pytest.fixture
+def endless_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only rows can end the pause before a batch."""
+    monkeypatch.setattr("dragoman.serve.batcher._LONGEST_PAUSE_S", 1000.0)
+    monkeypatch.setattr(
+        "dragoman.serve.batcher.time.perf_counter", itertools.count(step=10_000).__next__
+    )
+
+
 async def begun(engine: HeldEngine, count: int) -> None:
     async with asyncio.timeout(60):
         while len(engine.begun) < count:
@@ -119,15 +128,10 @@ def test_fewer_rows_than_were_answered_are_begun_after_a_pause(
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("endless_pause")
 def test_as_many_rows_as_were_answered_are_waited_for(
-    engine: HeldEngine, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    engine: HeldEngine, rows: list[list[int]]
 ) -> None:
-    """The pause is so long that only the rows themselves can end it."""
-    monkeypatch.setattr("dragoman.serve.batcher._LONGEST_PAUSE_S", 1000.0)
-    monkeypatch.setattr(
-        "dragoman.serve.batcher.time.perf_counter", itertools.count(step=10_000).__next__
-    )
-
     async def scenario() -> None:
         batcher = Batcher(engine, 10_000, math.inf)
         first = asyncio.create_task(batcher.translate(rows[:8], SEARCH))
@@ -151,13 +155,10 @@ def test_as_many_rows_as_were_answered_are_waited_for(
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("endless_pause")
 def test_twice_as_many_rows_as_were_answered_are_begun_at_once(
-    engine: HeldEngine, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    engine: HeldEngine, rows: list[list[int]]
 ) -> None:
-    monkeypatch.setattr("dragoman.serve.batcher._LONGEST_PAUSE_S", 1000.0)
-    monkeypatch.setattr(
-        "dragoman.serve.batcher.time.perf_counter", itertools.count(step=10_000).__next__
-    )
 
     async def scenario() -> None:
         batcher = Batcher(engine, 10_000, math.inf)
