@@ -11,9 +11,9 @@ import pytest
 
 from dragoman.reporting.comparison import compare
 from dragoman.reporting.comparison_page import write_comparison
-from dragoman.reporting.facts import Price
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch.live import open_run
 from dragoman.watch.server import WatchServer
 from recorded_runs import Recorded
@@ -21,7 +21,7 @@ from recorded_runs import Recorded
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 """A folder to keep pictures in, for eyes."""
 RECORDED = Path(__file__).resolve().parents[1] / "golden" / "recorded"
-PRICE = Price(amount=3.06, currency="USD")
+PRICE = HourlyPrice(amount=3.06, currency="USD")
 OUTSIDE = """() => [...document.querySelectorAll('main *:not(.runs *)')].filter(one => {
   const box = one.getBoundingClientRect();
   // A table of runs scrolls by itself.

@@ -12,13 +12,14 @@ from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting import measures
 from dragoman.reporting.comparison import compare
 from dragoman.reporting.cost import cost_text, parse_price, spent_text
-from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
+from dragoman.telemetry.host import HourlyPrice
 from recorded_runs import Recorded
 
-PRICE = Price(amount=3.6, currency="USD")
+PRICE = HourlyPrice(amount=3.6, currency="USD")
 
 
 def _cost(facts: Facts) -> Verdict:

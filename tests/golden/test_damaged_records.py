@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 import pytest
 from rich.console import Console
 
-from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report, as_json, as_markdown
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch.live import open_run
 from dragoman.watch.screen import screen
 from dragoman.watch.server import live
@@ -24,7 +25,7 @@ from dragoman.watch.status import print_status, read_status
 RECORDED = Path(__file__).with_name("recorded")
 RUNS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
 DAMAGES_A_RUN = 22
-PRICE = Price(amount=3.0, currency="USD")
+PRICE = HourlyPrice(amount=3.0, currency="USD")
 WRONG: tuple[Any, ...] = (
     None,
     True,

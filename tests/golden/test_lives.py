@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
-from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, as_values
+from dragoman.telemetry.host import HourlyPrice
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
@@ -87,7 +88,7 @@ def test_one_host_at_the_end_does_not_mean_one_host_always(tmp_path: Path) -> No
     )
     _change_lives(run, 0, _life(measured=_link(12e6)), _life())
     _change_lives(run, 1, _life(), _life(host="host-a"))
-    facts = read_facts(run, price=Price(amount=1.0, currency="USD"))
+    facts = read_facts(run, price=HourlyPrice(amount=1.0, currency="USD"))
     found = _answers(facts)
     assert found["network"].answer == "cannot tell"
     assert "Steps 1 to 4,000 on host-a, host-b: Waiting for the network" in found["network"].says
@@ -198,7 +199,7 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
     lives = (alone, together) if alone_first else (together, alone)
     _change_lives(run, 0, *lives)
     _change_lives(run, 1, *((_nothing, list) if alone_first else (list, _nothing)))
-    facts = read_facts(run, price=Price(amount=1.0, currency="USD"))
+    facts = read_facts(run, price=HourlyPrice(amount=1.0, currency="USD"))
     found = _answers(facts)
     assert found["network"].answer == "cannot tell"
     assert "on host-a: One process trained alone" in found["network"].says
@@ -238,7 +239,7 @@ def test_a_price_applies_to_the_hosts_it_was_recorded_for(tmp_path: Path) -> Non
     last = facts.segments[-1]
     hours = 2 * (last.ended - last.started) / 3600
     assert f"of machine time on cheap-a, cheap-b cost {hours:.2f} USD" in cost.says
-    given = _answers(read_facts(run, price=Price(amount=1.0, currency="USD")))["cost"]
+    given = _answers(read_facts(run, price=HourlyPrice(amount=1.0, currency="USD")))["cost"]
     assert given.answer == "measured"
 
 

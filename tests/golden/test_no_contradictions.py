@@ -20,11 +20,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from adversarial_logs import UNIFORM, Log, logs
-from dragoman.reporting.facts import Price
 from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
+from dragoman.telemetry.host import HourlyPrice
 
 RECORDED = Path(__file__).with_name("from_4254f71") / "run"
 PRICE = 3.6
@@ -337,7 +337,7 @@ def _contradictions(log: Log) -> tuple[list[str], Answers]:
         if log.intervals % 2:  # what questions 7 to 9 look at
             shutil.copy(RECORDED / "manifest.json", run)
             (run / "checkpoints").symlink_to(RECORDED / "checkpoints")
-        facts = read_facts(run, price=Price(amount=PRICE, currency="USD"))
+        facts = read_facts(run, price=HourlyPrice(amount=PRICE, currency="USD"))
         answers = {one.key: one for one in [*judge(facts), *examine(facts)]}
     return [said for look in CONTRADICTIONS for said in look(log, answers)], answers
 

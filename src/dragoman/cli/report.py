@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dragoman.cli.options import JSON, PRICE, Command, Option, Options
 
 if TYPE_CHECKING:
-    from dragoman.reporting.facts import Price
+    from dragoman.telemetry.host import HourlyPrice
 
     _Report = tuple[Callable[[Path], list[Path]], Path, str]
     """What writes the report to a directory, its default directory, and the report as JSON."""
@@ -57,7 +57,7 @@ def run(options: Options) -> None:
         print(*(printable(str(path)) for path in written), sep="\n")
 
 
-def _answer(price: Price | None, options: Options) -> _Report:
+def _answer(price: HourlyPrice | None, options: Options) -> _Report:
     import tempfile
 
     from dragoman.reporting.openseq2seq import import_log
@@ -72,7 +72,7 @@ def _answer(price: Price | None, options: Options) -> _Report:
     return answers.write, place, as_json(answers)
 
 
-def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Report:
+def _compare(runs: Sequence[Path], prices: Sequence[HourlyPrice | None]) -> _Report:
     from dragoman.base.errors import ConfigError
     from dragoman.reporting.comparison import NAMES, compare
     from dragoman.reporting.comparison_page import as_json, write_comparison
@@ -89,7 +89,7 @@ def _compare(runs: Sequence[Path], prices: Sequence[Price | None]) -> _Report:
     return partial(write_comparison, found), Path("comparison"), as_json(found)
 
 
-def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:
+def _prices(texts: Sequence[str], *, count: int) -> list[HourlyPrice | None]:
     from dragoman.base.errors import ConfigError
     from dragoman.reporting.cost import parse_price
 
@@ -99,5 +99,5 @@ def _prices(texts: Sequence[str], *, count: int) -> list[Price | None]:
             place="--price",
             remedy="give one for all, or one for each in their order",
         )
-    prices: list[Price | None] = [parse_price(text) for text in texts]
+    prices: list[HourlyPrice | None] = [parse_price(text) for text in texts]
     return prices if len(prices) == count else (prices or [None]) * count

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Price, Segment
+from dragoman.reporting.facts import Facts, Segment
+from dragoman.telemetry.host import HourlyPrice
 
 HOUR_S = 3600.0
 
@@ -34,7 +35,7 @@ def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
     return spent_s / HOUR_S
 
 
-def price_per_hour(facts: Facts, segment: Segment) -> Price | None:
+def price_per_hour(facts: Facts, segment: Segment) -> HourlyPrice | None:
     """The price of all machines of one life together; None if it is not known.
 
     A given price counts for each machine. Otherwise the life's own record counts, or else the sum
@@ -99,8 +100,8 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
     return units.money(seconds_s / HOUR_S * price.amount, currency=price.currency)
 
 
-def parse_price(text: str) -> Price:
+def parse_price(text: str) -> HourlyPrice:
     """The price of a machine for an hour, such as "3 USD". Raises ConfigError if the text is
     none."""
     amount, currency = units.parse_money(text)
-    return Price(amount=amount, currency=currency)
+    return HourlyPrice(amount=amount, currency=currency)

@@ -15,6 +15,7 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
 from dragoman.telemetry.events import DeviceMeasured, LinkChanged, NetworkSampled
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session
 
 _ENDINGS = {
@@ -46,7 +47,7 @@ class Segment:
     """The end of the work that its events account for; samples of the host may come later."""
     world_size: int | None = None
     """Ranks that trained together then; None if the start is not in the record."""
-    price: Price | None = None
+    price: HourlyPrice | None = None
     """The price of all machines together, as known when this life began."""
     host: str = "unknown"
     """The host of this process."""
@@ -351,14 +352,6 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """The price of a machine, or of several together, for an hour."""
-
-    amount: float
-    currency: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that was measured of one run."""
 
@@ -397,9 +390,9 @@ class Facts:
     imported: ImportedRun | None = None
     imported_scores: tuple[tuple[int, float], ...] = ()
     """(step, the score that the other tool calls BLEU)."""
-    price: Price | None = None
+    price: HourlyPrice | None = None
     """The price of one machine, if it was given; it counts for all lives."""
-    host_prices: Mapping[str, Price] = field(default_factory=dict)
+    host_prices: Mapping[str, HourlyPrice] = field(default_factory=dict)
     """The price of each machine by its name, from hosts.json."""
     recorded_hosts: int | None = None
     """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""

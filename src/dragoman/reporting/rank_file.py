@@ -25,6 +25,7 @@ from dragoman.telemetry.events import (
     number,
     read_events,
 )
+from dragoman.telemetry.host import HourlyPrice
 
 _CLOCK_JUMP_S = 5.0
 _ACCOUNTS = {
@@ -61,11 +62,11 @@ class RunStart:
     currency: str | None = None
 
     @property
-    def price(self) -> facts.Price | None:
+    def price(self) -> HourlyPrice | None:
         """The price of all machines together."""
         if self.price_per_hour is None or self.currency is None:
             return None
-        return facts.Price(amount=self.price_per_hour, currency=self.currency)
+        return HourlyPrice(amount=self.price_per_hour, currency=self.currency)
 
 
 _NO_START: Final = RunStart()

@@ -17,11 +17,12 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Facts, Pause, Price, Rank, Segment, summed
+from dragoman.reporting.facts import Facts, Pause, Rank, Segment, summed
 from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.rank_file import RankFile, RunStart
 from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, number, read_events
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session, read_session
 from dragoman.training.durable import step_directories
 from dragoman.training.inventory import take_inventory
@@ -55,7 +56,9 @@ class Records:
         )
 
 
-def read_facts(directory: Path, *, price: Price | None = None, now: float | None = None) -> Facts:
+def read_facts(
+    directory: Path, *, price: HourlyPrice | None = None, now: float | None = None
+) -> Facts:
     """The facts of a run.
 
     price: of one machine for an hour; if None, the price that each life or hosts.json records.
@@ -84,7 +87,7 @@ def combine(
     files: Sequence[RankFile],
     records: Records,
     *,
-    price: Price | None,
+    price: HourlyPrice | None,
     now: float,
 ) -> Facts:
     """The facts of a run whose files were read, by rank, up to the moment `now`."""
@@ -261,7 +264,7 @@ def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
         return None
 
 
-def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, Price]:
+def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, HourlyPrice]:
     """The price of each machine by its name; empty if the hosts of hosts.json cannot be matched.
 
     hosts.json lists them in the order of the ranks in the last life that used hosts, which is the
@@ -281,7 +284,7 @@ def _host_prices(hosts: Hosts | None, found: Facts) -> dict[str, Price]:
     if not len(names) == len(set(names.values())) == len(places):
         return {}
     return {
-        name: Price(amount=amount, currency=hosts.currency)
+        name: HourlyPrice(amount=amount, currency=hosts.currency)
         for name, number in names.items()
         if (amount := hosts.host[number].paid_per_hour) is not None
     }

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from dragoman.base import units
 
@@ -87,8 +87,9 @@ def os_name() -> str:
     return f"{found[1]}, {kernel}" if found else kernel
 
 
-class HourlyPrice(NamedTuple):
-    """The price of all machines together."""
+@dataclass(frozen=True, slots=True)
+class HourlyPrice:
+    """The price of a machine, or of several together, for an hour."""
 
     amount: float
     currency: str

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dragoman.base.errors import CheckpointError
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
 from dragoman.reporting.network import is_network, network
 from dragoman.reporting.rank_file import RankFile
@@ -25,6 +25,7 @@ from dragoman.telemetry.events import (
     read_line,
 )
 from dragoman.telemetry.follower import Follower
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.progress import Progress
 
 _KEPT_SAMPLES: Final = 120
@@ -157,7 +158,7 @@ class LiveRun:
         self,
         directory: Path,
         *,
-        price: Price | None = None,
+        price: HourlyPrice | None = None,
         troubles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """troubles: present problems with getting the records."""
@@ -222,7 +223,7 @@ class LiveRun:
             self._progress.see(event)
 
 
-def open_run(directory: Path, *, price: Price | None = None) -> LiveRun:
+def open_run(directory: Path, *, price: HourlyPrice | None = None) -> LiveRun:
     """The run of a directory, which may still be empty.
 
     Raises CheckpointError if there is no such directory.

@@ -18,7 +18,7 @@ from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import READ_PROGRAM
 from dragoman.cluster.hosts import Host, Hosts, record_hosts
-from dragoman.reporting.facts import Price
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch import sender
 from dragoman.watch.live import LiveRun
 
@@ -172,7 +172,7 @@ class Mirror:
 
 
 @contextmanager
-def remote_run(hosts: Hosts, run: Path, *, price: Price | None) -> Iterator[LiveRun]:
+def remote_run(hosts: Hosts, run: Path, *, price: HourlyPrice | None) -> Iterator[LiveRun]:
     """A run on hosts: by its name in their folders, or by its path there.
 
     price: of one machine for an hour; if None, the recorded price, or else the price in the

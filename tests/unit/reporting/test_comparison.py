@@ -11,11 +11,11 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.reporting.comparison import MACHINES, PAIRS, TOKENS, WALL, Comparison, compare
-from dragoman.reporting.facts import Price
 from dragoman.reporting.reading import read_facts
+from dragoman.telemetry.host import HourlyPrice
 from recorded_runs import Recorded
 
-PRICE = Price(amount=3.6, currency="USD")
+PRICE = HourlyPrice(amount=3.6, currency="USD")
 
 
 def _loss(step: int) -> float:
@@ -89,8 +89,8 @@ def test_without_manifests_it_is_not_known_what_the_losses_are_of(tmp_path: Path
 
 
 def test_money_is_a_budget_where_every_price_is_known_in_one_currency(tmp_path: Path) -> None:
-    prices = {"usd": PRICE, "dear": Price(amount=36.0, currency="USD"), "none": None}
-    prices["eur"] = Price(amount=3.6, currency="EUR")
+    prices = {"usd": PRICE, "dear": HourlyPrice(amount=36.0, currency="USD"), "none": None}
+    prices["eur"] = HourlyPrice(amount=3.6, currency="EUR")
     facts = {
         name: read_facts(SMALL.write(tmp_path / name), price=price)
         for name, price in prices.items()

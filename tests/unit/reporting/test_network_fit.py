@@ -11,11 +11,12 @@ import pytest
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.recipe.recipe import load_recipe
 from dragoman.reporting.cost import price_per_hour
-from dragoman.reporting.facts import Chosen, Facts, Price
+from dragoman.reporting.facts import Chosen, Facts
 from dragoman.reporting.network import computed_exposed_s, network_fit
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import LinkMeasured
+from dragoman.telemetry.host import HourlyPrice
 from recorded_runs import Recorded
 
 NETWORK_S = 10.0
@@ -84,7 +85,7 @@ def test_what_bytes_do_not_explain_is_said(sync_s: float, said: str, tmp_path: P
     assert bool(said) == bool(remedy)
 
 
-def _price_per_hour(run: Path) -> Price | None:
+def _price_per_hour(run: Path) -> HourlyPrice | None:
     facts = read_facts(run)
     return price_per_hour(facts, facts.segments[-1])
 
@@ -95,7 +96,7 @@ def test_the_price_of_its_hosts_is_that_of_the_run(tmp_path: Path) -> None:
     two = {"host": [host, {**host, "price_per_hour": 5.0}], "currency": "EUR"}
     record = run / HOSTS_FILE
     record.write_text(Hosts.model_validate_json(json.dumps(two)).model_dump_json())
-    assert _price_per_hour(run) == Price(amount=8.0, currency="EUR")
+    assert _price_per_hour(run) == HourlyPrice(amount=8.0, currency="EUR")
     # Trained here after all, one without a price, a record that is broken: nobody knows.
     here = Recorded(steps=2000, one_host=True).write(tmp_path / "here")
     (here / HOSTS_FILE).write_bytes(record.read_bytes())

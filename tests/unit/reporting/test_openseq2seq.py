@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.reporting.facts import Price
 from dragoman.reporting.health import examine
 from dragoman.reporting.openseq2seq import import_log, read_log
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
+from dragoman.telemetry.host import HourlyPrice
 from well_said import assert_well_said
 
 HEAD = """\
@@ -218,7 +218,7 @@ def _import(text: str, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("lost", ["NCCL INFO rank", "rank 1 nranks"])
 def test_hosts_that_the_log_does_not_name_are_not_counted(lost: str, tmp_path: Path) -> None:
     text = "".join(line for line in _log().splitlines(keepends=True) if lost not in line)
-    price = Price(amount=2.0, currency="USD")
+    price = HourlyPrice(amount=2.0, currency="USD")
     facts = read_facts(_import(text, tmp_path), price=price)
     cost = {one.key: one for one in judge(facts)}["cost"]
     assert (facts.hosts, cost.answer) == ((), "cannot tell")
@@ -247,7 +247,7 @@ def test_a_log_that_goes_on_elsewhere_has_the_machines_of_each_start(tmp_path: P
     text = _log() + third + _line(1000, 3, "1.000", (10, 6))
     for step in range(1100, 1501, 100):
         text += _line(step, 5 - step / 500, "1.000", (10, 6))
-    facts = read_facts(_import(text, tmp_path), price=Price(amount=3.6, currency="USD"))
+    facts = read_facts(_import(text, tmp_path), price=HourlyPrice(amount=3.6, currency="USD"))
     assert facts.hosts == ("alpha", "beta", "gamma")
     assert [facts.machines_of(life) for life in facts.segments] == [2, 1]
     assert [one.pairs for one in facts.intervals[-6:]] == [2 * 64 * 100] + [128 * 100] * 5
@@ -260,7 +260,7 @@ def test_a_log_that_goes_on_elsewhere_has_the_machines_of_each_start(tmp_path: P
 def test_a_start_that_names_no_hosts_is_not_on_those_before(tmp_path: Path) -> None:
     third = "".join(line for line in HEAD.splitlines(keepends=True) if "NCCL INFO rank" not in line)
     text = _log() + third + _line(1000, 3, "1.000", (10, 6)) + _line(1100, 3, "1.000", (10, 6))
-    facts = read_facts(_import(text, tmp_path), price=Price(amount=3.6, currency="USD"))
+    facts = read_facts(_import(text, tmp_path), price=HourlyPrice(amount=3.6, currency="USD"))
     assert {one.key: one for one in judge(facts)}["cost"].answer == "cannot tell"
 
 

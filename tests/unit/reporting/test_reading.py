@@ -13,12 +13,13 @@ import pytest
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Price
+from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import GpuSampled, NetworkSampled
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch.status import read_status
 from recorded_runs import START, Recorded
 
@@ -256,7 +257,7 @@ def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
 def test_what_is_left_is_told_while_it_runs(tmp_path: Path) -> None:
     run = replace(SHORT, max_steps=3000, reason=None).write(tmp_path / "run")
     ended = read_facts(run).segments[-1].ended
-    facts = read_facts(run, price=Price(amount=3.6, currency="USD"), now=ended + 5)
+    facts = read_facts(run, price=HourlyPrice(amount=3.6, currency="USD"), now=ended + 5)
     # 2,000 steps of 0.411 s, each with its part of six validations with their checkpoints
     assert measures.left_s(facts) == pytest.approx(2000 * (0.411 + 6 * 10.5 / 1000))
     duration, *_, cost = judge(facts)

@@ -13,15 +13,15 @@ import pytest
 from dragoman.base.errors import MachineError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting.elements import escape
-from dragoman.reporting.facts import Price
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report, as_json, as_markdown
 from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Series, ticks
 from dragoman.reporting.verdicts import QUESTIONS
 from dragoman.telemetry.events import Alert, EventWriter
+from dragoman.telemetry.host import HourlyPrice
 from recorded_runs import Recorded
 
-PRICE = Price(amount=3.06, currency="USD")
+PRICE = HourlyPrice(amount=3.06, currency="USD")
 
 
 @pytest.fixture(scope="module")

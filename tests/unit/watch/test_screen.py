@@ -13,7 +13,6 @@ from rich.text import Text
 
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
-from dragoman.reporting.facts import Price
 from dragoman.reporting.network import network
 from dragoman.reporting.plots import STEPS
 from dragoman.reporting.svg import Axis, LinePlot, Series
@@ -24,13 +23,14 @@ from dragoman.telemetry.events import (
     LinkMeasured,
     NetworkSampled,
 )
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch.live import Now, newest_run, open_run
 from dragoman.watch.screen import bar, chart, host_cells, screen, spark
 from dragoman.watch.server import live
 from example_events import HOST_SAMPLED as HOST
 from recorded_runs import Recorded
 
-PRICE = Price(amount=3.0, currency="USD")
+PRICE = HourlyPrice(amount=3.0, currency="USD")
 NETWORK = NetworkSampled(
     interface="eth0",
     seconds_s=10.0,
