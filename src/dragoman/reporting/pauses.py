@@ -149,9 +149,9 @@ def pauses(facts: Facts) -> Verdict:
     if facts.pauses:
         named = [_told(one) for one in longest(facts)[:_MOST_NAMED]]
         more = len(facts.pauses) - len(named)
-        says = "; ".join(named) + (f"; and {more} more" if more else "")
-        says += f". In all {_long(lost_s)}"
-        says += "." if share is None else f", {units.SHARE.text(share)} of the run."
+        says = f"Ranks stood still for {_long(lost_s)}"
+        says += "" if share is None else f", {units.SHARE.text(share)} of the run"
+        says += ": " + "; ".join(named) + (f"; and {more} more." if more else ".")
     elif watched:
         says = "No rank stood still for 3 s or longer."
     bad = share is not None and bool(facts.pauses) and share >= WORTH_A_LOOK
