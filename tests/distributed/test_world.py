@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from dragoman.base.errors import MachineError
+from dragoman.distributed.rendezvous import STORE_VARIABLE, StoreAddress
+from dragoman.distributed.store import connect, serve
 from dragoman.distributed.topology import find_topology, ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
 from processes import LOOPBACK, listening_addresses
@@ -23,15 +25,25 @@ def _exchange(world: World) -> Any:
     total = world.sum(torch.full((3,), float(world.rank + 1)))
     gathered = world.gather_json({"rank": world.rank, "text": "ü" * (world.rank * 5)})
     world.barrier()
-    return [total.tolist(), gathered, sorted(listening_addresses(os.getpid()))]
+    interfaces = [os.environ[f"{name}_SOCKET_IFNAME"] for name in ("GLOO", "NCCL")]
+    return [total.tolist(), gathered, sorted(listening_addresses(os.getpid())), interfaces]
 
 
 def test_ranks_sum_exchange_json_and_listen_on_loopback_only() -> None:
     results = run_ranks(_exchange, world_size=3)
-    for total, gathered, addresses in results:
+    for total, gathered, addresses, interfaces in results:
         assert total == [6.0, 6.0, 6.0]
         assert gathered == [{"rank": r, "text": "ü" * (r * 5)} for r in range(3)]
         assert addresses == [LOOPBACK]
+        assert interfaces == ["lo", "lo"]
+
+
+def test_ranks_meet_in_the_store_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = serve("127.0.0.1")
+    where = StoreAddress("127.0.0.1", store.port, "token")
+    monkeypatch.setenv(STORE_VARIABLE, str(where))
+    assert [total for total, *_ in run_ranks(_exchange, world_size=2)] == [[3.0, 3.0, 3.0]] * 2
+    assert connect(where, prefix="workers-0").num_keys() > 0
 
 
 def test_one_process_is_a_world_of_its_own() -> None:

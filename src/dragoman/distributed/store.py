@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import socket
 import sys
-from datetime import timedelta
-from typing import Final
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from dragoman.distributed.rendezvous import StoreAddress
-
-_TIMEOUT: Final = timedelta(minutes=5)
 
 
 def serve(address: str, *, port: int = 0) -> TCPStore:
@@ -27,22 +23,12 @@ def serve(address: str, *, port: int = 0) -> TCPStore:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, port), family=family)
     port = listener.getsockname()[1]
-    return TCPStore(
-        address,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=_TIMEOUT,
-        master_listen_fd=listener.detach(),
-    )
+    return TCPStore(address, port, is_master=True, master_listen_fd=listener.detach())
 
 
 def connect(where: StoreAddress, *, prefix: str) -> Store:
     """The part of the run's store with this name."""
-    store = TCPStore(
-        where.address, where.port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT
-    )
-    return PrefixStore(f"{where.token}/{prefix}", store)
+    return PrefixStore(f"{where.token}/{prefix}", TCPStore(where.address, where.port))
 
 
 def main() -> None:
