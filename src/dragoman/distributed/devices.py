@@ -12,11 +12,12 @@ import torch.distributed as dist
 _SIZE = 256
 
 
-def usable(index: int) -> bool:
-    """Whether a product of whole numbers comes out exactly on this GPU."""
+def is_usable(device: torch.device) -> bool:
+    """Whether a product of whole numbers comes out exactly on this device."""
+    numbers = torch.arange(_SIZE * _SIZE, dtype=torch.float32).remainder_(7).view(_SIZE, _SIZE)
     try:
-        numbers = torch.arange(_SIZE * _SIZE, dtype=torch.float32).remainder_(7).view(_SIZE, _SIZE)
-        return torch.equal((numbers.cuda(index) @ numbers.cuda(index)).cpu(), numbers @ numbers)
+        there = numbers.to(device)
+        return torch.equal((there @ there).cpu(), numbers @ numbers)
     except RuntimeError:
         return False
 
@@ -32,10 +33,10 @@ def nccl_version() -> str | None:
 
 def main() -> None:
     """Print all three as JSON."""
-    visible = torch.cuda.device_count()
+    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     found = {
-        "visible": visible,
-        "usable": sum(map(usable, range(visible))),
+        "visible": len(gpus),
+        "usable": sum(map(is_usable, gpus)),
         "nccl": nccl_version(),
     }
     print(json.dumps(found))
