@@ -45,7 +45,7 @@ class _Place:
         return self._shown is not None
 
     def show(self, body: RenderableType) -> None:
-        """Show this in place of what was there."""
+        """Show this in place of the earlier output."""
         from IPython.display import HTML, display
 
         page = HTML(as_html(body))

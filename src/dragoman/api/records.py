@@ -39,7 +39,7 @@ def plan(
     gpu_link: "nvlink4", "pcie4", "200GB/s".
     compute: measured seconds of one rank's share of a step, such as "0.25s".
     price: of one host for an hour, such as "3 USD".
-    Raises ConfigError that names what is missing or wrong.
+    Raises ConfigError that names the missing or wrong part.
     """
     request = PlanRequest(
         link=link,

@@ -202,7 +202,7 @@ def export(
     overrides: Sequence[str] = (),
     onnxruntime_web: str | Path | None = None,
 ) -> Exported:
-    """Write a checkpoint in a format that others run, and check what was written.
+    """Write a checkpoint in a format that others run, and check the result.
 
     to: "bundle", "ctranslate2", "huggingface", "onnx", "argos" or "web".
     output: a new folder, or an older export, which is replaced if nobody has added to it or changed

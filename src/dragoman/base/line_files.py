@@ -194,7 +194,7 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
     """The draft, opened to append and locked; raises MachineError if another process has it."""
     with draft.open("ab") as file:
         try:
-            # The other may have finished since, and what was opened be its output.
+            # The other may have finished since; then the open file is its output.
             locked = try_lock(file) and os.path.samestat(os.fstat(file.fileno()), draft.stat())
         except FileNotFoundError:
             locked = False

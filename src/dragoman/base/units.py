@@ -38,7 +38,7 @@ _AMOUNT = re.compile(rf"\s*({_NUMBER})\s*(\S.*?)?\s*")
 class Quantity:
     """One quantity: the symbols it is printed with, and all that are understood.
 
-    name: what it is, for error messages.
+    name: the quantity, for error messages.
     symbols: (symbol, base units in one), ascending; the largest that gives at least 1 is printed.
     also: symbols that are understood but never printed.
     digits: significant digits; a whole number that is exact is printed without decimals.

@@ -4,7 +4,7 @@ command_line     `dragoman COMMAND ...`: the parser, errors and exit codes
 options          what commands are made of, and the options that several share
 console          tables on a terminal, unbroken lines elsewhere
 summary          what `dragoman run` prints at its end
-budget_view      what it prints of a budget
+budget_view      the tables of a budget
 comparison_view  what `dragoman compare` and `dragoman distill` print
 """
 

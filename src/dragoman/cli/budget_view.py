@@ -1,4 +1,4 @@
-"""What people read of a budget: the candidates before it begins, and what was used at the end."""
+"""The tables of a budget: the candidates before it begins, and the time used at its end."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
 
 
 def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
-    """The resolved recipe, then what a run of it will take on each of `world_size` ranks."""
+    """The resolved recipe, then the needs of a run of it on each of `world_size` ranks."""
     console = open_console()
     console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
     taken = estimate(recipe, world_size=world_size)

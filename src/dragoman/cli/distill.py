@@ -48,7 +48,7 @@ from dragoman.cli.options import (
     THREADS.but(help="cores that translate (default: all)"),
 )
 def run(options: Options) -> None:
-    """Translate, train, export, compare, and print what the student lost and gained."""
+    """Translate, train, export, compare, and print the losses and gains of the student."""
     from dragoman.api.distillation import distill
     from dragoman.cli.comparison_view import print_distilled
 

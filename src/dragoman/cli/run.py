@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Option("--dry-run", action="store_true", help="say what it will take, do nothing"),
 )
 def run(options: Options) -> None:
-    """Prepare, train, evaluate and show some translations; or say what it will take."""
+    """Prepare, train, evaluate and show some translations; or only estimate all this."""
     from dragoman.cli import console
     from dragoman.recipe.recipe import load_recipe
 

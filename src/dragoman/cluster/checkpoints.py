@@ -1,8 +1,8 @@
 """A run's checkpoints between its hosts and this machine, each verified by its own digests.
 
-The first host writes what all ranks share (step-0004000); every host writes what belongs to its own
-ranks (rank-0002/step-0004000). All of it is collected here, and a resume gives each host what it
-lacks.
+The first host writes the state that all ranks share (step-0004000); every host writes the state of
+its own ranks (rank-0002/step-0004000). All of it is collected here, and a resume copies the missing
+parts to each host.
 
 Names of checkpoints and of their files come from the hosts. Each name is checked here before it
 becomes a path, so that a host can write nothing outside of the run.
@@ -42,7 +42,7 @@ from dragoman.training.durable import (
 CHECKPOINTS: Final = "checkpoints"
 _LOGS: Final = "logs"
 _NAME: Final = re.compile(r"(?:(rank-[0-9]{4,6})/)?step-[0-9]{7,12}")
-"""The name of a checkpoint: what all ranks share, or what one rank has of its own."""
+"""The name of a checkpoint: of the shared state, or of the state of one rank."""
 _NAMES: Final = TypeAdapter(list[str])
 _HUNG_UP_S: Final = 0.1
 """How long a transfer may go on to its next item after its connection was closed."""

@@ -1,4 +1,4 @@
-"""From doctor's facts to findings: what is right, what is wrong, and what to do about it.
+"""From doctor's facts to findings: passes, failures and their remedies.
 
 Every check is a function of the facts alone. A new one is a function here, its entry in CHECKS and
 its test.
@@ -71,7 +71,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a run needs of its hosts.
+    """The needs of a run on its hosts.
 
     needed_bytes: on each host's disk, for what it keeps.
     digests: of the files that must be there, as they are here; files without a digest are compared

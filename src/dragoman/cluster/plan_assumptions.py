@@ -1,4 +1,4 @@
-"""What the figures of a plan assume, one line each: subject, value and source.
+"""The assumptions behind the figures of a plan, one line each: subject, value and source.
 
 A source begins with a word of `rates`: measured, published, assumed, ... A figure that is known for
 one machine or model is called assumed for all others.

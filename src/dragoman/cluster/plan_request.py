@@ -99,7 +99,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, and what is known of its hosts; only their ranks if they were not named."""
+    """A request, and the facts about its hosts; only their ranks if they were not named."""
 
     workload: Workload
     precision: Precision

@@ -87,7 +87,7 @@ def recommendation(plan: Plan) -> str:
 
 
 def worth_of_links(plan: Plan) -> list[str]:
-    """What a faster network would save, one line for each; nothing without prices.
+    """The savings of a faster network, one line for each; nothing without prices.
 
     It is compared with the choice for these hosts. If that choice hides the link with local steps
     or larger batches, it is also compared at equal training, synchronising every step. The saving

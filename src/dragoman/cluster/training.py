@@ -128,7 +128,7 @@ class _Training:
                     raise
                 cause = f"{error}; left out from now on"
             except MachineError as error:
-                # Before anything has been trained, the user must fix what is wrong.
+                # Before anything has been trained, the user must fix the error.
                 if not begun and not isinstance(error, BrokenOffError):
                     raise
                 tries = 1 if step_number(newest_checkpoint(self.run.path)) > reached else tries + 1

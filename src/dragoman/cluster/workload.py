@@ -1,4 +1,4 @@
-"""What a recipe requires of the machines, as far as a plan needs it."""
+"""The requirements of a recipe on the machines, as far as a plan needs them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class CorpusConfig(Section):
     test_pairs: int = Field(default=0, ge=0)
     """Where `test` is empty: this many of each direction are held out for testing."""
     lowercase: bool = False
-    """Train on lower-cased text; what is translated later is lower-cased too."""
+    """Train on lower-cased text; text to translate later is lower-cased, too."""
     filters: FilterConfig = FilterConfig()
     subword: SubwordConfig = SubwordConfig()
     temperature: float | None = Field(default=None, ge=1.0, le=1000.0)

@@ -41,7 +41,7 @@ ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 MOST_MEMBERS: Final = 200_000
 _LARGEST_LIST_BYTES: Final = 100 * MOST_MEMBERS
 _ZIP_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""zipfile unpacks the others without a bound on what one read returns."""
+"""zipfile unpacks the others without a bound on the result of one read."""
 _LONGEST_HEADER_BYTES: Final = 1 << 13
 """The longest header of a tar member: Python reads it at once and parses it in quadratic time."""
 _PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
@@ -193,7 +193,7 @@ def unpack_members(
 
 
 class _Bounds:
-    """Counts what comes out of one archive or packed file."""
+    """Counts the bytes that come out of one archive or packed file."""
 
     def __init__(self, file: Path, kind: str) -> None:
         self._file = file.name

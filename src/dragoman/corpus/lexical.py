@@ -41,7 +41,7 @@ _DISCOUNT: Final = 1.0
 _FLOOR: Final = 1e-3
 """Share of a piece's own frequency in its probability, so that none is 0."""
 _LOWEST, _HIGHEST = -3.0, 6.0
-"""Bounds on what one piece can gain."""
+"""Bounds on the gain of one piece."""
 Keys = NDArray[np.int64]
 Weights = NDArray[np.float64]
 

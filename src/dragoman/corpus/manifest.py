@@ -1,4 +1,4 @@
-"""The record of a prepared corpus: its files, and what each stage kept and dropped.
+"""The record of a prepared corpus: its files, and the counts of each stage.
 
 A manifest is written last: a directory with a manifest is whole. MB are 10^6 bytes, MiB 2^20.
 """
@@ -67,7 +67,7 @@ class StageFacts(Section):
 
 
 class SplitFacts(Section):
-    """One split: its stages in order, and what is in its shards. Pieces have no special ids."""
+    """One split: its stages in order, and the content of its shards. Pieces have no special ids."""
 
     stages: tuple[StageFacts, ...]
     pairs: int

@@ -269,7 +269,7 @@ def first_suspicious_line(
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A file, and what the recipe calls it."""
+    """A file, and its name in the recipe."""
 
     name: str
     path: Path
@@ -332,7 +332,7 @@ class Block:
 class BlockReader:
     """Reads the entries of one split, in order, as blocks.
 
-    facts holds what was learnt of each file that has been read to its end.
+    facts: about each file that has been read to its end.
     """
 
     def __init__(self, entries: Sequence[TextEntry], *, block_lines: int = BLOCK_LINES) -> None:

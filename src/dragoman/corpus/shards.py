@@ -116,7 +116,7 @@ class TokenShards:
 def write_side(directory: Path, side: str, parts: Iterable[TokenRows], *, size: SideSize) -> None:
     """Write one side of a split from its parts in order; memory holds one part at a time.
 
-    size: what the parts amount to, which must be known ahead.
+    size: the sum of the parts, which must be known ahead.
     """
     names = [directory / f"{side}_{part}.npy" for part in ("ids", "offsets", "lengths")]
     with (

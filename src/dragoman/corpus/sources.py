@@ -240,7 +240,7 @@ def _write_texts(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -
 
 
 def _write_receipt(downloads: Downloads, texts: Sequence[Path]) -> None:
-    """Write the receipt of what was fetched; it comes last, and makes the texts valid."""
+    """Write the receipt of the download; it comes last, and makes the texts valid."""
     states = {
         path.name: {
             "sha256": file_sha256(path),

@@ -31,7 +31,7 @@ def parallel_map(
 
     make_task: called once in each worker process; what it returns may hold state. Both it and the
     items must be picklable. With one worker everything happens in this process.
-    Raises: what a task raises; MachineError if a worker is killed.
+    Raises: the exception of a task; MachineError if a worker is killed.
     """
     if workers == 1:
         yield from map(make_task(), items)

@@ -8,13 +8,13 @@ shares has arrived, and the outer optimizer makes a movement of the global weigh
     global = global - movement
     w = w + (global - w as it was sent)
 
-The last line keeps what a replica has learned in those tau steps and removes the differences from
+The last line keeps the progress of a replica in those tau steps and removes the differences from
 before: the delay-corrected merge of Maziane et al. 2026 (arXiv 2605.20866). Streaming DiLoCo takes
 a mean of w and the global weights instead, after which replicas still differ by half.
 
-`outer` decides what is sent and how it moves the weights. Nothing is in transit at a settled step,
-so a checkpoint of that step resumes exactly. With tau = H/F the link is always in use; the next
-fragment leaves when the following step begins.
+`outer` decides which tensor is sent and how it moves the weights. Nothing is in transit at a
+settled step, so a checkpoint of that step resumes exactly. With tau = H/F the link is always in
+use; the next fragment leaves when the following step begins.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class DilocoSync(GradientSync):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """The global weights take in what all replicas have learned, and replace every
+        """The global weights take in the progress of all replicas, and replace every
         replica's."""
         if self._under_way is not None:
             self._receive(self._under_way)
@@ -234,7 +234,7 @@ class DilocoSync(GradientSync):
             if losses is not None:
                 self._outer.keep(part, losses[number])
             if weights:
-                # Learning since the sending is kept, on top of what all learned before.
+                # Progress since the sending is kept, on top of the progress of all before it.
                 sent = arriving.sent[number]
                 part.add(torch.sub(now, sent, out=sent), weights)
 

@@ -16,7 +16,7 @@ Wait = Callable[[], object]
 
 
 class HostSum:
-    """All-reduces that send between hosts only what one rank of each host has.
+    """All-reduces in which one rank of each host sends to the other hosts.
 
     If hosts have several ranks, these sum in fp32 first. Then one rank of each host sums over the
     hosts, in the wire's type, and distributes the result.
@@ -45,7 +45,7 @@ class HostSum:
     def start(self, tensor: Tensor, *, lost: Tensor | None = None) -> Wait:
         """Begin to sum a flat tensor in place; returns a function that waits for the result.
 
-        lost: zeros of the same length, if numbers are packed; receives what this rank rounded away.
+        lost: zeros of the same length, if numbers are packed; receives this rank's rounding error.
         Every rank must start the same sums in the same order.
         """
         if self._one_ring:

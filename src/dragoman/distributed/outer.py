@@ -143,7 +143,7 @@ class Outer(ABC):
 
     @abstractmethod
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
-        """Write what this rank adds to the sum over all ranks, fp32 and flat, into `out`.
+        """Write this rank's term of the sum over all ranks, fp32 and flat, into `out`.
 
         ahead, sent: the weights of the global model and of this replica.
         """
@@ -157,7 +157,7 @@ class Outer(ABC):
         self.lower(part, ahead, total, interval)
 
     def keep(self, part: Fragment, lost: Tensor) -> None:  # noqa: B027
-        """Keep what this rank has rounded away of its share and of the sum, for the next
+        """Keep the rounding error of this rank's share and of its part of the sum, for the next
         exchange."""
 
     def decays(self, interval: Interval) -> list[float] | None:

@@ -54,7 +54,7 @@ class Board(Protocol):
     """The place at which ranks write and read. OSError or RuntimeError if it cannot be reached."""
 
     def write(self, rank: int, standing: Standing) -> None:
-        """Replace what this rank wrote before."""
+        """Replace the earlier standing of this rank."""
 
     def read(self) -> Mapping[int, Standing]:
         """The last standing of every rank that has written one."""

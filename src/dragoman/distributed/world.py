@@ -48,7 +48,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one process that writes what all share."""
+        """Whether this is the one process that writes the shared files."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:

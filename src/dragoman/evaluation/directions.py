@@ -1,7 +1,7 @@
 """Scores of a model of several languages: each direction by itself, and their mean.
 
-Zero-shot directions, which have no training text, are told apart and are not in the mean: what they
-reach follows from the others, and the best checkpoint should not be chosen by it.
+Zero-shot directions, which have no training text, are marked and are not in the mean: their scores
+follow from the others, and the best checkpoint should not be chosen by them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.telemetry.events import DirectionScored
 
 @dataclass(frozen=True, slots=True)
 class DirectionScore:
-    """What was measured of one direction.
+    """The scores of one direction.
 
     loss: nats per target token; None if it was not measured. scores: by the names of METRICS.
     """
@@ -33,7 +33,7 @@ class DirectionScore:
     scores: Mapping[str, Score]
 
     def event(self, text: str) -> DirectionScored:
-        """As an event. text: what was translated, "valid" or a test set."""
+        """As an event. text: the translated text, "valid" or a test set."""
         return DirectionScored(
             text=text,
             source=self.direction.source,

@@ -319,7 +319,7 @@ def _batches_of_like_length(
 
 
 def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]:
-    """Events of all scores but BLEU and chrF. text: what was translated, "valid" or a test set."""
+    """Events of all scores but BLEU and chrF. text: the translated text, "valid" or a test set."""
     return [
         MetricScored(text=text, metric=name, **asdict(score))
         for name, score in scores.items()

@@ -68,7 +68,7 @@ _REMEDY: Final = "copy it here again, or export it again from its run"
 
 
 class BundleScore(Section):
-    """A score of the exported weights; text: what was translated."""
+    """A score of the exported weights; text: the translated text."""
 
     text: str
     value: float
@@ -102,7 +102,7 @@ class BundleDirection(Section):
 
 
 class BundleInfo(Section):
-    """What a bundle says of itself; vocabularies: SHA-256 by file name.
+    """The description of a bundle; vocabularies: SHA-256 by file name.
 
     directions: of a model of several languages, of which the first is source_language and
     target_language; else empty.
@@ -161,7 +161,7 @@ class Bundle:
     def open(cls, path: Path) -> Self:
         """The bundle in this directory.
 
-        Raises CheckpointError that names what is missing, altered, or does not belong to the rest.
+        Raises CheckpointError that names the part that is missing, altered, or foreign.
         """
         try:
             _check_kinds_of_files(path)
@@ -268,7 +268,7 @@ def _check_kinds_of_files(path: Path) -> None:
 
 
 def _check_digests(path: Path) -> None:
-    """Raises CheckpointError; where a file and the list disagree, either may be what is damaged."""
+    """Raises CheckpointError; if a file and the list disagree, either may be damaged."""
     try:
         verify(path)
     except CheckpointError as error:

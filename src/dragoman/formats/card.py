@@ -1,4 +1,4 @@
-"""The model card: what a bundle is, for people, with the scores of its checkpoint."""
+"""The model card: a description of a bundle for people, with the scores of its checkpoint."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
 
 
 def _directions(info: BundleInfo) -> str:
-    """How a model of several languages is told which one, and what it was not trained for."""
+    """How to choose a language of a model of several; directions that it was not trained for."""
     said = []
     tokens = {one.target: one.token for one in info.directions if one.token}
     if tokens:

@@ -4,7 +4,7 @@ An export is done only when it translates like our own search.
 
 To add a format: enter it in `Kind`, `_WEIGHTS` and `_OWN` (formats/bundle.py), and in `_USES`
 (formats/card.py); write its module beside this file; call it in `_write_weights`, which returns the
-translations by what was written. `_fill` compares them with ours.
+translations by the exported model. `_fill` compares them with ours.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Request:
 
     @property
     def bits(self) -> Quantization:
-        """The quantization that was asked for, or what the format has without."""
+        """The wanted quantization, or the default of the format."""
         return self.quantization or ("int8" if self.to in ("argos", "web") else "float32")
 
 
@@ -280,7 +280,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
 
 
 def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
-    """Write the weights in the wanted format; returns translations by what was written."""
+    """Write the weights in the wanted format; returns translations by the exported model."""
     model, search = job.model.models[0], job.recipe.search
     digests = vocabulary_digests(job.run.path)
     if job.request.to == "bundle":

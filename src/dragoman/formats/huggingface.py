@@ -162,7 +162,7 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
     """
     written = read_weights(file)
     theirs = {name: weight for name, weight in written.items() if not name.endswith(_POSITIONS)}
-    ours = _weights(model)  # views of our own matrices: what is written there is in them
+    ours = _weights(model)  # views of our own matrices: writing to them changes ours
     given = {ours[name].data_ptr() for name in theirs if name in ours}  # one of those that are tied
     for name in {*ours, *theirs}:
         there = theirs.get(name)

@@ -1,7 +1,7 @@
 """The graphs of a model with its matrices in int8, a quarter of their size.
 
 Each row o of a matrix has a scale of its own: w[o, i] = s[o] * q[o, i], with s[o] the largest
-|w[o, i]| over 127. What is multiplied with them stays in fp32: onnxruntime widens the matrices
+|w[o, i]| over 127. The other factor stays in fp32: onnxruntime widens the matrices
 once, when it loads a graph. If activations were rounded too, as onnxruntime's tool for dynamic
 quantization does it, many more translations would change (benchmarks/README.md).
 """

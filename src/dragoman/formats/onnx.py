@@ -247,7 +247,7 @@ class ModelGraph(Graph):
         return self
 
     def decoder(self) -> ModelGraph:
-        """One token after another, with what was computed before."""
+        """One token after another, with the keys and values of earlier ones."""
         model = self.model
         sizes: list[str | int] = [len(model.decoder.layers), "rows", self.heads]
         ids = self.input("ids", np.int64, ["rows"])

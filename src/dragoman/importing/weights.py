@@ -205,7 +205,7 @@ def _lies(folder: Path, problem: str) -> CheckpointError:
 def layer_weights(model: Transformer) -> dict[str, Tensor]:
     """Our weights but the embeddings under the names that transformers' models have for them.
 
-    They are views of ours: what is written there is in the model.
+    They are views of ours: writing to them changes the model.
     """
     weights: dict[str, Tensor] = {}
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):

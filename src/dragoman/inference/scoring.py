@@ -82,7 +82,7 @@ class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
     forward: translates source to target. reverse: translates target to source; None: one column.
-    place: what the lines are called in errors. counts: of "pairs", and of "unscored" ones.
+    place: the name of the lines in errors. counts: of "pairs", and of "unscored" ones.
     tokens: before what each of the two translates; "" for a model of one target language.
     """
 

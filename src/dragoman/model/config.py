@@ -42,7 +42,7 @@ class ModelConfig(Section):
     """Tokens that the decoder gets before the first piece: in imported models a start token, and
     in some a token for the target language."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """On embeddings and on what each sub-layer adds to the residual."""
+    """On embeddings and on the output of each sub-layer before it is added to the residual."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)

@@ -1,4 +1,4 @@
-"""A decoder that is asked for one token after another and keeps what it has already computed.
+"""A decoder that is asked for one token after another and keeps its earlier results.
 
 The hypotheses of a sentence share its caches. Each step adds one column of keys and values for
 every hypothesis, and a mask says which columns are the past of which hypothesis. So a beam is

@@ -38,7 +38,7 @@ MAX_GROUP = 64
 CHUNK_CELLS = 1 << 18
 """Logits that are exponentiated at a time on a CPU."""
 _NEVER = -1e30
-"""Log-probability of what may not be chosen: infinite ones would make sums that are no numbers."""
+"""Log-probability of forbidden pieces: infinite ones would make sums that are no numbers."""
 FULL_ENOUGH = 0.75
 """Sentences leave the batch once fewer than this share of its rows are still searched."""
 
@@ -99,7 +99,7 @@ def plan_batches(lengths: Sequence[int], config: SearchConfig) -> list[list[int]
 
 
 class _Search:
-    """The search for one batch. Tensors hold what is large; the bookkeeping is in NumPy."""
+    """The search for one batch. Large values are in tensors, the bookkeeping is in NumPy."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class FeedForward(nn.Module):
         self.output = projection(f, d, bias=True)
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        """x_ND -> what the layer adds to it."""
+        """x_ND -> the term that the layer adds to it."""
         hidden_NF = self.input(x_ND)
         if self.activation == "swiglu":
             gate_NF, up_NF = hidden_NF.chunk(2, dim=-1)
@@ -158,7 +158,7 @@ def final_norm(config: ModelConfig) -> nn.Module:
 
 
 class Encoder(nn.Module):
-    """Embedded source tokens -> what the decoder looks at."""
+    """Embedded source tokens -> the memory that the decoder attends to."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedded target tokens and the encoder's output -> what is compared with each piece."""
+    """Embedded target tokens and the encoder's output -> the vectors compared with each piece."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -398,7 +398,7 @@ def compile_stacks(model: Transformer) -> None:
 
 @contextmanager
 def compiler_errors_named() -> Iterator[None]:
-    """Turn what torch.compile says where it cannot compile into a MachineError."""
+    """Turn the error of torch.compile into a MachineError."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Recipes, estimates of what a run takes, and the directory of a run (never imports torch).
+"""Recipes, estimates of the needs of a run, and the directory of a run (never imports torch).
 
 recipe          the sections of all parts, composed; the shipped recipes; mistakes in words
 estimate        parameters, arithmetic, memory and disk of a recipe

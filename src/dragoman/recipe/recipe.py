@@ -277,7 +277,7 @@ def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
 def digest(section: Section) -> str:
     """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling.
 
-    Where measurements are sent to is left out: it changes nothing of what a run does.
+    The destination of measurements is left out: it does not change the run.
     """
     values = section.model_dump(mode="json", exclude={"sinks"})
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))

@@ -3,7 +3,7 @@
 runs/<name>-<utc>-<digest>/
     recipe.toml              the resolved recipe
     corpus.json              where the shards lie, and their manifest's digest
-    manifest.json            what the shards were made of
+    manifest.json            the sources of the shards
     source.model target.model   the subword models
     environment.json         versions and hardware of the last start
     events/                  what happened: prepare.jsonl, and one file a rank

@@ -1,12 +1,12 @@
 """Events -> answers (never imports torch).
 
-facts         what was measured of a run, typed
+facts         the measurements of a run, typed
 sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   the old tool's log -> events
 trend         slopes with confidence intervals, and a curve to look ahead with
 measures      numbers that several questions need
-verdict       an answer with what it rests on
-account, convergence, speed, network, rates, cost   the twelve questions by what they ask about
+verdict       an answer with its evidence
+account, convergence, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order
 health        ailments, each with its limit and remedy
 comparison, comparison_page   runs beside each other

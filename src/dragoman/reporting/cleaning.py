@@ -1,4 +1,4 @@
-"""A page of what the filters dropped: scores, thresholds and the pairs near each threshold."""
+"""The page of dropped pairs: scores, thresholds and the pairs near each threshold."""
 
 from __future__ import annotations
 

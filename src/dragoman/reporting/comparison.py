@@ -1,4 +1,4 @@
-"""Compare runs by what they used: samples, tokens, time and money, never steps alone.
+"""Compare runs by their use of samples, tokens, time and money, never by steps alone.
 
 A step of one run may hold four times the tokens of another's step, so "after 10,000 steps" compares
 nothing.
@@ -130,7 +130,7 @@ def compare(runs: Sequence[Facts]) -> Comparison:
 
 
 def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str]]:
-    """(name, value) of what one run used and reached in all."""
+    """(name, value) of everything one run used and reached."""
     facts, tokens = course.facts, measures.tokens(course.facts)
     yield "steps", units.COUNT.text(facts.last_step)
     if tokens and facts.last_step:
@@ -191,7 +191,7 @@ def _used_in_all(facts: Facts) -> dict[str, float]:
 
 
 def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
-    """Whether dev losses may be compared, and what a reader must know."""
+    """Whether dev losses may be compared, and a note for the reader."""
     notes = []
     manifests = [course.facts.manifest for course in courses]
     known = [manifest for manifest in manifests if manifest is not None]
@@ -284,7 +284,7 @@ def _around(points: Sequence[tuple[float, float]], amount: float) -> tuple[float
 
 
 def _target(courses: Sequence[Course], budgets: Sequence[Budget]) -> Target | None:
-    """The lowest loss that every run reached, and what each had used when it did."""
+    """The lowest loss that every run reached, and the resources each had used by then."""
     lowest = [min((loss for _, loss in c.losses(WALL)), default=None) for c in courses]
     known = [loss for loss in lowest if loss is not None]
     if len(known) < len(courses):

@@ -181,7 +181,7 @@ def least_network_share(facts: Facts) -> float:
     """The share of a step that the network surely took, even if ranks were late by turns.
 
     In every step one rank waits for no other. So without the network a step lasts at most the sum
-    of what all ranks do besides waiting.
+    of the time that all ranks do not wait.
     """
     waits = [share(rank.intervals, "sync_s") for rank in facts.ranks]
     own = [1 - wait for wait in waits if wait is not None]

@@ -1,4 +1,4 @@
-"""Did a rank stand still? When, for how long, and what a step takes without that."""
+"""Did a rank stand still? When, for how long, and how long a step takes without that."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def exposed(facts: Facts) -> list[Plot]:
 
 
 def learning_rate(facts: Facts) -> list[Plot]:
-    """The formula, and what was logged as dots."""
+    """The formula as a line, and the logged values as dots."""
     found = rates_of(facts)
     if found is None or not facts.last_step:
         return []

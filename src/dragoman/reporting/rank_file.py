@@ -109,7 +109,7 @@ class RankFile:
     link_changes: list[events.LinkChanged] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
     lengths: list[tuple[int, int]] = field(default_factory=list)
-    """Of the run, as a budget has fitted it: from which step on, and how many steps it has."""
+    """The fitted length of a run with a budget: from which step on, and the number of steps."""
     alerts: list[facts.Alert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)

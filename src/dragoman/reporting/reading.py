@@ -109,7 +109,7 @@ def combine(
         for alert in file.alerts
     )
     known = Facts(name="", read_at=0.0)
-    if files:  # another rank may have recorded what one rank lost
+    if files:  # another rank may have the events that one rank lost
         fullest = facts.fullest(ranks)
         lives = files[ranks.index(fullest)]
         start = lives.start or next((file.start for file in files if file.start), RunStart())

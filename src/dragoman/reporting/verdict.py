@@ -16,7 +16,7 @@ Judgement = tuple[Answer, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One measured value: what it is, the value in base units, and the value as text."""
+    """One measured value: its name, the value in base units, and the value as text."""
 
     name: str
     value: float | str | None

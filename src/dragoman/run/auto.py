@@ -1,7 +1,7 @@
 """`strategy = "auto"`: measure link and compute with what training uses, then ask the planner.
 
 The choice is made once, before the first step, told with its reason and kept in every checkpoint:
-a run goes on with what it began with.
+a run resumes with its first strategy.
 """
 
 from __future__ import annotations

@@ -50,21 +50,21 @@ _LEAST_STEPS: Final = 100
 """Fewer updates make no model that is worth its time."""
 _TIMING_SHARE: Final = 0.005
 _LONGEST_TIMING_S: Final = 3.0
-"""Of the budget, and at most so many seconds, for timing the steps of one model."""
+"""Share of the budget for timing the steps of one model, and the most seconds for it."""
 _OUTSIDE_SHARE: Final = 0.1
-"""Of the budget, for timing, validations, scores and export, before they are known better."""
+"""Share of the budget for timing, validations, scores and export, until they are measured."""
 _PREPARE_S: Final = 5.0
-"""To begin, and to learn the vocabulary of a small text."""
+"""Time to begin, and to learn the vocabulary of a small text."""
 _PREPARE_PAIRS_PER_S: Final = 15_000
-"""What a core of a usual machine prepares."""
+"""The rate of one core of a usual machine."""
 _STARTS: Final = 2
 """Ranks have a launcher, and each of the two imports PyTorch."""
 _LEAST_START_S: Final = 4.0
-"""What is imported here already is not imported there; and more is done before the first step."""
+"""A process needs at least so long before its first step, even if its imports are timed as less."""
 _FETCH_S: Final = 15.0
-"""To end the work on hosts and to bring the last checkpoint here."""
+"""Time to end the work on hosts and to copy the last checkpoint here."""
 _SHORTEST_S: Final = 10.0
-"""Of training, before it is known how long steps take."""
+"""The shortest training, until the time of a step is known."""
 _LONGEST_RECORD: Final = 1 << 16
 
 
@@ -103,11 +103,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class BudgetPlan:
-    """What is to be trained in a budget.
+    """The training that was chosen for a budget.
 
     recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
-    twice: what half and twice the time of training would buy. start_s: what a process takes to
-    begin, which is to import PyTorch.
+    twice: the choice for half and for twice the time of training. start_s: seconds until a process
+    has begun, which is to import PyTorch.
     """
 
     seconds_s: float
@@ -160,9 +160,10 @@ def run_in_budget(
 ) -> RunDirectory:
     """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
 
-    The same call goes on with what was begun, by the same clock; a run that is done is left alone.
+    The same call resumes an unfinished run, by the same clock; a finished run is left alone.
     began: when the command was given, if that was not now. show, listeners: as in `run`.
-    tell_plan: called with what is chosen, before it begins. tell: with what is done on hosts.
+    tell_plan: called with the choice, before the training. tell: called with the work on hosts, in
+    words.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
     now = time.time() if began is None else began
@@ -315,7 +316,7 @@ def _check_possible(recipe: Recipe) -> None:
 
 
 def _asked(recipe: Recipe, seconds_s: float) -> str:
-    """Digest of what was asked for; a key that is set to its default is not a key that is free."""
+    """Digest of recipe and budget; a key that is set to its default is not a free key."""
     text = f"{digest(recipe)} {seconds_s!r} {' '.join(sorted(keys_set(recipe)))}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -366,7 +367,7 @@ def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple
     search_s = expected_search_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
     validation_s = search_s + SCORE_S
     after = After.of(recipe, manifest)
-    if place.hosts is not None:  # what comes after the training is done here
+    if place.hosts is not None:  # the work after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
         after = After(after.seconds_s + _FETCH_S + after.searches * search_here_s, 0.0)
     starts = _STARTS if ranks > 1 and place.hosts is None else 0

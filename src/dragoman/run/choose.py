@@ -1,7 +1,7 @@
-"""What to train in a budget: models of several sizes, and what each is expected to reach.
+"""The choice of a model for a budget: several sizes, and the BLEU expected of each.
 
-Only the size is searched for. What else the recipe leaves open follows from it, from the text and
-from the time by rules:
+Only the size is searched for. All else that the recipe leaves open follows from the size, the text
+and the time, by rules:
 
 vocabulary     25 x the square root of the pairs: few thousand pieces for small text, about 32,000
                for millions of pairs (Gowda and May 2020)
@@ -34,9 +34,9 @@ from dragoman.run.curves import inner_weights, text_digest
 from dragoman.run.expect import Expected, Law
 
 _PAIR_BYTES: Final = 150
-"""Of both sides of a typical pair of sentences."""
+"""Length of a typical pair of sentences, both sides."""
 _PIECE_BYTES: Final = 4.5
-"""Of a piece of text."""
+"""Length of a typical piece of text."""
 _UNKNOWN_PAIRS: Final = 1_000_000
 """If the text is not here yet."""
 _ALIKE: Final = 0.03
@@ -66,7 +66,7 @@ SIZES: Final[dict[str, tuple[int, int, int, int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
-    """What is known of the training text. Tokens are of the target, with the end of sentence."""
+    """Facts about the training text. Tokens: of the target, with the ends of sentences."""
 
     digest: str
     pairs: int
@@ -75,13 +75,13 @@ class TextFacts:
 
     @classmethod
     def of(cls, manifest: Manifest) -> TextFacts:
-        """Of prepared text."""
+        """The facts about prepared text."""
         train = manifest.train
         return cls(text_digest(manifest), train.pairs, train.target_pieces + train.pairs, False)
 
     @classmethod
     def guessed(cls, recipe: Recipe) -> TextFacts:
-        """Of text that is not prepared: from the sizes of its files."""
+        """An estimate from the sizes of the files, for text that is not prepared."""
         sizes = [text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
         known = [size for size in sizes if size is not None]
         pairs = (
@@ -206,7 +206,7 @@ def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recip
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What all candidates have in common."""
+    """The things that all candidates have in common."""
 
     text: TextFacts
     law: Law
@@ -235,7 +235,7 @@ class _Search:
         )
 
     def rules(self, recipe: Recipe, tokens: float) -> dict[str, Any]:
-        """What follows from the size and the length of a run, by the names of the keys."""
+        """The settings that follow from the size and the length of a run, by their keys."""
         epochs = tokens / self.text.epoch_tokens
         on_gpu = self.machine.on_gpu
         least, most = _GPU_BATCH if on_gpu else _CPU_BATCH
@@ -251,7 +251,7 @@ class _Search:
 
 
 def _expected(law: Law, text: TextFacts, recipe: Recipe, tokens: float) -> Expected:
-    """What the law says; the interval also holds what more and fewer tokens would reach."""
+    """The BLEU by the law; the interval also holds that of more and of fewer tokens."""
     middle, few, many = (
         law.expect(
             text=text.digest,

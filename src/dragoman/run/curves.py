@@ -1,6 +1,6 @@
 """Learning curves of finished runs: those shipped with dragoman, and a local table of one's own.
 
-A curve holds numbers alone: how large text and model were, and what was measured after how many
+A curve holds numbers alone: the sizes of text and model, and the scores after some numbers of
 target tokens. The local table is `dragoman/curves/` below XDG_DATA_HOME (`~/.local/share`), a JSON
 file a run, which may be copied to others. DRAGOMAN_CURVES=off keeps no table and reads none.
 """
@@ -42,12 +42,12 @@ class Point(Section):
 
 
 class Curve(Section):
-    """What one finished run learned.
+    """The learning curve of one finished run.
 
     source: where the figures come from. text: a digest of the training text's files.
     epoch_tokens: target tokens of the training text. weights: of the model, without embeddings.
-    ended: whether the learning rate had come to the end of its schedule: what is in the middle of
-    one is not what a shorter run would have reached (Hoffmann et al. 2022, section 3.1).
+    ended: whether the learning rate had come to the end of its schedule. In the middle of one, a
+    model is worse than a shorter run would be at its end (Hoffmann et al. 2022, section 3.1).
     """
 
     version: Literal[1] = 1

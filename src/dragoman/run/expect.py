@@ -1,14 +1,14 @@
-"""What BLEU to expect of a model of some size after some tokens, from the ends of learning curves.
+"""The BLEU to expect of a model after some tokens, from the ends of learning curves.
 
     ln BLEU = c - a * weights^-alpha - b * tokens^-beta
 
-is the law of Hoffmann et al. 2022 (equation 2) for what is lacking, with BLEU in place of the loss:
-c is of the text, the rest is common to all. Tokens that were seen before count less each time, as
-in Muennighoff et al. 2023 (equation 5). alpha and beta are tried out on a grid, the rest is least
-squares with a usual c in mind.
+has the form of the law of Hoffmann et al. 2022 (equation 2), with BLEU in place of the loss. c
+belongs to the text; the other constants are common to all texts. Tokens that were seen before count
+less each time, as in Muennighoff et al. 2023 (equation 5). alpha and beta are chosen from a grid;
+the others are fitted by least squares, with a prior for c.
 
-Of a text of which there is no curve, c is known only as far as those of other texts are alike: that
-is most of the interval. A difference between two models of one text does not depend on it.
+For a text without a curve, c is only known to be like that of other texts: this makes most of the
+interval. The difference between two models of one text does not depend on c.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _REPETITIONS: Final = 15.4
 _ALPHAS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 _BETAS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5)
 _USUAL_LEVEL: Final = (math.log(40.0), 0.4)
-"""ln BLEU of the best that any model reaches on a text, and its spread: 27 to 60. Without it,
-curves that are all short would be drawn out to a BLEU that there is not."""
+"""ln of the best BLEU that any model reaches on a text, and its spread: 27 to 60. Without it,
+short curves alone would be extended to a BLEU that does not exist."""
 _MILLION: Final = 1e6
 COVERED: Final = 0.8
 """Probability of an interval."""
@@ -38,11 +38,11 @@ _T_90: Final = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.41, 1.40, 1.38, 1.37)
 """90% point of Student's t for 1, 2, ... degrees of freedom; 1.3 for many."""
 _MANY: Final = 1.3
 _LEAST_BLEU: Final = 3.0
-"""Below it a model has not begun to translate, and the law of those that do is none of it."""
+"""A model with a lower BLEU has not begun to translate, so the law does not hold for it."""
 _BEYOND: Final = 2.0
-"""Further from what was measured than this factor, a figure is called a guess."""
+"""A figure further from all measured ones than this factor is called a guess."""
 _LEAST_ERROR: Final = 0.06
-"""Of ln BLEU: a run with another seed, other batches or other dev pairs differs by so much."""
+"""Error of ln BLEU: runs with other seeds, batches or dev pairs differ by so much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,14 @@ _MOST_PAIRS: Final = 1000
 _LOGS: Final = 100
 _SAVES: Final = 30
 _LEAST_SAVE_S: Final = 5.0
-"""From one save to the next: what a kill costs at most."""
+"""The shortest time between two saves; a kill costs at most the time since the last one."""
 _AVERAGED_SHARE: Final = 0.01
 """The moving average of the weights reaches over this share of the steps."""
 _SEARCH_COST: Final = 2.5
 """Seconds to translate a piece by beam search over those to train on one, before it is measured:
 0.7 to 3.7 with the sizes `mini` to `small`, most while a model knows little."""
 SCORE_S: Final = 1.0
-"""Of the rest of a validation."""
+"""The time of a validation beside its translations."""
 _EXPORT_WORK: Final = 2.0
 """The check of an export translates its sentences twice."""
 EXPORT_S: Final = 3.0
@@ -39,7 +39,7 @@ EXPORT_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What comes after the training: seconds, and translations of so many validations."""
+    """The work after the training: seconds, and the translations of so many validations."""
 
     seconds_s: float
     searches: float
@@ -74,7 +74,7 @@ def _pieces_per_pair(manifest: Manifest, split: str) -> float:
 
 
 def expected_search_s(recipe: Recipe, manifest: Manifest, *, tokens_per_s: float) -> float:
-    """What the translations of a validation will take.
+    """Seconds that the translations of a validation will take.
 
     tokens_per_s: target tokens trained on a second.
     """

@@ -104,7 +104,7 @@ def start(
 ) -> RunDirectory:
     """The newest run of exactly this recipe, or a new one where there is none or `fresh` is set.
 
-    origin: the model that it starts from, which is a part of what a run is.
+    origin: the model that it starts from; runs from different models are different runs.
     """
     known = "" if origin is None else origin.digest
     existing = None if fresh else RunDirectory.newest(recipe, runs=runs, origin=known)
@@ -121,7 +121,7 @@ def train(
 
     A run that finished adds its learning curve to the local table (`run.curves`).
     ranks: processes on this machine; None: one a GPU, or one.
-    listeners: called with each event of rank 0. What one of them raises ends the training.
+    listeners: called with each event of rank 0. An exception from one of them ends the training.
     """
     with training_session(directory.path):
         _work(["train", str(directory.path)], directory, ranks, listeners)
@@ -147,9 +147,9 @@ def train_on(
     tell: Callable[[str], None],
     listeners: Sequence[EventListener] = (),
 ) -> None:
-    """The same on several hosts; what they write comes back into the run's directory.
+    """The same on several hosts; their files come back into the run's directory.
 
-    tell: called with what is being done, for people.
+    tell: called with each part of the work, in words for people.
     listeners: called with each event of rank 0.
     """
     from dragoman.cluster.training import train_on_hosts

@@ -27,12 +27,12 @@ _CPU_TOKENS: Final = 1024
 _WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
 _GPU_TOKENS: Final = 16_384
-"""Of the target, in the steps that models are compared by: enough to keep the device busy."""
+"""Target tokens of the steps by which models are compared: enough to keep the device busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Of training, by all ranks together. tokens_per_step: of the target."""
+    """The speed of training, by all ranks together. tokens_per_step: target tokens."""
 
     step_s: float
     tokens_per_step: float

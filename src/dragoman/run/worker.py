@@ -275,7 +275,7 @@ class _Rank:
     def strategy(
         self, model: Transformer, checkpoint: Checkpoint | None, *, has_moved: bool
     ) -> Chosen:
-        """That of the recipe; "auto" is what was chosen when the run began, or is chosen now."""
+        """The strategy of the recipe; for "auto" the one chosen at the start, or now."""
         recipe = self.recipe
         if recipe.distributed.strategy != "auto":
             return Chosen(recipe.distributed, None)
@@ -360,7 +360,7 @@ class _Rank:
         self.events.write(started, step=state.step)
 
     def tell_device(self, *, step: int) -> None:
-        """All ranks at once, as those of one host share what is measured."""
+        """All ranks at once, since those of one host share the machine that is measured."""
         precision = self.recipe.train.precision
         measured = measure_device(self.world.device, precision)
         self.events.write(measured, step=step)
@@ -369,8 +369,8 @@ class _Rank:
             self.events.write(slow, step=step)
 
     def tell_link(self, *, step: int) -> float | None:
-        """Measure for a second or two what the links between hosts carry: a report needs to know,
-        and who is to say that they carry less later."""
+        """Measure for a second or two the rates of the links between hosts: for the report, and to
+        notice later that they carry less."""
         if self.world.world_size == 1:
             return None
         topology = find_topology(self.world)
@@ -389,7 +389,7 @@ class _Rank:
         return rate.bytes_per_s
 
     def tell_text(self, updates: BatchStream, *, step: int) -> None:
-        """Before the first step, what each stage draws from each entry of text, if that is not
+        """Before the first step, how much each stage draws from each entry of text, if that is not
         simply all of it; and pairs that are too long."""
         corpus = self.recipe.corpus
         several = len(corpus.train_directions) > 1

@@ -6,13 +6,13 @@ translate     `dragoman translate`: a stream, a file that goes on if broken off,
 synthesize    monolingual text -> pairs to train on
 batcher       requests of many clients -> batches
 models        the models of a server, and how a text goes through one or two of them
-protocol      what a connection may take: bytes, time, places; and how the server ends
-limits        what a request may take: size, time, token, who may send it
+protocol      the limits of a connection: bytes, time, places; and how the server ends
+limits        the limits of a request: size, time, token, who may send it
 bodies        bodies of requests: JSON and forms
 refusals      answers to requests that are not valid
 detection     which of the languages a text is in
 libretranslate  the interface of LibreTranslate
-metrics       what the server counts
+metrics       the counters of the server
 app           the HTTP interface
 page/         the page where people translate
 server        `dragoman serve`: from its options to a server that listens

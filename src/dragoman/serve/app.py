@@ -129,7 +129,8 @@ class DetectResponse(BaseModel):
 
 
 class Languages(BaseModel):
-    """What can be translated. detects: whether a source may be auto although there are several."""
+    """The directions that can be translated. detects: whether a source may be auto if there are
+    several."""
 
     pairs: list[LanguagePair]
     detects: bool

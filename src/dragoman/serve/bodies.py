@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON and forms, read with bounds on what they may cost.
+"""Bodies of requests: JSON and forms, read with bounds on their cost.
 
 The body has arrived already (see limits). A long one is read in a thread, so that other clients do
 not wait for it.

@@ -11,7 +11,7 @@ idle connections    in any number, from one address or many
 pipelining          requests sent without waiting for answers, which uvicorn parses and keeps
 slow reader         an answer that is not read, or a few bytes at a time
 upgrade smuggling   an upgrade with a body, which httptools would read as the next request
-trailer smuggling   trailers that change what a proxy has checked in the head, such as Host
+trailer smuggling   trailers that change a field that a proxy has checked in the head, such as Host
 """
 
 from __future__ import annotations

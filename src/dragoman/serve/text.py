@@ -79,7 +79,7 @@ def paragraphs(text: str, text_format: TextFormat) -> list[str]:
 
 
 def _tags(text: str) -> Iterator[tuple[int, int]]:
-    """(Start, end) of tags, comments, and scripts and styles with what is in them.
+    """(Start, end) of tags, comments, and scripts and styles with their content.
 
     A missing end is searched for only once, not again from each beginning, so hostile text takes
     linear time.

@@ -1,4 +1,4 @@
-"""Versions, git state and hardware: what is needed to repeat a run."""
+"""Versions, git state and hardware: the facts that are needed to repeat a run."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class CorpusDropped(Payload, kind="corpus_dropped"):
 
 
 class CorpusPrepared(Payload, kind="corpus_prepared"):
-    """The corpus is whole; seconds_s is what this process took for it."""
+    """The corpus is whole; seconds_s is the time of this process for it."""
 
     digest: str
     train_pairs: int
@@ -248,7 +248,7 @@ class MetricScored(Payload, kind="metric_scored"):
 
 
 class DirectionScored(Payload, kind="direction_scored"):
-    """One direction of what was just scored, of a model of several; the score before is the mean.
+    """One direction of the last score, of a model of several; the score before it is the mean.
 
     text: "valid", or the name of the test set. zero_shot: whether it has no training text, and so
     is not in the mean. loss: as in Validated; None for a test set.
@@ -292,7 +292,7 @@ class RankPaused(Payload, kind="rank_paused"):
 
     began: UTC seconds since 1970 by the clock of the writer. during: the phase of a step that it
     was in, "sync" in a sum, or "validating", "saving" or "measuring" between steps; of another rank
-    what it was last known to do.
+    its last known phase.
     own: whether the rank itself wrote this, by its own clock; otherwise a rank that waited for it
     did.
     """
@@ -328,7 +328,7 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
 class LengthFitted(Payload, kind="length_fitted"):
     """A run with a budget has another length from here on, as steps took other time than thought.
 
-    step_s, validation_s: what they take now. left_s: for training, before the last scores and the
+    step_s, validation_s: their time now. left_s: for training, before the last scores and the
     export.
     """
 
@@ -577,7 +577,7 @@ class EventListener:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what the sink holds."""
+        """Release the resources of the sink."""
 
 
 def as_line(event: Event) -> bytes:

@@ -66,7 +66,7 @@ class TrainState(BaseModel):
     machines: host and device of each rank; empty in older checkpoints.
     sync: the strategy in use; if the recipe says "auto", the one that was chosen.
     max_steps: the length of the run as a budget has fitted it; None: that of the recipe.
-    validation_steps, search_steps: what the last validation and its translations took, in steps,
+    validation_steps, search_steps: the time of the last validation and its translations, in steps,
         if there is a budget.
     """
 

@@ -108,7 +108,7 @@ def discard(directory: Path) -> None:
 
 
 def remove_drafts(parent: Path) -> None:
-    """Remove what a killed `publish` or `discard` has left in this directory, but nothing whole."""
+    """Remove the remains of a killed `publish` or `discard`, but nothing whole."""
     for path in parent.glob(".*.older"):
         replaced = parent / path.name.removeprefix(".").removesuffix(".older")
         if not replaced.exists():

@@ -1,7 +1,7 @@
 """The length of a run that has to end in time: measured, and fitted again while it trains.
 
-What is measured: seconds of a step, of a validation and of a save. A validation, and what comes
-after the training, is kept in steps: if a neighbour takes a core, both become slower alike.
+It measures the seconds of a step, of a validation and of a save. The costs of a validation and of
+the work after the training are kept in steps: if a neighbour takes a core, all become slower alike.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WINDOW_S: Final = (1.0, 60.0)
 """Steps are timed over this share of the budget, at least and at most so many seconds."""
 _SURE_OF_THE_BUDGET: Final = 0.005
 _SURE_OF_THE_REST: Final = 0.08
-"""The length stays if it would change by less than this share of the budget, or of what is left:
+"""The length stays if it would change by less than this share of the budget, or of the time left:
 steps are never alike, the learning rate follows the length, and there is time to mend it."""
 _MOST_STEPS: Final = 2**31 - 1
 
@@ -44,10 +44,10 @@ class Budget(Section):
 
     asked: digest of the recipe as it was written, and of the budget.
     started: UTC seconds since 1970, of the first command; all that passes since then counts.
-    validation_s: what a validation is expected to take, search_s its translations alone, until one
-    was measured.
-    after_s: seconds of what comes after the training, whatever the model is.
-    after_searches: the rest of it, in translations of a validation: those of the test set and of
+    validation_s: the expected time of a validation, search_s that of its translations alone, until
+    one was measured.
+    after_s: the part of the work after the training that does not depend on the model.
+    after_searches: the other part, in translations of a validation: those of the test set and of
     the export's check.
     starts: processes that begin one after the other before the test set is scored: a launcher and
     its workers, or none.
@@ -66,11 +66,11 @@ class Budget(Section):
     most_steps: int | None = Field(default=None, ge=1)
     """`train.max_steps`, if the recipe sets it."""
     expected_bleu: float
-    """On the dev text, as it was told before the training, with its interval."""
+    """On the dev text, as it was expected before the training, with its interval."""
     expected_bleu_low: float
     expected_bleu_high: float
     price_per_hour: float | None = None
-    """Of all machines together; None if it is not known."""
+    """The price of all machines together; None if it is not known."""
     currency: str = ""
     finished: float | None = None
     """When the export was done, UTC seconds since 1970."""
@@ -112,7 +112,7 @@ def read_budget(run: Path) -> Budget | None:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of what a run is made of."""
+    """Seconds of the parts of a run."""
 
     step_s: float
     validation_s: float

@@ -1,7 +1,7 @@
 """The loop and nothing else: update, log, validate, save, until there is a reason to stop.
 
 Every rank runs the same loop and takes the same decisions at the same update; rank 0 alone writes
-checkpoints and what all ranks have measured together.
+checkpoints and the measurements of all ranks together.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class _Loop:
         return 0 < patience <= self.state.validations_without_best
 
     def _update(self) -> Votes | None:
-        """Make an update; returns what the ranks agree on if they meet after it."""
+        """Make an update; returns the agreement of the ranks if they meet after it."""
         started = time.perf_counter()
         with self.step.timer.phase("data_wait"):
             update = next(self.updates)

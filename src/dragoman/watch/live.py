@@ -183,7 +183,7 @@ class LiveRun:
         return changed
 
     def now(self) -> Now:
-        """The state of the run, from what was read."""
+        """The state of the run, from the events so far."""
         files = [file.record for _, file in sorted(self._files.items())]
         records = self._records or Records()
         facts = combine(self._directory, files, records, price=self._price, now=time.time())

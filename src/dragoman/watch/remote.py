@@ -104,7 +104,7 @@ class Mirror:
             self._over.wait(_AGAIN_S)
 
     def _listen(self, line: _Line) -> None:
-        """Read what one connection sends; raises MachineError when it ends."""
+        """Read the events of one connection; raises MachineError when it ends."""
         host = line.host
         places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
         command = [host.python, "-c", READ_PROGRAM, str(len(_PROGRAM)), *places]

@@ -31,7 +31,7 @@ def find_run(places: list[Path]) -> Path | None:
 
 
 class Sender:
-    """Sends what the reader lacks. had: bytes of each file that it has."""
+    """Sends the bytes that the reader lacks. had: the bytes of each file that it has."""
 
     def __init__(self, places: list[Path], had: dict[str, int]) -> None:
         self._places = places

@@ -14,7 +14,7 @@ _AT_ONCE_BYTES = 1 << 20
 class Spool:
     """Reads what is appended to the event files of some ranks, whole lines only.
 
-    had: for each file the size and sha256 of what the user has of it. If the file here begins
+    had: for each file the size and sha256 of the user's copy. If the file here begins
     differently, it is from another time or another host's rank, and a new one replaces it.
     """
 
@@ -26,7 +26,7 @@ class Spool:
         }
 
     def forward(self, channel: Channel) -> None:
-        """Send what has been written since the last call."""
+        """Send the lines that were written since the last call."""
         for path in self._read:
             while lines := self._next(path):
                 channel.say("events", file=path.name, text=lines.decode())

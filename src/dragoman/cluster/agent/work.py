@@ -149,7 +149,7 @@ def _train(channel: Channel, request: WorkRequest, share: Share, _prepared: Prep
 
 
 def forget_newer(checkpoints: Path, last: str) -> None:
-    """Remove what was saved after the checkpoint of this name; all if the name is ""."""
+    """Remove the checkpoints that are newer than this one; all if the name is ""."""
     for path in step_directories(checkpoints):
         if step_number(path.name) > step_number(last):
             with contextlib.suppress(FileNotFoundError):  # another host that shares the folder
