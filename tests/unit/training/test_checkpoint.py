@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dragoman.base.errors import CheckpointError
@@ -19,8 +19,12 @@ from dragoman.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
     TrainState,
+    check_trained_with,
     copy_named,
     load_weights,
+    read_trained_with,
+    read_weights,
+    weights_metadata,
 )
 from dragoman.training.config import CheckpointConfig, TrainConfig
 from dragoman.training.snapshot import restore, snapshot
@@ -289,6 +293,66 @@ def test_nothing_is_copied_when_one_shape_differs(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         copy_named({"a": torch.ones(2), "b": torch.ones(4)}, target, place=tmp_path)
     assert target["a"].sum() == 0
+
+
+def damaged_weights(file: Path, damage: str) -> None:
+    weights = torch.ones(3)
+    if damage == "whole numbers":
+        weights = torch.arange(3)
+    elif damage == "no number":
+        weights[1] = torch.nan
+    garbage = {"trained_with": "[1]"} if damage == "a list for its vocabularies" else None
+    save_file({"weight": weights}, file, metadata=garbage)
+    content = file.read_bytes()
+    if damage == "a long header":
+        file.write_bytes((1 << 40).to_bytes(8, "little") + content[8:])
+    elif damage == "half of it":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "its last byte":
+        file.write_bytes(content[:-1])
+
+
+def read_all(file: Path) -> None:
+    read_trained_with(file)
+    read_weights(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ("whole numbers", "weight holds I64, not floats of 16 or 32 bits"),
+        ("no number", "weight has weights that are infinite or not numbers"),
+        ("a long header", "its header is said to have 1,099,511,627,776 bytes"),
+        ("half of it", "cannot be read: "),
+        ("its last byte", "cannot be read: "),
+        ("a list for its vocabularies", "what it says under trained_with cannot be read"),
+    ],
+)
+def test_a_file_of_weights_that_cannot_be_used_is_named_with_a_remedy(
+    tmp_path: Path, damage: str, problem: str
+) -> None:
+    file = tmp_path / "model.safetensors"
+    damaged_weights(file, damage)
+    with pytest.raises(CheckpointError) as refused:
+        read_all(file)
+    assert refused.value.problem.startswith(problem)
+    assert (refused.value.place, refused.value.remedy) == (
+        str(file),
+        "use another checkpoint, or copy the file here again",
+    )
+
+
+def test_weights_are_used_with_the_vocabulary_of_their_training_alone(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    trained_with = {"vocabulary": "0123456789abcdef", "norm": "pre"}
+    save_file({"weight": torch.ones(3)}, file, metadata=weights_metadata(trained_with))
+    assert read_trained_with(file) == trained_with
+    for alike in (trained_with, {}, {"norm": "pre"}, {**trained_with, "later": "setting"}):
+        check_trained_with(file, alike)
+    with pytest.raises(CheckpointError) as refused:
+        check_trained_with(file, {**trained_with, "vocabulary": "another"})
+    assert refused.value.problem == "was trained with another vocabulary: 0123456789ab"
+    assert refused.value.place == str(file)
 
 
 def test_translation_takes_the_averaged_weights_where_there_are_any(tmp_path: Path) -> None:
