@@ -426,7 +426,7 @@ def read_trained_with(file: Path) -> dict[str, str]:
     try:
         return _TRAINED_WITH.validate_json(metadata.get(_METADATA_KEY, "{}"))
     except ValidationError as error:
-        problem = f"what it says under {_METADATA_KEY} cannot be read"
+        problem = f"its metadata under {_METADATA_KEY} cannot be read"
         raise CheckpointError(problem, place=file, remedy=_OTHER_FILE) from error
 
 

@@ -325,7 +325,7 @@ def read_all(file: Path) -> None:
         ("a long header", "its header is said to have 1,099,511,627,776 bytes"),
         ("half of it", "cannot be read: "),
         ("its last byte", "cannot be read: "),
-        ("a list for its vocabularies", "what it says under trained_with cannot be read"),
+        ("a list for its vocabularies", "its metadata under trained_with cannot be read"),
     ],
 )
 def test_a_file_of_weights_that_cannot_be_used_is_named_with_a_remedy(
