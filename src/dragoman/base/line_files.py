@@ -252,7 +252,7 @@ def write_errors_named(place: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[FileProgress], None]]:
-    """A bar on the standard error, where that is a terminal."""
+    """A bar on the standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -21,7 +21,7 @@ _PASSWORD: Final = re.compile(r"://[^/\s]*@")
     Option("--name", help="of the job (default: the recipe's)"),
     Option("--nodes", type=positive, default=1, help="machines (default: 1)"),
     Option("--gpus", type=int, default=0, help="of each machine (default: none)"),
-    Option("--slots", type=positive, help="ranks where it has no GPU (default: 1)"),
+    Option("--slots", type=positive, help="ranks if it has no GPU (default: 1)"),
     Option("--gpu", default="V100", help="their kind, in SkyPilot's words"),
     Option("--hours", type=positive, default=24, help="at most (default: 24)"),
     Option("--image", default="", help="of the container, for Kubernetes"),

@@ -1,17 +1,17 @@
-"""`dragoman status`: where runs stand."""
+"""`dragoman status`: the state of runs."""
 
 from dragoman.cli.options import JSON, RUN, RUNS, Command, Options
 
 
 @Command(
     "status",
-    "where runs stand",
-    "Say where runs stand.",
+    "the state of runs",
+    "Print the state of runs.",
     RUN.but(nargs="*", help="run directories (default: all of --runs)"),
     *(RUNS, JSON),
 )
 def run(options: Options) -> None:
-    """Say where runs stand; the newest first."""
+    """Print the state of runs, the newest first."""
     from dragoman.base.terminal import open_console
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.watch.status import print_status, read_status, status_as_json

@@ -42,7 +42,7 @@ from dragoman.cli.options import (
         "--engine",
         choices=["auto", "ctranslate2", "torch"],
         default="auto",
-        help="auto: CTranslate2 on a CPU where it is installed",
+        help="auto: CTranslate2 on a CPU if it is installed",
     ),
     *(QUANTIZATION, THREADS, BATCH_CELLS),
     Option(

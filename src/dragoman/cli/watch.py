@@ -33,7 +33,7 @@ _DRAW_EVERY_S: Final = 5.0
         help="hosts.toml, or user@address: read the run there over ssh, by its name or path there",
     ),
     PRICE,
-    Option("--once", action="store_true", help="print where it stands and end"),
+    Option("--once", action="store_true", help="print the state of the run and end"),
     Option("--web", action="store_true", help="a page for the browser, on loopback"),
     Option("--port", type=int, default=0, help="of the page (default: a free one)"),
 )

@@ -190,7 +190,7 @@ class Cluster:
 
     @property
     def fastest_rank(self) -> Cluster:
-        """One rank by itself, on the host where it is fastest."""
+        """One rank by itself, on the fastest host."""
         machine = self.machines[self.fastest_host]
         return replace(self, machines=(replace(machine, ranks=1),))
 

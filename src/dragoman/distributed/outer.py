@@ -232,8 +232,8 @@ class OuterAdam(Outer):
 
     Adam divides by the root of v, the second moment of the gradient. That of a replica is
     mostly the noise of its small batch: with R replicas it is up to R times that of the whole
-    batch for the same mean gradient, R^2 times where a token is in the batch of one replica
-    alone. So the mean of R replicas' own steps of Adam is that much too short, even where they
+    batch for the same mean gradient, R^2 times if a token is in the batch of one replica
+    alone. So the mean of R replicas' own steps of Adam is that much too short, even if they
     meet after every step, and no longer training makes up for it.
 
     Here replicas send the sum of their gradients instead of how far their weights have moved. Both

@@ -69,7 +69,7 @@ METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
 def score_all(
     hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
 ) -> dict[str, Score]:
-    """Every one of METRICS by name, or none where nothing was decoded."""
+    """Every one of METRICS by name, or none if nothing was decoded."""
     if not hypotheses:
         return {}
     return {

@@ -140,7 +140,7 @@ class CTranslate2Engine:
         batch_cells: int,
         sampling: Sampling | None = None,
     ) -> None:
-        """threads: cores to use, one batch on each; all of this process where it is None.
+        """threads: cores to use, one batch on each; all of this process if it is None.
         batch_cells: rows x longest source x beam of one batch, at most.
         sampling: to be used with a beam of 1; None: the likeliest is searched for.
 

@@ -91,7 +91,7 @@ class Request:
 
     quantization: of the weights; None: int8 for Argos Translate and browsers, else float32.
     licence: of the model, in words for its card.
-    sentences: a file of source text to check the export on; the run's dev set where it is None.
+    sentences: a file of source text to check the export on; the run's dev set if it is None.
     target: the language of a package for Argos Translate, of a model of several.
     overrides: of the recipe's section search, such as "search.beam_size=2".
     onnxruntime_web: the package of that name for browsers; None: npm fetches it.
@@ -465,7 +465,7 @@ def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
         return ""
     return (
         f"warning: {others} of {verified.sentences} translations differ from our own search's; "
-        "one in a hundred may where rounding decides, more where a model has hardly learned or its "
+        "one in a hundred may if rounding decides, more if a model has hardly learned or its "
         "card tells of another length penalty; score the export on a test set before it is used"
     )
 

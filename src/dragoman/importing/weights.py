@@ -253,6 +253,6 @@ def _linear(name: str, module: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
 
 
 def _bias(module: nn.Linear | nn.LayerNorm) -> Tensor:
-    """Zero where a recipe has left it out, which there is no setting for."""
+    """Zero if a recipe has left it out, for which there is no setting."""
     bias: Tensor | None = module.bias
     return torch.zeros(module.weight.shape[0]) if bias is None else bias

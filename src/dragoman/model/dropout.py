@@ -1,7 +1,7 @@
 """Dropout (Srivastava et al. 2014), cheap on a CPU.
 
 PyTorch draws one random number after another for dropout, which on a CPU takes a tenth of the
-training time. Here one 64-bit draw decides about four elements: an element is dropped where its 16
+training time. Here one 64-bit draw decides about four elements: an element is dropped if its 16
 bits lie below p * 65536, so that p is met to within 1/131072, and what is kept is scaled by the
 probability that results.
 """

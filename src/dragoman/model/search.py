@@ -47,7 +47,7 @@ FULL_ENOUGH = 0.75
 class Hypothesis:
     """A translation. Ids are without beginning and end of sentence.
 
-    log_probability: in nats, of the ids and of the end of sentence; of the ids alone where the
+    log_probability: in nats, of the ids and of the end of sentence; of the ids alone if the
         length limit cut the translation off.
     score: log_probability over the length penalty, in which the end of sentence counts.
     """

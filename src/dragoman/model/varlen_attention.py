@@ -19,7 +19,7 @@ from torch import Tensor
 from dragoman.model.config import ModelConfig
 from dragoman.model.layout import Layout
 
-if find_spec("triton") is not None:  # comes with PyTorch where that knows GPUs
+if find_spec("triton") is not None:  # comes with the PyTorch for GPUs
     from dragoman.model.short_attention import short_attention
 
 _LEAST_CAPABILITY: Final = (8, 0)

@@ -682,7 +682,7 @@ def _is_overfitting(facts: Facts) -> Judgement:
             start = stage_since(facts, best)
             look = "Look at the learning rate." if start is None else _look_at_stage(start)
             return "no", f"{say}that is not overfitting.", look
-        say = "The dev loss has turned; where the loss on training text went is not clear."
+        say = "The dev loss has turned; the trend of the loss on training text is not clear."
         return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
     may_have = may_have_turned(facts)
     turned = f"may have risen since {at}" if may_have else "has not turned"

@@ -66,9 +66,9 @@ def prepare(
 ) -> Path:
     """Text files -> shards and a page of what filters dropped; returns their directory.
 
-    directory: that of `default_place` where it is None.
-    workers: processes; all cores where it is None.
-    origin: the model whose vocabulary is kept; a new one is learnt where it is None.
+    directory: that of `default_place` if it is None.
+    workers: processes; all cores if it is None.
+    origin: the model whose vocabulary is kept; a new one is learnt if it is None.
     """
     if directory is None:
         directory = default_place(recipe)
@@ -102,7 +102,7 @@ def start(
     fresh: bool = False,
     origin: Origin | None = None,
 ) -> RunDirectory:
-    """The newest run of exactly this recipe, or a new one where there is none or `fresh` is set.
+    """The newest run of exactly this recipe, or a new one if there is none or `fresh` is set.
 
     origin: the model that it starts from; runs from different models are different runs.
     """

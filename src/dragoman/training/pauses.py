@@ -182,7 +182,7 @@ class PauseWatch:
             look_for(self._wait, self._board.read(), now)
 
     def _look_for(self, wait: _Wait, standings: Mapping[int, Standing], now: float) -> None:
-        """Alert where others have not come for long; the first rank that waits speaks for all."""
+        """Alert if others have not come for long; the first rank that waits speaks for all."""
         for rank, one in standings.items():
             here = one.doing == "sync" and one.step >= wait.step
             if rank == self._world.rank or here:
@@ -196,7 +196,7 @@ class PauseWatch:
                 self._tell_missing(rank, seen, wait, now)
 
     def _look_for_silent(self, wait: _Wait, standings: Mapping[int, Standing], now: float) -> None:
-        """Alert where others do not live: between steps it is not known who waits for whom."""
+        """Alert if others do not live: between steps it is not known who waits for whom."""
         for rank, one in standings.items():
             if rank == self._world.rank:
                 continue

@@ -23,7 +23,7 @@ class ScheduleConfig(Section):
     """Highest value; `noam` computes its own from `noam_scale`."""
     warmup_steps: int = Field(default=4000, ge=0)
     total_steps: int | None = Field(default=None, ge=1)
-    """End of cosine, linear and wsd; the run's `train.max_steps` where it is not set."""
+    """End of cosine, linear and wsd; the run's `train.max_steps` if it is not set."""
     decay_steps: int = Field(default=0, ge=0)
     """Length of the linear decay at the end of wsd (warmup, stable, decay)."""
     final_ratio: float = Field(default=0.0, ge=0.0, le=1.0)

@@ -265,7 +265,7 @@ class _Loop:
         self.unjudged.append(
             _Unjudged(self.state.step, result.loss / update.global_target_tokens, result.skipped)
         )
-        if self.world.device.type == "cpu":  # where reading the result costs nothing
+        if self.world.device.type == "cpu":  # on it, reading the result costs nothing
             self._check_gradient(update, result)
         if len(self.unjudged) == _JUDGED_TOGETHER:
             self._judge_losses()
