@@ -68,7 +68,14 @@ def _gradients(world: World, wire: Literal["bf16", "fp32"], updates: int) -> Any
 
 @pytest.mark.parametrize(
     ("wire", "hosts"),
-    [("fp32", [1, 1]), ("bf16", [1, 1, 1]), ("bf16", [2]), ("bf16", [2, 1]), ("fp32", [1, 2, 1])],
+    [
+        ("fp32", [1, 1]),
+        ("bf16", [1, 1, 1]),
+        ("bf16", [2]),
+        ("bf16", [2, 1]),
+        ("bf16", [2, 2]),
+        ("fp32", [1, 2, 1]),
+    ],
 )
 def test_every_rank_has_the_sum_of_all_ranks_and_micro_batches(wire: str, hosts: list[int]) -> None:
     one_host = len(hosts) == 1
