@@ -228,6 +228,10 @@ def test_subword_models_are_joint_or_separate(tmp_path: Path, joint: bool) -> No
     manifest = prepare(config, tmp_path / "out", workers=1)
     models = [(tmp_path / f"out/{side}.model").read_bytes() for side in ("source", "target")]
     assert (models[0] == models[1]) == joint
+    texts = [set((tmp_path / f"train.{name}").read_text().splitlines()) for name in ("en", "de")]
+    for source, target in texts_of(tmp_path / "out", "train"):
+        assert source in texts[0]
+        assert target in texts[1]
     assert (manifest.source_vocab_size, manifest.target_vocab_size) == (100, 100)
 
 
