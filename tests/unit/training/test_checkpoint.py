@@ -290,8 +290,9 @@ def test_weights_of_another_model_are_refused_by_name_and_shape(tmp_path: Path) 
 
 def test_nothing_is_copied_when_one_shape_differs(tmp_path: Path) -> None:
     target = {"a": torch.zeros(2), "b": torch.zeros(3)}
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError) as refused:
         copy_named({"a": torch.ones(2), "b": torch.ones(4)}, target, place=tmp_path)
+    assert refused.value.place == str(tmp_path)
     assert target["a"].sum() == 0
 
 
@@ -323,8 +324,8 @@ def read_all(file: Path) -> None:
         ("whole numbers", "weight holds I64, not floats of 16 or 32 bits"),
         ("no number", "weight has weights that are infinite or not numbers"),
         ("a long header", "its header is said to have 1,099,511,627,776 bytes"),
-        ("half of it", "cannot be read: "),
-        ("its last byte", "cannot be read: "),
+        ("half of it", "cannot be read: Error while deserializing header: invalid"),
+        ("its last byte", "cannot be read: Error while deserializing header: incomplete"),
         ("a list for its vocabularies", "its metadata under trained_with cannot be read"),
     ],
 )
@@ -355,6 +356,16 @@ def test_weights_are_used_with_the_vocabulary_of_their_training_alone(tmp_path: 
     assert refused.value.place == str(file)
 
 
+def test_each_rank_has_a_folder_of_its_own_but_the_first(tmp_path: Path) -> None:
+    trained_with = {"vocabulary": "0123456789abcdef"}
+    store = CheckpointStore(tmp_path, CheckpointConfig(), trained_with)
+    assert store.of_rank(0) is store
+    saved = store.of_rank(12).save(START, {"replica": {"weight": torch.ones(3)}})
+    assert saved.path == tmp_path / "rank-0012" / "step-0000000"
+    assert 0 < saved.seconds_s < 60
+    assert read_trained_with(saved.path / "replica.safetensors") == trained_with
+
+
 def test_translation_takes_the_averaged_weights_where_there_are_any(tmp_path: Path) -> None:
     model = nn.Linear(2, 1, bias=False)
     store = make_store(tmp_path)
@@ -381,5 +392,6 @@ def test_a_checkpoint_is_chosen_by_what_it_is_best_at(tmp_path: Path) -> None:
     chosen = {which: store.choose(which).name[-1] for which in ("best", "best-loss", "last", "2")}
     assert chosen == {"best": "2", "best-loss": "1", "last": "3", "2": "2"}
     assert store.choose("best-bleu") == store.choose("best")
-    with pytest.raises(CheckpointError, match=r"no checkpoint '7'.*there are: 1, 2, 3"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint '7'.*there are: 1, 2, 3") as refused:
         store.choose("7")
+    assert refused.value.place == str(store.directory)
