@@ -19,7 +19,7 @@ def main() -> None:
     import torch
     from comet.models import RegressionMetric  # type: ignore[import-not-found]
     from pytorch_lightning import Trainer  # type: ignore[import-not-found]
-    from transformers import BertConfig, BertTokenizerFast
+    from transformers import BertConfig, BertTokenizerFast  # type: ignore[attr-defined]
 
     folder = Path(sys.argv[1]).absolute()
     encoder = folder / "encoder"
