@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import subprocess
@@ -11,20 +12,27 @@ from pathlib import Path
 
 import pytest
 
+from real_text import real_lines
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
-LONG = {REPOSITORY / "docs/how-to/serve.md"}
-"""Pages that train, export and serve: minutes, for `make test-all`."""
+LONG_S = {"how-to/serve.md": 600, "how-to/monolingual.md": 3 * 3600}
+"""Pages for `make test-all`, which train, export and serve, and their limits."""
+GIVEN = "mono.de"
+"""A file that a page leaves to its reader: German text."""
+NUMBER = re.compile(r"[-+]?\d[\d,.]*")
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: ```sh is run, ```LANGUAGE title=NAME is written to that file."""
+    """A fenced block: ```sh is run, ```LANGUAGE title=NAME is written to that file, and
+    ```text prints is what the block before it prints, but for numbers and spaces."""
 
     language: str
     title: str | None
     text: str
+    is_printed: bool = False
 
 
 def blocks(page: Path) -> list[Block]:
@@ -32,7 +40,8 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for language, info, text in FENCE.findall(page.read_text(encoding="utf-8")):
         title = re.search(r"title=(\S+)", info)
-        found.append(Block(language, title.group(1) if title else None, text))
+        name = title.group(1) if title else None
+        found.append(Block(language, name, text, is_printed=info.strip() == "prints"))
     return found
 
 
@@ -41,28 +50,39 @@ def runnable(page: Path) -> bool:
     return any(block.language == "sh" for block in blocks(page))
 
 
-@pytest.mark.timeout(600)
+def limits(page: str) -> list[pytest.MarkDecorator]:
+    """The marks of a long page, or the time that every other has."""
+    if page in LONG_S:
+        return [pytest.mark.slow, pytest.mark.timeout(LONG_S[page])]
+    return [pytest.mark.timeout(600)]
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(
-            page,
-            id=str(page.relative_to(REPOSITORY)),
-            marks=[pytest.mark.slow] if page in LONG else [],
-        )
-        for page in PAGES
-        if runnable(page)
+        pytest.param(page, id=f"docs/{page}", marks=limits(page))
+        for page in (str(path.relative_to(REPOSITORY / "docs")) for path in PAGES)
+        if runnable(REPOSITORY / "docs" / page)
     ],
 )
-def test_the_commands_of_a_page_work(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work(
+    page: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    found = blocks(REPOSITORY / "docs" / page)
+    if any(GIVEN in block.text for block in found):
+        lines = german_help(request.getfixturevalue("shared_data"))
+        (tmp_path / GIVEN).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "100",
     }
-    for block in blocks(page):
+    printed = ""
+    for block in found:
         if block.title:
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        elif block.is_printed:
+            assert set(shapes(block.text)) <= set(shapes(printed)), printed
         elif block.language == "sh":
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", block.text],
@@ -71,4 +91,22 @@ def test_the_commands_of_a_page_work(page: Path, tmp_path: Path) -> None:
                 capture_output=True,
                 text=True,
             )
+            printed = done.stdout
             assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+
+
+def shapes(text: str) -> list[str]:
+    """The lines without their numbers, spaces and rules."""
+    return [" ".join(NUMBER.sub("", line).split()) for line in text.splitlines()]
+
+
+def german_help(shared_data: Path) -> list[str]:
+    """German sentences of help pages that the demo's sample does not hold."""
+    sides = [
+        lzma.decompress((shared_data / f"ende-mixed/train.{side}.xz").read_bytes()).decode()
+        for side in ("de", "src")
+    ]
+    known = set(real_lines("train", "de"))
+    pairs = zip(*(side.splitlines() for side in sides), strict=True)
+    lines = [line for line, name in pairs if re.fullmatch(r"doc-.*-help", name)]
+    return [line for line in dict.fromkeys(lines) if line not in known]

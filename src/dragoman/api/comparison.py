@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,14 +13,23 @@ import numpy as np
 
 from dragoman.api.arguments import Count, checked
 from dragoman.api.training import RunLike
-from dragoman.base.errors import ConfigError, CorpusError, DragomanError
+from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
-from dragoman.evaluation.paired import PairedComparison, compare_translations, word_counts
+from dragoman.evaluation.comet import Comet, open_comet
+from dragoman.evaluation.paired import (
+    SIDES,
+    CometScores,
+    PairedComparison,
+    Winner,
+    compare_translations,
+    word_counts,
+)
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import open_translator
+from dragoman.telemetry.events import Compared, EventWriter
 
 _COUNTED_PAIRS: Final = 100_000
 """Training pairs whose words are counted at most; they are drawn over the whole text."""
@@ -72,6 +81,7 @@ def compare(
     tests: Sequence[tuple[str | Path, str | Path]] = (),
     target_language: str = "",
     threads: Count | None = None,
+    comet: tuple[str | Path, str | Path] | None = None,
 ) -> list[Comparison]:
     """Translate test sets with two models and test whether the difference can be chance.
 
@@ -80,8 +90,12 @@ def compare(
     tests: source text and reference of each test set; none: the test set of the runs.
     target_language: of the references, if a model translates into several.
     threads: cores; None: all.
+    comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
+        Python loads in a process of its own. Nothing is downloaded. None: no COMET.
+    The scores are recorded in the runs that can be written to, whose reports show them.
     Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
-    cannot be read or has another number of lines, CheckpointError if a model is damaged.
+    cannot be read or has another number of lines, CheckpointError if a model is damaged,
+    MachineError if COMET fails.
     """
     paths = [one.path if isinstance(one, RunDirectory) else Path(one) for one in (first, second)]
     for path in paths:  # before hours of search, not after them
@@ -106,11 +120,20 @@ def compare(
         if run is not None and counts is None:
             counts, counted_pairs = _training_words(run, lowercase=lowercase)
     given = [None if path.is_dir() else _read_translations(path, sets[0]) for path in paths]
-    one, other = (
-        _translate(path, run, sets, target_language, threads) if lines is None else [lines]
-        for path, run, lines in zip(paths, runs, given, strict=True)
-    )
-    return [
+    with ExitStack() as stack:
+        rater = None  # it is loaded before hours of search, not after them
+        if comet is not None:
+            python, trained = map(Path, comet)
+            rater = stack.enter_context(open_comet(python, trained, threads=threads))
+        one, other = (
+            _translate(path, run, sets, target_language, threads) if lines is None else [lines]
+            for path, run, lines in zip(paths, runs, given, strict=True)
+        )
+        rated = [
+            None if rater is None else _rated(rater, test, one[number], other[number])
+            for number, test in enumerate(sets)
+        ]
+    found = [
         Comparison(
             test.name,
             str(paths[0]),
@@ -122,11 +145,47 @@ def compare(
                 sources=test.sources,
                 lowercase=lowercase,
                 training_words=counts,
+                comet=rated[number],
             ),
             counted_pairs,
         )
         for number, test in enumerate(sets)
     ]
+    for side, run in zip(SIDES, runs, strict=True):
+        if run is not None:
+            for comparison in found:
+                record(comparison, run, side)
+    return found
+
+
+def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
+    """Write the scores into the events of the run that is one side, if it can be written to."""
+    (other,) = {"first", "second"} - {side}
+    result = comparison.result
+    better = "neither" if result.winner is None else "run" if result.winner == side else "other"
+    with suppress(MachineError), EventWriter(run.events) as events:
+        for metric, score in result.scores.items():
+            events.write(
+                Compared(
+                    name=comparison.test,
+                    pairs=result.pairs,
+                    model=getattr(comparison, side),
+                    other=getattr(comparison, other),
+                    metric=metric,
+                    value=getattr(score, side),
+                    other_value=getattr(score, other),
+                    p_bootstrap=score.p_bootstrap,
+                    p_randomisation=score.p_randomisation,
+                    signature=score.signature,
+                    better=better,
+                )
+            )
+
+
+def _rated(rater: Comet, test: _Test, one: list[str], other: list[str]) -> CometScores:
+    """COMET's ratings of both translations of a test set."""
+    first, second = (rater.scores(test.sources, lines, test.references) for lines in (one, other))
+    return CometScores(first, second, rater.signature)
 
 
 def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dragoman.api.arguments import Count, Flag, checked
-from dragoman.api.comparison import Comparison, compare
+from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, RecipeLike, RunLike, train
 from dragoman.api.translation import export
@@ -148,6 +148,7 @@ def distill(
         )
         sizes.append(written.size_bytes)
     (comparison,) = compare(*exports, tests=[test], threads=threads)
+    record(comparison, trained, "second")
     rates = _rates(exports, read_lines(test.source), threads)
     beams = [one.recipe().search.beam_size for one in (run, trained)]
     first, second = map(Served, exports, sizes, beams, rates)

@@ -1,16 +1,17 @@
 """`dragoman compare`: whether one of two models is better, or the difference is chance."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from dragoman.cli.options import JSON, TARGET, THREADS, Command, Option, Options, keywords
 
 
-def _test(text: str) -> tuple[str, str]:
-    source, comma, reference = text.partition(",")
-    if not (source and comma and reference):
-        raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE,REFERENCE, two names of files")
-    return source, reference
+def _two(text: str, metavar: str) -> tuple[str, str]:
+    first, _, second = text.partition(",")
+    if not (first and second):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {metavar}, two names of files")
+    return first, second
 
 
 _MODEL = {
@@ -23,19 +24,26 @@ _MODEL = {
 @Command(
     "compare",
     "test whether one of two models is better",
-    "Say whether one of two models is better: BLEU and chrF with paired tests, by length and by "
-    "rare words, and the sentences that differ most.",
+    "Say whether one of two models is better: BLEU, chrF and, if it is at hand, COMET with paired "
+    "tests, by length and by rare words, and the sentences that differ most.",
     *(Option("first", **_MODEL), Option("second", **_MODEL)),
     Option(
         "--test",
-        type=_test,
+        type=partial(_two, metavar="SOURCE,REFERENCE"),
         action="append",
         default=[],
         dest="tests",
         metavar="SOURCE,REFERENCE",
         help="a test set (default: that of the runs); may be given again",
     ),
-    *(TARGET, THREADS, JSON),
+    *(TARGET, THREADS),
+    Option(
+        "--comet",
+        type=partial(_two, metavar="PYTHON,CHECKPOINT"),
+        metavar="PYTHON,CHECKPOINT",
+        help="COMET, too: a Python that has unbabel-comet, and a checkpoint on this machine",
+    ),
+    JSON,
 )
 def run(options: Options) -> None:
     """Translate the test sets with both models and print the comparison."""

@@ -67,7 +67,7 @@ def _print_scores(comparison: Comparison) -> None:
     table = plain_table("", right=right)
     for name, score in result.scores.items():
         table.add_row(
-            {"bleu": "BLEU", "chrf": "chrF"}[name],
+            {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}[name],
             f"{score.first:.2f}",
             f"{score.second:.2f}",
             f"{score.difference:+.2f}",

@@ -3,6 +3,7 @@
 config      the evaluate section of a recipe
 metrics     BLEU and chrF with signature and interval
 paired      two systems on one test set: sacreBLEU's paired tests, and where they differ
+comet, comet_process   COMET's ratings, from a Python of its own
 sentences   where sentences end; texts longer than a model was trained for, cut into parts
 validate    dev loss, the same loss on a slice of the training set, and real translations
 """

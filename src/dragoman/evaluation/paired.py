@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+import numpy as np
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.base import Score as SacrebleuScore
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
@@ -31,6 +33,7 @@ FREQUENCIES: Final = (0, 1, 10, 100, 1000)
 _SHOWN: Final = 5
 
 Winner = Literal["first", "second"]
+SIDES: Final[tuple[Winner, Winner]] = ("first", "second")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class SentencePair:
 class PairedComparison:
     """Two systems on one test set.
 
-    scores: by metric, "bleu" and "chrf".
+    scores: by metric, "bleu", "chrf" and, if it was asked for, "comet".
     first_wins, ties, second_wins: sentences by their chrF.
     by_length: BLEU by the words of the reference.
     by_frequency: F1 of words by how often they are in the training text (as compare-mt, Neubig et
@@ -122,6 +125,15 @@ class PairedComparison:
         return winners.pop() if len(winners) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class CometScores:
+    """COMET's rating of every sentence as each system translates it; see `comet.py`."""
+
+    first: Sequence[float]
+    second: Sequence[float]
+    signature: str
+
+
 def compare_translations(
     first: Sequence[str],
     second: Sequence[str],
@@ -130,10 +142,12 @@ def compare_translations(
     sources: Sequence[str],
     lowercase: bool = False,
     training_words: Mapping[str, int] | None = None,
+    comet: CometScores | None = None,
 ) -> PairedComparison:
     """Compare two translations of the same lines.
 
     training_words: how often each word, as `words` cuts them, is in the training text.
+    comet: the rating of each sentence of both.
     Raises CorpusError if the texts differ in length or are empty.
     """
     texts = {"first": first, "second": second, "sources": sources}
@@ -163,11 +177,12 @@ def compare_translations(
     second_best = [row for row in ahead[::-1][:_SHOWN] if row.second_chrf > row.first_chrf]
     first_wins = sum(row.first_chrf > row.second_chrf for row in rows)
     second_wins = sum(row.second_chrf > row.first_chrf for row in rows)
+    scores = {name: _paired(metric, first, second, references) for name, metric in metrics.items()}
+    if comet is not None:
+        scores["comet"] = _paired_means(comet)
     return PairedComparison(
         pairs=len(rows),
-        scores={
-            name: _paired(metric, first, second, references) for name, metric in metrics.items()
-        },
+        scores=scores,
         first_wins=first_wins,
         ties=len(rows) - first_wins - second_wins,
         second_wins=second_wins,
@@ -220,6 +235,38 @@ def _paired(
         float(p_randomisation),
         signatures[0],
     )
+
+
+class _Mean(Metric):
+    """The mean over sentences, whose "translations" are their scores in digits."""
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def _compute_segment_statistics(
+        self, hypothesis: str, ref_kwargs: dict[str, Any]
+    ) -> list[float]:
+        return [float(hypothesis), 1.0]
+
+    def _aggregate_and_compute(self, stats: list[list[float]]) -> SacrebleuScore:
+        return self._compute_score_from_stats(np.sum(stats, axis=0).tolist())
+
+    def _compute_score_from_stats(self, stats: list[float]) -> SacrebleuScore:
+        return SacrebleuScore("mean", float(stats[0]) / float(stats[1]))
+
+
+def _paired_means(comet: CometScores) -> PairedScore:
+    """The means, times 100 as BLEU is, with the same tests."""
+    first, second = (
+        [repr(100 * score) for score in scores] for scores in (comet.first, comet.second)
+    )
+    mean = _Mean()  # type: ignore[no-untyped-call]
+    found = _paired(mean, first, second, ["" for _ in first])
+    tests = found.signature.removeprefix("mean|")
+    return replace(found, signature=f"{comet.signature}|{tests}")
 
 
 def _by_length(rows: Sequence[SentencePair], lowercase: bool) -> Iterable[Group]:

@@ -724,6 +724,7 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
         text = highest[0].bleu_text + at_step(highest[0].step)
         yield Evidence("best BLEU", highest[1], text)
     yield from _direction_evidence(facts)
+    yield from _comparison_evidence(facts)
     rising = bleu_trend(facts)
     if rising is not None:
         text = f"add {units.SCORE.text(rising.gain)} points"
@@ -752,6 +753,21 @@ def _direction_evidence(facts: Facts) -> Iterator[Evidence]:
         text += "; zero-shot: no training text, not in the mean" if one.zero_shot else ""
         if one.bleu is not None:
             yield Evidence(printable_line(name), one.bleu, text)
+
+
+def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The last comparison by each metric with each other system on each test set."""
+    last = {(one.other, one.name, one.metric): one for one in facts.comparisons}
+    for one in last.values():
+        metric = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}.get(one.metric, one.metric)
+        better = {"run": "this run", "other": "the other"}.get(one.better, "neither")
+        text = (
+            f"{one.value:.2f}, the other {one.other_value:.2f}, p {one.p_bootstrap:.4f} (bootstrap)"
+            f", {one.p_randomisation:.4f} (randomisation); shown to be better: {better}"
+        )
+        yield Evidence(
+            printable_line(f"{metric} on {one.name}, beside {one.other}"), one.value, text
+        )
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:

@@ -190,6 +190,20 @@ class DirectionScore(Bleu):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A model of the run beside another on a test set, by one metric, as in the compared event."""
+
+    name: str
+    other: str
+    metric: str
+    value: float
+    other_value: float
+    p_bootstrap: float
+    p_randomisation: float
+    better: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWrite:
     """A checkpoint that was written."""
 
@@ -371,6 +385,7 @@ class Facts:
     validations: tuple[Validation, ...] = ()
     test_scores: tuple[TestScore, ...] = ()
     direction_scores: tuple[DirectionScore, ...] = ()
+    comparisons: tuple[Compared, ...] = ()
     checkpoints: tuple[CheckpointWrite, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
     prepare_s: float | None = None

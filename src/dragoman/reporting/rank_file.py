@@ -105,6 +105,7 @@ class RankFile:
     validations: list[facts.Validation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
     direction_scores: list[facts.DirectionScore] = field(default_factory=list)
+    comparisons: list[facts.Compared] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     link_changes: list[events.LinkChanged] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
@@ -341,6 +342,7 @@ _READERS: dict[str, _Reader] = {
     events.Validated.kind: _kept(facts.Validation, lambda file: file.validations),
     TestScored.kind: _kept(facts.TestScore, lambda file: file.test_scores),
     events.DirectionScored.kind: _kept(facts.DirectionScore, lambda file: file.direction_scores),
+    events.Compared.kind: _kept(facts.Compared, lambda file: file.comparisons),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, lambda file: file.checkpoints),
     events.Environment.kind: RankFile._environment,
     events.Alert.kind: _kept(facts.Alert, lambda file: file.alerts),

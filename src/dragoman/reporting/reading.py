@@ -157,6 +157,7 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
         validations=tuple(file.validations),
         test_scores=tuple(file.test_scores),
         direction_scores=tuple(file.direction_scores),
+        comparisons=tuple(file.comparisons),
         checkpoints=tuple(file.checkpoints),
         prepare_s=file.prepare_s,
         environment=file.environment,

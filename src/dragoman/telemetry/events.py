@@ -270,6 +270,27 @@ class DirectionScored(Payload, kind="direction_scored"):
     chrf_signature: str | None
 
 
+class Compared(Payload, kind="compared"):
+    """`dragoman compare` found a model of this run better or worse than another, by one metric.
+
+    name: of the test set. model, other: what was compared, as it was named; value is of the model.
+    metric: "bleu", "chrf" or "comet". p_bootstrap, p_randomisation: the probability of such a
+    difference by chance. better: "run", "other" or "neither", by all metrics and tests.
+    """
+
+    name: str
+    pairs: int
+    model: str
+    other: str
+    metric: str
+    value: float
+    other_value: float
+    p_bootstrap: float
+    p_randomisation: float
+    signature: str
+    better: str
+
+
 class CheckpointWritten(Payload, kind="checkpoint_written"):
     """A checkpoint is complete on disk."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,30 @@ def test_the_better_of_two_is_named_and_printed(
     assert main([*words, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["better"] == str(texts[1])
-    assert found["result"]["scores"]["bleu"]["second"] == pytest.approx(100)
+    bleu = found["result"]["scores"]["bleu"]
+    assert bleu["second"] == pytest.approx(100)
+
+    page = dragoman.report(small_run())._repr_html_()
+    rows = {row.name: row for one in dragoman.report(small_run()).answers for row in one.evidence}
+    row = rows[f"BLEU on test, beside {texts[1]}"]
+    assert row.value == pytest.approx(bleu["first"])
+    assert row.text.startswith(
+        f"{bleu['first']:.2f}, the other 100.00, p {bleu['p_bootstrap']:.4f}"
+    )
+    assert row.text.endswith("shown to be better: the other")
+    assert f"chrF on test, beside {texts[1]}" in rows
+    assert "shown to be better: the other" in page
+
+
+def test_a_run_that_cannot_be_written_to_is_compared(
+    texts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run().path, run)
+    shutil.rmtree(run / "events")
+    (run / "events").write_text("in the way")
+    (found,) = dragoman.compare(run, texts[1], tests=[texts])
+    assert found.better == str(texts[1])
 
 
 def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
