@@ -122,10 +122,10 @@ class Downloads:
 
     def place(self, url: str, filename: str | None = None) -> Path:
         """The path of a download; filename: as it is to be called, without folders."""
-        host = urlparse(url).hostname or "nohost"
+        host = (urlparse(url).hostname or "").strip(".") or "nohost"
         digest = hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()
-        name = PurePosixPath(filename or url.split("/")[-1]).name or "file"
-        return self.root / host / digest[:4] / digest[4:] / name
+        name = PurePosixPath(filename or url.split("/")[-1]).name
+        return self.root / host / digest[:4] / digest[4:] / (name if name.strip(".") else "file")
 
     def unpack_folder(self, path: Path) -> Path:
         """An empty folder beside a download, for the texts in it."""
