@@ -4,9 +4,9 @@
 
 A server on this machine mirrors an index of mtdata and three corpora, parts of the demo's text as
 tsv.gz, zip in Moses form and TMX. `dragoman build` is killed with all of its processes at moments
-drawn from the first 80% of the budget; then the same command goes on to the end. Prints the moments,
-what each stage was planned and took, how often each file was asked for and what was sent of it, how
-many trainings there are, and a translation by the exported model.
+drawn from the first 80% of the budget; then the same command goes on to the end. Prints these
+moments, the time that each stage was planned to take and took, how often each file was asked for
+and what was sent of it, how many trainings there are, and a translation by the exported model.
 """
 
 from __future__ import annotations

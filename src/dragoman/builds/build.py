@@ -330,7 +330,7 @@ class _Builder:
         if back.is_small(run.recipe(), recipe):
             names: tuple[StageName, ...] = ("translate", "student")
             for stage in names:
-                self.stages.skip(stage, "", "the model is as small as a student already")
+                self.stages.skip(stage, "", "the decoder of the model is as small as a student's")
             return
 
         def work(stage: Stage) -> dict[str, Any]:

@@ -174,8 +174,8 @@ def _training_text(ranked: Iterable[Corpus], limits: Limits) -> dict[str, Corpus
             pairs += one.pairs
             num_bytes += one.num_bytes
             mined = _MINED.search(one.listing.name)
-            kind = "mined from the web: what people translated is too little" if mined else ""
-            found[did] = replace(one, use="train", why=kind or "translated by people")
+            why = "mined, but there is too little other text" if mined else "not known as mined"
+            found[did] = replace(one, use="train", why=why)
     return found
 
 

@@ -88,7 +88,7 @@ def listed(
 ) -> list[Corpus]:
     """All corpora of the pair with their sizes.
 
-    Raises ConfigError if nobody has one, MachineError if no server answers.
+    Raises ConfigError if nobody has one.
     """
     found = catalogue.of_pair(*pair)
     if not found:
@@ -97,14 +97,7 @@ def listed(
             place=wanted.pair,
             remedy="check their codes; with your own text: dragoman run RECIPE --budget TIME",
         )
-    corpora = sized(found, at_most_s=at_most_s)
-    if all(one.num_bytes is None for one in corpora):
-        raise MachineError(
-            f"no server of the {len(corpora)} corpora says how large they are",
-            place=wanted.pair,
-            remedy="check the network, or choose corpora by hand: --choose ID,ID",
-        )
-    return corpora
+    return sized(found, at_most_s=at_most_s)
 
 
 def index_file(index: str, directory: Path) -> Path | None:
@@ -141,9 +134,16 @@ def make_plan(
 ) -> tuple[BuildPlan, list[Corpus]]:
     """The plan, and all corpora with the reason of each.
 
-    Raises ConfigError if nothing fits into the budget, and what `listed` raises.
+    Raises ConfigError if nothing fits into the budget, MachineError if no server says how large its
+    corpora are, and what `listed` raises.
     """
     corpora = listed(catalogue, wanted, pair, at_most_s=asking_s(budget_s))
+    if not wanted.choose and all(one.num_bytes is None for one in corpora):
+        raise MachineError(
+            f"no server of the {len(corpora)} corpora says how large they are",
+            place=wanted.pair,
+            remedy="check the network, or choose corpora by hand: --choose ID,ID",
+        )
     tokens_per_s = _tokens_per_s(wanted, place, budget_s)
     seen = tokens_per_s * _SHARES["train"] * budget_s / _TOKENS_PER_PAIR
     limits = Limits(
