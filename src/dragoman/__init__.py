@@ -27,6 +27,7 @@ formats        models in formats that others run
 serve          translations to people and programs
 run            the whole run on one page, and one rank of it
 api            what scripts and notebooks import from here
+builds         two languages and a budget -> corpora, stages, a model to serve
 cli            one module a command
 """
 

@@ -16,6 +16,7 @@ import bz2
 import gc
 import gzip
 import io
+import json
 import logging
 import lzma
 import os
@@ -35,14 +36,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import zstandard
 
 from dragoman.base.errors import DragomanError
+from dragoman.corpus.catalogue import Downloads
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.prepare import prepare
-from dragoman.corpus.sources import Catalogue
 from parallel_text import sentences
 
 _LONGEST_S: Final = 5.0
@@ -244,19 +245,17 @@ class _Entry:
     did = "Local-fuzz-1-deu-eng"
     _url = "http://127.0.0.1:1/fuzz.tgz"
 
-    def __init__(self) -> None:
-        self._catalogue = Catalogue()  # imports mtdata without its logging
-        from mtdata.cache import Cache
-        from mtdata.entry import Entry
-        from mtdata.index import INDEX
+    def __init__(self, folder: Path) -> None:
+        from mtdata import __version__
 
-        entry = Entry(self.did, url=self._url, in_paths=["a.de", "a.en"], in_ext="txt")
-        INDEX.entries[entry.did] = entry
-        self._cache: Any = Cache
+        line = {"did": self.did, "url": self._url, "filename": "fuzz.tgz", "ext": "tgz"}
+        line |= {"in_paths": ["a.de", "a.en"], "in_ext": "txt"}
+        (folder / f"dragoman.index.{__version__}.jsonl").write_text(f"{json.dumps(line)}\n")
+        os.environ["MTDATA"] = str(folder)
 
     def put(self, archive: bytes, root: Path) -> None:
         """Lay the archive where a download would."""
-        path = self._cache(root).get_local_path(self._url, fix_missing=False)
+        path = Downloads(root).place(self._url, "fuzz.tgz")
         path.parent.mkdir(parents=True)
         path.write_bytes(archive)
 
@@ -306,11 +305,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz"))
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}", flush=True)
-    os.environ.setdefault("MTDATA", str(Path("build/mtdata").resolve()))
-    Path(os.environ["MTDATA"]).mkdir(parents=True, exist_ok=True)
-    entry = _Entry()
-    gc.collect()
-    gc.freeze()  # mtdata's index is so large that each collection would take a second
     signal.signal(signal.SIGPROF, _too_slow)
     warnings.filterwarnings("ignore", module="zipfile")  # of names that are there twice
     log = _Log()
@@ -318,6 +312,7 @@ def main(arguments: list[str]) -> int:
     counts, said_of = Counter[str](), Counter[str]()
     slowest = 0.0
     root = Path(tempfile.mkdtemp(prefix="dragoman-fuzz-"))
+    entry = _Entry(Path(tempfile.mkdtemp(prefix="dragoman-fuzz-index-")))
     outside = root / "outside"
     outside.mkdir()
     (outside / "precious").write_text("mine")

@@ -122,7 +122,7 @@ def distill(
     if text is None:
         text = place / "source.txt"
         if not text.exists():
-            _write_sources(run, text)
+            write_sources(run, text)
     synthesized = synthesize(
         run,
         text,
@@ -176,7 +176,7 @@ def _held_out(run: RunDirectory, split: str) -> _HeldOut:
     return _HeldOut((directory / "source.txt").absolute(), (directory / "target.txt").absolute())
 
 
-def _write_sources(run: RunDirectory, path: Path) -> None:
+def write_sources(run: RunDirectory, path: Path) -> None:
     """The source sides of the teacher's training text, without tags and without unknown pieces."""
     prepared = run.prepared()
     shards = TokenShards(prepared / "train")

@@ -16,6 +16,7 @@ from dragoman.base.process import prepare_streams, report
 from dragoman.base.version import VERSION
 from dragoman.cli import (
     average,
+    build,
     compare,
     distill,
     doctor,
@@ -45,7 +46,7 @@ from dragoman.cli import run as run_command
 from dragoman.cli.options import Options, Parser
 
 _COMMANDS: Final = (
-    *(run_command, prepare, train, recipes, plan),
+    *(run_command, build, prepare, train, recipes, plan),
     *(evaluate, compare, translate, export, push, import_model, serve, average),
     *(synthesize, score, distill),
     *(report_command, watch, inspect),

@@ -1,7 +1,8 @@
 """Text files -> shards. Never imports torch.
 
 config       the corpus section of a recipe
-sources      the files behind a recipe's entries; named corpora, fetched through mtdata's catalogue
+sources      the files behind a recipe's entries; named corpora, fetched once
+catalogue    mtdata's index of named corpora, and its parsers
 download     one file over HTTP, whole or not at all; archives unpacked within limits
 pairs        files of parallel text, packed or not -> blocks of pairs, or an error naming the line
 normalize    one spelling for one character: BOM, CRLF, Unicode NFC, spaces

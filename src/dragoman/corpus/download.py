@@ -31,7 +31,9 @@ from dragoman.corpus.pairs import MOST_TIMES, PIECE_BYTES, RUN_BYTES, unpacked
 
 ATTEMPTS: Final = 5
 _TIMEOUT_S: Final = 30
+_STATED_TIMEOUT_S: Final = 10
 _CHUNK_BYTES: Final = 1 << 20
+_FIRST_BYTES: Final = 1 << 12
 _HTML_STARTS: Final = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 _PACKED_STARTS: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd")
 _BY_HAND: Final = "fetch the corpus by hand and name its files as source and target in the recipe"
@@ -74,6 +76,19 @@ def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
     )
 
 
+def stated_bytes(url: str) -> int | None:
+    """The size that a server states for a file, which is not fetched; None if nobody says it."""
+    headers = {"User-Agent": f"dragoman/{VERSION}"}
+    request = urllib.request.Request(url, headers=headers, method="HEAD")  # noqa: S310  (as below)
+    try:
+        with urllib.request.urlopen(request, timeout=_STATED_TIMEOUT_S) as response:  # noqa: S310
+            length = response.headers.get("Content-Length") or ""
+            is_page = response.headers.get_content_type() == "text/html"
+    except (http.client.HTTPException, OSError, ValueError):
+        return None
+    return int(length) if length.isdecimal() and int(length) and not is_page else None
+
+
 def _attempt(url: str, part: _PartialFile) -> str:
     """Fetch the missing part; returns a problem that may pass by the next attempt, otherwise ""."""
     try:
@@ -113,7 +128,7 @@ class _PartialFile:
                 self.forget()
                 return "the server sent another part than was asked for"
             length = response.headers.get("Content-Length")
-            first = response.read(_CHUNK_BYTES)
+            first = response.read(_FIRST_BYTES)
             if not offset:
                 self._check(url, first, response)
                 self.forget()
@@ -147,7 +162,7 @@ class _PartialFile:
             while chunk:
                 with disk_errors_named(disk):
                     size += file.write(chunk)
-                chunk = response.read(_CHUNK_BYTES)
+                chunk = response.read1(_CHUNK_BYTES)  # what has come is kept, if it is little
         return size
 
     def _check(self, url: str, first: bytes, response: http.client.HTTPResponse) -> None:

@@ -1,29 +1,23 @@
 """The files of a recipe's entries, and whether a manifest was made of them.
 
-A named corpus becomes two text files, fetched once. mtdata's catalogue gives its address and
-format. We use mtdata's index and its parsers. We do not use its downloads, which restart from
-nothing, keep a page of HTML as an archive, and accept an invalid certificate; nor its unpacking,
-which follows links out of the folder and has no limits.
+A named corpus becomes two text files, fetched once.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import importlib
 import json
-import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
-from dragoman.base.files import disk_errors_named, file_sha256, remove_tree, whole_file, write_whole
+from dragoman.base.errors import ConfigError, CorpusError, DragomanError
+from dragoman.base.files import disk_errors_named, file_sha256, whole_file, write_whole
+from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
 from dragoman.corpus.config import CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.directions import Direction, language_token
-from dragoman.corpus.download import download, unpack_file, unpack_members
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
 from dragoman.corpus.pairs import ColumnLimit, FileFacts, LineReader, NamedPath, TextEntry
@@ -35,208 +29,106 @@ _WORK_VERSION: Final = 2
 """Version of the files of an unfinished preparation; other versions start again."""
 
 
-@dataclass(slots=True)
-class Downloads:
-    """The folder of downloads, and the address of each file in it."""
-
-    root: Path
-    files: dict[str, Path] = field(default_factory=dict)
-
-    def get(self, url: str, path: Path, *_: object, **__: object) -> Path:
-        """Replaces mtdata's own function: the file of that address."""
-        download(url, path)
-        self.files[url] = path
-        return path
-
-    def unpack_folder(self, path: Path) -> Path:
-        """An empty folder beside a download, for the texts in it."""
-        folder = path.with_name(f"{path.name}.unpacked")
-        remove_tree(folder)
-        folder.mkdir()
-        return folder
-
-    def remove_unpacked(self) -> None:
-        """Only the downloads are kept."""
-        for path in self.files.values():
-            for other in path.parent.iterdir():
-                if other.is_dir():
-                    remove_tree(other)
-                elif other != path:
-                    other.unlink()
-
-    def remove(self) -> None:
-        """Remove damaged downloads, so that they are fetched again."""
-        for path in self.files.values():
-            path.unlink(missing_ok=True)
-
-
-class Catalogue:
-    """mtdata, if it is installed; its index is built at the first use (some 15 s)."""
-
-    def __init__(self) -> None:
-        try:
-            with quiet_logging():
-                self._index = importlib.import_module("mtdata.index").INDEX
-                self._dataset_id = importlib.import_module("mtdata.entry").DatasetId
-                self._cache = importlib.import_module("mtdata.cache").Cache
-                parser: Any = importlib.import_module("mtdata.parser")
-                self._tags = importlib.import_module("mtdata.iso.bcp47")
-        except ImportError as error:
-            raise MachineError(
-                f"named corpora need a package that is not installed: {error.name}",
-                place="mtdata",
-                remedy='pip install "dragoman[fetch]"',
-            ) from error
-        self._parser = parser.Parser
-        # It warns of a file that is closed before its end, which may be long after an error.
-        parser.log = logging.Logger("mtdata.parser", logging.CRITICAL)
-
-    def find(
-        self, entry_id: str, *, source_language: str, target_language: str
-    ) -> tuple[Any, bool]:
-        """mtdata's entry of that id, and whether its first side is our target language.
-
-        Raises: ConfigError if there is none or its languages are not ours.
-        """
-        pair = tuple(self._tag(code) for code in (source_language, target_language))
-        try:
-            entry = self._index[self._dataset_id.parse(entry_id)]
-        except Exception as error:  # mtdata raises Exception itself, AssertionError and KeyError
-            raise ConfigError(
-                f"mtdata knows no corpus {entry_id!r}",
-                place="corpus",
-                remedy=self._like(entry_id, pair),
-            ) from error
-        fits, swapped = self._tags.BCP47Tag.check_compat_swap(pair, entry.did.langs)
-        if not fits:
-            raise ConfigError(
-                f"{entry_id} is not of the languages {source_language} and {target_language}",
-                place="corpus",
-                remedy=self._like(entry_id, pair),
-            )
-        return entry, bool(swapped)
-
-    def pairs(
-        self, entry: Any, downloads: Downloads, *, swapped: bool
-    ) -> Iterator[tuple[str, str]]:
-        """Source and target of each pair, in the order of the corpus, fetched if need be.
-
-        Raises what `download` does, and ValueError or what mtdata's parsers raise for bytes that
-        they cannot read.
-        """
-        cache = self._cache(downloads.root)
-        cache.download = downloads.get
-        try:
-            paths = self._texts(entry, cache, downloads)
-            parser = self._parser(paths, ext=entry.in_ext or None, ent=entry)
-            for segments in parser.read_segs(show_pbar=False):
-                first, second, *_ = (str(segment or "") for segment in segments)
-                yield (second, first) if swapped else (first, second)
-        finally:
-            downloads.remove_unpacked()
-
-    def _texts(self, entry: Any, cache: Any, downloads: Downloads) -> Any:
-        """Plain files for mtdata's parsers, one for each text; otherwise mtdata's own result."""
-        urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
-        kind = entry.in_ext or ("txt" if len(urls) > 1 else entry.ext)
-        # If there are several addresses, each has the name in it.
-        name = entry.filename if isinstance(entry.url, str) else None
-        texts: list[Path] = []
-        for url in urls:
-            local = cache.get_local_path(url, filename=name, entry=entry)
-            if not isinstance(local, Path):  # from Hugging Face, by its own library
-                return local
-            folder = downloads.unpack_folder(local)
-            if entry.is_archive:
-                texts += unpack_members(local, entry.in_paths, folder, kind=kind)
-            else:
-                texts.append(unpack_file(local, folder, kind=kind))
-        return texts
-
-    def _tag(self, code: str) -> Any:
-        try:
-            return self._tags.bcp47(code)
-        except Exception as error:  # mtdata raises Exception itself
-            raise ConfigError(
-                f"{code!r} is not a language code",
-                place="corpus.source_language or corpus.target_language",
-                remedy="write a BCP 47 code such as en, de or pt-BR",
-            ) from error
-
-    def _like(self, entry_id: str, pair: tuple[Any, ...]) -> str:
-        """A remedy: the known id of these languages that is most like this one."""
-        languages = {str(tag) for tag in pair}
-        ids = [str(did) for did in self._index.entries if {str(t) for t in did.langs} == languages]
-        near = difflib.get_close_matches(entry_id, ids, n=1, cutoff=0.5)
-        known = "-".join(str(tag) for tag in pair)
-        return (
-            f"did you mean {near[0]}?" if near else f"list the known ones: mtdata list -l {known}"
-        )
-
-
-@contextmanager
-def quiet_logging() -> Iterator[None]:
-    """mtdata adds a handler to the root logger when it is imported, and logs much."""
-    root = logging.getLogger()
-    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
-        root.handlers[:] = handlers
-        root.setLevel(level)
-
-
 def fetch(
-    entry_id: str, directory: Path, *, source_language: str, target_language: str
+    entry_id: str,
+    directory: Path,
+    *,
+    source_language: str,
+    target_language: str,
+    index: Path | None = None,
 ) -> TextFiles:
     """The two text files of the corpus that mtdata calls `entry_id`, fetched if need be.
 
     directory: holds `<entry_id>/` with `text.<language>` twice and `fetched.json` (addresses,
     sha256 of the downloads and of the texts), and `archives/`, what was downloaded. Texts that are
     as the receipt says are not made again, archives that are there are not downloaded again.
+    index: as of `Catalogue`.
     Raises ConfigError for an unknown id or one of other languages, CorpusError if the server or
     the archive is at fault, MachineError if mtdata, the disk or the network is missing.
     """
-    folder = directory / entry_id
-    source, target = folder / f"text.{source_language}", folder / f"text.{target_language}"
-    if not _are_as_fetched(source, target):
-        with disk_errors_named(directory), quiet_logging():
-            catalogue = Catalogue()
-            entry, swapped = catalogue.find(
-                entry_id, source_language=source_language, target_language=target_language
-            )
-            downloads = Downloads(directory / _ARCHIVES)
-            try:
-                pairs = catalogue.pairs(entry, downloads, swapped=swapped)
-                _write_texts(pairs, source, target)
-            except DragomanError:
-                raise
-            except Exception as error:  # whatever a parser says of bytes that it cannot read
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the system speaks: a disk, not the bytes
-                downloads.remove()
-                said = (str(error) or type(error).__name__).splitlines()[0]
-                raise CorpusError(
-                    f"what was downloaded for {entry_id} cannot be read: {said}",
-                    place=", ".join(downloads.files) or entry_id,
-                    remedy="it has been removed; run again to fetch it, or give the text as files",
-                ) from error
-            _write_receipt(downloads, (source, target))
+    languages = (source_language, target_language)
+
+    def pairs(catalogue: Catalogue, downloads: Downloads) -> Iterator[tuple[str, str]]:
+        entry, swapped = catalogue.find(
+            entry_id, source_language=source_language, target_language=target_language
+        )
+        return catalogue.pairs(entry, downloads, swapped=swapped)
+
+    source, target = _fetched(entry_id, directory, languages, pairs, index)
     return TextFiles(source=str(source.resolve()), target=str(target.resolve()))
 
 
-def _write_texts(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> None:
+def fetch_monolingual(
+    entry_id: str, directory: Path, *, language: str, index: Path | None = None
+) -> Path:
+    """The text of a corpus of one language, a sentence a line, fetched if need be.
+
+    As `fetch` in all else.
+    """
+
+    def lines(catalogue: Catalogue, downloads: Downloads) -> Iterator[tuple[str]]:
+        known = {one.did: one for one in catalogue.of_language(language)}
+        if entry_id not in known:
+            raise ConfigError(
+                f"mtdata knows no corpus {entry_id!r} of {language} alone",
+                place="corpus",
+                remedy="check its id",
+            )
+        return ((line,) for line in catalogue.lines(known[entry_id], downloads))
+
+    (text,) = _fetched(entry_id, directory, (language,), lines, index)
+    return text.resolve()
+
+
+def is_as_fetched(folder: Path) -> bool:
+    """Whether the texts of a corpus are those that were fetched into its folder."""
+    texts = [path for path in folder.glob("text.*") if path.suffix != ".tmp"]
+    return bool(texts) and _are_as_fetched(*texts)
+
+
+def _fetched(
+    entry_id: str,
+    directory: Path,
+    languages: tuple[str, ...],
+    read: Callable[[Catalogue, Downloads], Iterator[tuple[str, ...]]],
+    index: Path | None,
+) -> list[Path]:
+    """The texts of a corpus, one a language."""
+    paths = [directory / entry_id / f"text.{language}" for language in languages]
+    if _are_as_fetched(*paths):
+        return paths
+    with disk_errors_named(directory), quiet_logging():
+        downloads = Downloads(directory / _ARCHIVES)
+        try:
+            _write_texts(read(Catalogue(index), downloads), paths)
+        except DragomanError:
+            raise
+        except Exception as error:  # whatever a parser says of bytes that it cannot read
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the system speaks: a disk, not the bytes
+            downloads.remove()
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            raise CorpusError(
+                f"what was downloaded for {entry_id} cannot be read: {said}",
+                place=", ".join(downloads.files) or entry_id,
+                remedy="it has been removed; run again to fetch it, or give the text as files",
+            ) from error
+        _write_receipt(downloads, paths)
+    return paths
+
+
+def _write_texts(segments: Iterable[tuple[str, ...]], paths: Sequence[Path]) -> None:
     """One line a segment; a line end inside one becomes a space."""
-    source.parent.mkdir(parents=True, exist_ok=True)
-    (source.parent / _RECEIPT).unlink(missing_ok=True)
-    with whole_file(source) as source_file, whole_file(target) as target_file:
-        for pair in pairs:
-            for file, segment in zip((source_file, target_file), pair, strict=True):
-                file.write(" ".join(segment.splitlines()).encode() + b"\n")
-        if not source_file.tell():
-            raise ValueError("it holds no pairs")
+    folder = paths[0].parent
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _RECEIPT).unlink(missing_ok=True)
+    with ExitStack() as stack:
+        files = [stack.enter_context(whole_file(path)) for path in paths]
+        for texts in segments:
+            for file, text in zip(files, texts, strict=True):
+                file.write(" ".join(text.splitlines()).encode() + b"\n")
+        if not files[0].tell():
+            raise ValueError("it holds no pairs" if len(paths) > 1 else "it holds no text")
 
 
 def _write_receipt(downloads: Downloads, texts: Sequence[Path]) -> None:

@@ -68,6 +68,18 @@ _SHORTEST_S: Final = 10.0
 _LONGEST_RECORD: Final = 1 << 16
 
 
+class TooSmallError(ConfigError):
+    """A budget that leaves too little time for training. needed_s: what would be enough."""
+
+    def __init__(self, seconds_s: float, *, needed_s: float) -> None:
+        self.needed_s = math.ceil(needed_s / 10) * 10
+        super().__init__(
+            "too little for a model that is worth anything",
+            place=f"--budget {units.DURATION.text(seconds_s)}",
+            remedy=f"give at least {units.DURATION.text(self.needed_s)}",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a budget is spent.
@@ -261,7 +273,7 @@ def _plan(
     training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
     if training_s <= 0:
         needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
-        raise _too_small(seconds_s, needed_s=needed_s)
+        raise TooSmallError(seconds_s, needed_s=needed_s)
     if place.hosts is not None:
         machine = these_hosts(place.hosts, file=place.file)
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
@@ -277,7 +289,7 @@ def _plan(
     if choice.best.steps < min(_LEAST_STEPS, most):
         enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
         needed_s = (gone_s + EXPORT_S + enough_s) / (AIM - _OUTSIDE_SHARE)
-        raise _too_small(seconds_s, needed_s=needed_s)
+        raise TooSmallError(seconds_s, needed_s=needed_s)
     half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
     return BudgetPlan(
         seconds_s,
@@ -290,14 +302,6 @@ def _plan(
         place,
         by_hand,
         start_s,
-    )
-
-
-def _too_small(seconds_s: float, *, needed_s: float) -> ConfigError:
-    return ConfigError(
-        "too little for a model that is worth anything",
-        place=f"--budget {units.DURATION.text(seconds_s)}",
-        remedy=f"give at least {units.DURATION.text(math.ceil(needed_s / 10) * 10)}",
     )
 
 
@@ -377,7 +381,7 @@ def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple
     left_s = AIM * seconds_s - gone_s - outside_s
     least_s = _LEAST_STEPS * speed.step_s + 2 * validation_s
     if left_s < least_s:
-        raise _too_small(seconds_s, needed_s=(gone_s + least_s + outside_s) / AIM)
+        raise TooSmallError(seconds_s, needed_s=(gone_s + least_s + outside_s) / AIM)
     most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
     values = lengths(
         step_s=speed.step_s, validation_s=validation_s, left_s=left_s, most_steps=most_steps

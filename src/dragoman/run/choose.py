@@ -52,7 +52,7 @@ _WORTH_TIMING: Final = 0.8
 needs, is not timed."""
 _WORTH_COMPILING_S: Final = 1800.0
 """The compiler takes a minute or two."""
-_SIZE_KEYS: Final = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers")
+SIZE_KEYS: Final = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers")
 SIZES: Final[dict[str, tuple[int, int, int, int, int]]] = {
     "mini": (128, 4, 512, 3, 2),
     "tiny": (192, 4, 768, 3, 2),
@@ -192,7 +192,7 @@ def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recip
     """The recipe in each size; in one alone if it says the size itself."""
     seen = []
     for name, numbers in SIZES.items():
-        values = {f"model.{key}": number for key, number in zip(_SIZE_KEYS, numbers, strict=True)}
+        values = {f"model.{key}": number for key, number in zip(SIZE_KEYS, numbers, strict=True)}
         try:
             sized = filled(recipe, values, by_hand=by_hand)
         except ConfigError:  # a width that was set, with heads that do not divide it

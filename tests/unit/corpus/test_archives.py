@@ -18,8 +18,8 @@ import pytest
 import zstandard
 
 from dragoman.corpus import download
+from dragoman.corpus.catalogue import Downloads
 from dragoman.corpus.download import unpack_file, unpack_members
-from dragoman.corpus.sources import Downloads
 
 TEXT = "Grüße an alle\n".encode() * 1000
 Member = tuple[str, bytes, str, bytes]

@@ -23,9 +23,10 @@ from typing import Any
 import pytest
 
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
+from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.config import TextFiles
 from dragoman.corpus.download import ATTEMPTS, download
-from dragoman.corpus.sources import Catalogue, fetch
+from dragoman.corpus.sources import fetch
 
 # mtdata builds its index once for each folder; it takes some 15 s.
 INDEX_FOLDER = Path(__file__).parents[3] / "build" / "mtdata"
@@ -136,15 +137,18 @@ def mirror() -> Iterator[Mirror]:
 
 
 @pytest.fixture
-def add_entry(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put an entry into mtdata's real index, for this test."""
-    Catalogue()  # imports mtdata without its logging
+def add_entry(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put an entry into an index of its own, in the place of mtdata's, for this test."""
+    from mtdata import __version__
     from mtdata.entry import Entry
-    from mtdata.index import INDEX
+
+    folder = tmp_path_factory.mktemp("mtdata")
+    monkeypatch.setenv("MTDATA", str(folder))
 
     def add(did: str, **options: Any) -> str:
-        entry = Entry(did, **options)
-        monkeypatch.setitem(INDEX.entries, entry.did, entry)
+        line = json.dumps(Entry(did, **options), cls=Entry.JSONEncoder)
+        with (folder / f"dragoman.index.{__version__}.jsonl").open("a") as index:
+            index.write(f"{line}\n")
         return did
 
     return add
@@ -430,6 +434,6 @@ def test_an_id_that_does_not_fit_is_refused(did: str, words: str, tmp_path: Path
 def test_without_mtdata_the_remedy_is_its_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mtdata.index", None)
+    monkeypatch.setitem(sys.modules, "mtdata.parser", None)
     with pytest.raises(MachineError, match=re.escape('pip install "dragoman[fetch]"')):
         get("Statmt-europarl_wmt13-7-deu-eng", tmp_path)

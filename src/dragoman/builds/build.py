@@ -1,0 +1,426 @@
+"""`dragoman build`: corpora -> shards -> models -> the best one to serve. All of it on one page.
+
+    builds/en-de/
+        build.toml   corpora.tsv            the plan, and all corpora with the reason of each
+        build.html   build.md               what each stage cost and gained
+        model                               the best export, a link
+        clock.json   stages/                when it began; a record of each stage
+        downloads/   shards/   back/   student/   runs/
+
+Stages are done in order, each once: what they leave is whole or absent, and their parts go on where
+they were killed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.base import units
+from dragoman.base.errors import ConfigError, CorpusError, MachineError
+from dragoman.base.files import disk_errors_named, try_lock
+from dragoman.builds import back
+from dragoman.builds.plan import FILE as PLAN_FILE
+from dragoman.builds.plan import BuildPlan, PlannedCorpus, StageName
+from dragoman.builds.report import write_report
+from dragoman.builds.stages import Clock, OverError, Stage, Stages, digest_of, forget_clock
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.prepare import OnProgress
+from dragoman.corpus.sources import fetch, fetch_monolingual, is_as_fetched
+from dragoman.recipe.budget import keys_set, parse_budget
+from dragoman.recipe.recipe import Recipe, digest, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.reporting.reading import read_facts
+from dragoman.run import run as steps
+from dragoman.run.budget import BudgetPlan, Place, TooSmallError, run_in_budget
+from dragoman.run.choose import vocabulary
+from dragoman.telemetry.events import EventListener
+
+MODEL: Final = "model"
+_DOWNLOADS: Final = "downloads"
+_HELD_OUT_SHARE: Final = 0.05
+_HELD_OUT: Final = (50, 1000)
+"""Pairs of the training text that become a dev or test set if there is none: a share of them, but
+at least and at most so many."""
+_TAG: Final = "<bt>"
+_SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
+"""Of the names of recipes, and so of runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """What people see of a build. tell: a line; show: the progress of a preparation; told_plan: of
+    each training."""
+
+    tell: Callable[[str], None]
+    show: Callable[[], AbstractContextManager[OnProgress]]
+    told_plan: Callable[[BudgetPlan], None]
+    listeners: Callable[[], Sequence[EventListener]]
+
+
+def build(
+    plan: BuildPlan,
+    directory: Path,
+    place: Place,
+    *,
+    index: Path | None,
+    began: float,
+    workers: int | None,
+    views: Views,
+) -> tuple[list[Stage], Clock]:
+    """Do all stages of a plan that are not done yet; returns their records and the clock.
+
+    index: the file of the index; None: mtdata's own. began: when the first command was given.
+    Raises ConfigError if the budget is too small, and what the stages raise.
+    """
+    budget_s = parse_budget(plan.budget, place.price)
+    with _locked(directory):
+        clock = Clock.of(directory, budget_s, began=began)
+        builder = _Builder(plan, directory.resolve(), place, index, workers, views, clock)
+        try:
+            return builder.all_stages(), clock
+        except OverError as error:
+            forget_clock(directory)  # nothing has been trained: see `_left_out_if_late`
+            raise ConfigError(
+                error.problem,
+                place=error.place,
+                remedy="run it again: the clock begins anew, and what is done is kept",
+            ) from error
+        except TooSmallError as error:
+            forget_clock(directory)
+            needed_s = 10 * math.ceil(error.needed_s / plan.shares()["train"] / 10)
+            raise ConfigError(
+                "too little for a model that is worth anything",
+                place=directory / PLAN_FILE,
+                remedy=f'write budget = "{units.DURATION.text(needed_s)}" there: '
+                "what has been fetched is kept",
+            ) from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with disk_errors_named(directory), (directory / ".lock").open("ab") as file:
+        if not try_lock(file):
+            raise MachineError(
+                "another process builds here", place=directory, remedy="wait for it, or stop it"
+            )
+        yield
+
+
+class _Builder:
+    def __init__(
+        self,
+        plan: BuildPlan,
+        directory: Path,
+        place: Place,
+        index: Path | None,
+        workers: int | None,
+        views: Views,
+        clock: Clock,
+    ) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.place = place
+        self.index = index
+        self.workers = workers
+        self.views = views
+        self.done: list[Stage] = []
+        self.stages = Stages(directory, plan, clock, self._ended)
+
+    def all_stages(self) -> list[Stage]:
+        """In their order; each takes what those before it have left."""
+        shares = self.plan.shares()
+        fetched = self._fetch()
+        recipe = self._recipe(fetched)
+        self._clean(recipe)
+        models = [self._train("train", recipe)]
+        with self._left_out_if_late("reverse", "back-translate", "train-more"):
+            if "reverse" in shares:
+                models += self._with_more_text(recipe, fetched)
+        best = max(models, key=lambda one: one.facts.get("dev_bleu") or 0.0)
+        self._link(MODEL, best)
+        with self._left_out_if_late("translate", "student"):
+            if "student" in shares:
+                self._student(best)
+        write_report(
+            self.directory, self.plan, self._records(), self.stages.clock, self.place.price
+        )
+        return self._records()
+
+    # -- stages ------------------------------------------------------------------------------
+
+    def _fetch(self) -> Stage:
+        asked = digest_of([(one.id, one.use) for one in self.plan.corpus])
+        stage = self._do("fetch", asked, self._fetch_all)
+        for text in stage.facts["texts"]:
+            folder = self.directory / _DOWNLOADS / text["id"]
+            if not is_as_fetched(folder):
+                raise CorpusError(
+                    "has changed since it was fetched",
+                    place=folder,
+                    remedy=f"restore it; or remove it and {self.directory / 'stages/fetch.json'}, "
+                    "and it is made again from its download",
+                )
+        return stage
+
+    def _fetch_all(self, stage: Stage) -> dict[str, Any]:
+        texts: list[dict[str, Any]] = []
+        left_out: dict[str, str] = {}
+        order = ("valid", "test", "train", "mono")
+        for one in sorted(self.plan.corpus, key=lambda one: order.index(one.use)):
+            is_late = time.time() > stage.started + stage.seconds_s
+            has_text = any(text["use"] == "train" for text in texts)
+            if is_late and has_text and not one.needed:
+                left_out[one.id] = "the time of this stage was over"
+                continue
+            try:
+                self.views.tell(f"fetch: {one.id}")
+                texts.append(self._fetch_one(one))
+            except CorpusError as error:
+                if one.needed:
+                    raise
+                left_out[one.id] = error.problem
+                self.views.tell(f"fetch: {one.id} is left out: {error.problem}")
+        if not any(text["use"] == "train" for text in texts):
+            raise CorpusError(
+                f"none of the chosen corpora can be fetched: {'; '.join(left_out.values())}",
+                place=self.directory / PLAN_FILE,
+                remedy="choose others there: all ids are in corpora.tsv",
+            )
+        return {"texts": texts, "left_out": left_out}
+
+    def _fetch_one(self, one: PlannedCorpus) -> dict[str, Any]:
+        languages = self.plan.direction
+        downloads = self.directory / _DOWNLOADS
+        if one.use == "mono":
+            text = fetch_monolingual(one.id, downloads, language=languages.target, index=self.index)
+            paths = {"target": str(text)}
+        else:
+            files = fetch(
+                one.id,
+                downloads,
+                source_language=languages.source,
+                target_language=languages.target,
+                index=self.index,
+            )
+            paths = {"source": files.source, "target": files.target}
+        lines = back.count_lines(Path(paths["target"]))
+        num_bytes = sum(Path(path).stat().st_size for path in paths.values())
+        return {"id": one.id, "use": one.use, "lines": lines, "bytes": num_bytes, **paths}
+
+    def _recipe(self, fetched: Stage) -> Recipe:
+        """Of the model of the pair, from the fetched texts alone."""
+        texts = fetched.facts["texts"]
+        corpus: dict[str, Any] = {
+            split: [
+                {"source": text["source"], "target": text["target"]}
+                for text in texts
+                if text["use"] == split
+            ]
+            for split in ("train", "valid", "test")
+        }
+        pairs = sum(text["lines"] for text in texts if text["use"] == "train")
+        least, most = _HELD_OUT
+        cut = min(max(round(_HELD_OUT_SHARE * pairs), least), most)
+        corpus |= {f"{split}_pairs": cut for split in ("valid", "test") if not corpus[split]}
+        return self._made("train", corpus)
+
+    def _made(self, stage: StageName, corpus: dict[str, Any], **sections: dict[str, Any]) -> Recipe:
+        """The recipe of a stage: nothing is set but its text, its languages and what the plan
+        sets."""
+        source, target = self.plan.direction
+        if stage == "reverse":
+            source, target = target, source
+        name = f"{source}-{target}{_SUFFIXES.get(stage, '')}"
+        corpus = {
+            "folder": str(self.directory),
+            "source_language": source,
+            "target_language": target,
+            **corpus,
+        }
+        overrides = self.plan.overrides(stage)
+        return load_recipe({"name": name, "corpus": corpus, **sections}, overrides)
+
+    def _clean(self, recipe: Recipe) -> Stage:
+        # The training takes the same vocabulary, and so the same shards.
+        recipe = vocabulary(recipe, by_hand=keys_set(recipe))
+
+        def work(_: Stage) -> dict[str, Any]:
+            with self.views.show() as progress:
+                shards = steps.prepare(
+                    recipe,
+                    directory=self._shards(recipe),
+                    workers=self.workers,
+                    progress=progress,
+                )
+            facts = Manifest.load(shards).train
+            return {"pairs_in": facts.pairs_in, "pairs": facts.pairs, "dropped": facts.dropped}
+
+        return self._do("clean", digest(recipe.corpus), work)
+
+    def _train(self, name: StageName, recipe: Recipe) -> Stage:
+        runs = self.directory / "runs"
+
+        def work(stage: Stage) -> dict[str, Any]:
+            run = run_in_budget(
+                recipe,
+                stage.seconds_s,
+                self.place,
+                runs=runs,
+                prepared=self._shards(recipe),
+                workers=self.workers,
+                began=stage.started,
+                show=self.views.show(),
+                listeners=self.views.listeners(),
+                tell_plan=self.views.told_plan,
+                tell=self.views.tell,
+            )
+            return _scores(run)
+
+        def has_begun() -> bool:
+            return any(runs.glob(f"{recipe.name}-2*/budget.json"))
+
+        return self._do(name, digest(recipe), work, has_begun=has_begun)
+
+    def _with_more_text(self, recipe: Recipe, fetched: Stage) -> list[Stage]:
+        """Back-translation (Sennrich et al. 2016): a model of the other direction, its
+        translations, and a model of both texts."""
+        held_out = self._held_out(recipe)
+        pairs = [{"source": entry.source, "target": entry.target} for entry in recipe.corpus.train]
+        swapped: dict[str, Any] = {"train": [_swapped(one) for one in pairs]}
+        swapped |= {split: [_swapped(texts)] for split, texts in held_out.items()}
+        reverse = self._train("reverse", self._made("reverse", swapped))
+        texts = fetched.facts["texts"]
+        mono = next((one["target"] for one in texts if one["use"] == "mono"), self.plan.mono)
+        most = back.MOST_OF_PAIRS * sum(one["lines"] for one in texts if one["use"] == "train")
+        asked = digest_of(reverse.facts["run"], mono)
+        synthetic = self.directory / "back" / asked[:8] / "synthetic.tsv"
+
+        def work(stage: Stage) -> dict[str, Any]:
+            return back.translate(
+                Path(reverse.facts["export"]),
+                Path(mono),
+                synthetic,
+                direction="back",
+                until=stage.started + stage.seconds_s,
+                most_lines=most,
+            )
+
+        if not self._do("back-translate", asked, work).facts["pairs"]:
+            self.stages.skip("train-more", "", "no translation was of use")
+            return []
+        text: dict[str, Any] = {"train": [*pairs, {"tsv": str(synthetic), "tag": _TAG}]}
+        text |= {split: [texts] for split, texts in held_out.items()}
+        return [self._train("train-more", self._made("train-more", text))]
+
+    def _student(self, teacher: Stage) -> None:
+        """Distillation (Kim and Rush 2016): a small model learns from the best one."""
+        run = RunDirectory.open(Path(teacher.facts["run"]))
+        asked = digest_of(teacher.facts["run"])
+        synthetic = self.directory / "student" / asked[:8] / "synthetic.tsv"
+        text: dict[str, Any] = {"train": [{"tsv": str(synthetic)}]}
+        held_out = self._held_out(run.recipe(), run.prepared())
+        text |= {split: [texts] for split, texts in held_out.items()}
+        recipe = self._made("student", text, **back.student_sections())
+        if back.is_small(run.recipe(), recipe):
+            names: tuple[StageName, ...] = ("translate", "student")
+            for stage in names:
+                self.stages.skip(stage, "", "the decoder of the model is as small as a student's")
+            return
+
+        def work(stage: Stage) -> dict[str, Any]:
+            return back.translate(
+                Path(teacher.facts["export"]),
+                back.sources_of(run, synthetic.with_name("source.txt")),
+                synthetic,
+                direction="forward",
+                until=stage.started + stage.seconds_s,
+                most_lines=None,
+            )
+
+        if not self._do("translate", asked, work).facts["pairs"]:
+            self.stages.skip("student", "", "no translation was of use")
+            return
+        self._link("model-student", self._train("student", recipe))
+
+    @contextmanager
+    def _left_out_if_late(self, *names: StageName) -> Iterator[None]:
+        """There is a model already: what no longer fits into the budget is left out."""
+        try:
+            yield
+        except (TooSmallError, OverError) as error:
+            for name in names:
+                if all(one.name != name for one in self.done):
+                    self.stages.skip(name, "", error.problem)
+
+    # -- what stages have in common ------------------------------------------------------------
+
+    def _do(
+        self,
+        name: StageName,
+        asked: str,
+        work: Callable[[Stage], dict[str, Any]],
+        *,
+        has_begun: Callable[[], bool] = lambda: True,
+    ) -> Stage:
+        stage = self.stages.do(name, asked, work, has_begun=has_begun)
+        self.done.append(stage)
+        return stage
+
+    def _ended(self, stage: Stage) -> None:
+        spent = units.DURATION.text(stage.spent_s or 0.0)
+        given = units.DURATION.text(stage.seconds_s)
+        said = stage.skipped or f"{spent} of {given}"
+        self.views.tell(f"stage {stage.name}: {said}")
+        if stage.skipped:
+            self.done.append(stage)
+        records = [*self._records(), stage]
+        write_report(self.directory, self.plan, records, self.stages.clock, self.place.price)
+
+    def _records(self) -> list[Stage]:
+        return list({one.name: one for one in self.done}.values())
+
+    def _shards(self, recipe: Recipe) -> Path:
+        return self.directory / "shards" / recipe.name
+
+    def _held_out(self, recipe: Recipe, shards: Path | None = None) -> dict[str, dict[str, str]]:
+        """The dev and test sets of a model as they were prepared, for the models that follow."""
+        folder = shards or self._shards(recipe)
+        return {
+            split: {
+                "source": str(folder / split / "source.txt"),
+                "target": str(folder / split / "target.txt"),
+            }
+            for split in ("valid", "test")
+        }
+
+    def _link(self, name: str, trained: Stage) -> None:
+        """Let a name lead to the export of a training."""
+        link, draft = self.directory / name, self.directory / f".{name}.new"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(Path(trained.facts["export"]).relative_to(self.directory))
+        draft.replace(link)
+
+
+def _swapped(texts: Mapping[str, str]) -> dict[str, str]:
+    return {"source": texts["target"], "target": texts["source"]}
+
+
+def _scores(run: RunDirectory) -> dict[str, Any]:
+    """What a training has made, and its scores."""
+    facts = read_facts(run.path)
+    dev = [one.bleu for one in facts.validations if one.bleu is not None]
+    test = facts.test_scores[-1] if facts.test_scores else None
+    return {
+        "run": str(run.path),
+        "export": str(run.path / "export" / "ctranslate2-int8"),
+        "steps": facts.last_step,
+        "parameters": facts.num_parameters,
+        "dev_bleu": max(dev, default=None),
+        "test_bleu": None if test is None else test.bleu,
+    }

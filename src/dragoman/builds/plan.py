@@ -1,0 +1,196 @@
+"""`build.toml`: which corpora and stages a build has, with their shares of the budget.
+
+dragoman writes it once, and reads it at each start. In between, people may edit it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Final, Literal, Self, get_args
+
+import tomli_w
+from pydantic import Field, ValidationError, model_validator
+
+from dragoman.base.errors import ConfigError
+from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.base.settings import Section
+from dragoman.builds.corpora import Use
+from dragoman.corpus.directions import Direction
+from dragoman.recipe.recipe import from_toml, from_validation
+
+FILE: Final = "build.toml"
+StageName = Literal[
+    "fetch",
+    "clean",
+    "train",
+    "reverse",
+    "back-translate",
+    "train-more",
+    "translate",
+    "student",
+]
+STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
+"""In the order in which they are done."""
+TRAINING: Final = frozenset({"train", "reverse", "train-more", "student"})
+_TOGETHER: Final[tuple[tuple[StageName, ...], ...]] = (
+    ("fetch", "clean", "train"),
+    ("reverse", "back-translate", "train-more"),
+    ("translate", "student"),
+)
+"""Stages of which one is of no use without the others."""
+_PAIR: Final = re.compile(r"([A-Za-z0-9_]{2,35})-([A-Za-z0-9_]{2,35})")
+_LONGEST: Final = 1 << 20
+_HEAD: Final = """\
+# The plan of a build. Edit it before the build goes on: leave corpora out or add others (their ids
+# are in corpora.tsv), change shares of the budget (they need not add up to 1; 0 leaves a stage
+# out), or add set = ["SECTION.KEY=VALUE"] for the recipes of all models. What is done is not done
+# again, unless what it was made of changes.
+
+"""
+
+
+class PlannedCorpus(Section):
+    """A corpus that is fetched. needed: an error of it ends the build; otherwise it is left out
+    then. The rest is for people."""
+
+    id: str = Field(pattern=r"^[^\s/\\\x00-\x1f]+$", max_length=300)
+    use: Use
+    needed: bool = True
+    url: str = ""
+    licence: str = ""
+    size: str = ""
+    pairs: str = ""
+    why: str = ""
+
+
+class PlannedStage(Section):
+    """A stage with its share of the budget, in any unit. set: overrides of its recipe alone."""
+
+    name: StageName
+    share: float = Field(ge=0.0, le=1e6)
+    set: tuple[str, ...] = ()
+    why: str = ""
+
+
+class BuildPlan(Section):
+    """All that a build does.
+
+    index: address or file of mtdata's index; "": mtdata's own. mono: a file of text of the target
+    language. set: overrides of the recipes.
+    """
+
+    pair: str
+    budget: str
+    index: str = ""
+    mono: str = ""
+    set: tuple[str, ...] = ()
+    corpus: tuple[PlannedCorpus, ...] = Field(min_length=1)
+    stage: tuple[PlannedStage, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Self:
+        parse_pair(self.pair)
+        ids = [one.id for one in self.corpus]
+        if repeated := {did for did in ids if ids.count(did) > 1}:
+            raise ValueError(f"the corpus {min(repeated)} is there twice")
+        if all(one.use != "train" for one in self.corpus):
+            raise ValueError('no corpus has use = "train"')
+        for use in ("valid", "test", "mono"):
+            if sum(one.use == use for one in self.corpus) > 1:
+                raise ValueError(f'two corpora have use = "{use}": one is enough')
+        names = [one.name for one in self.stage]
+        for one in self.stage:
+            if one.set and one.name not in TRAINING:
+                raise ValueError(f"set is for stages that train, and {one.name} does not")
+        if repeated_names := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"the stage {min(repeated_names)} is there twice")
+        done = {one.name for one in self.stage if one.share > 0}
+        for number, group in enumerate(_TOGETHER):
+            missing = [name for name in group if name not in done]
+            if missing and (number == 0 or len(missing) < len(group)):
+                others = ", ".join(name for name in group if name != missing[0])
+                raise ValueError(
+                    f"the stage {missing[0]} has no share, which {others} cannot do without"
+                )
+        has_mono = bool(self.mono) or any(one.use == "mono" for one in self.corpus)
+        if "reverse" in done and not has_mono:
+            raise ValueError('reverse needs text: mono = "FILE", or a corpus with use = "mono"')
+        return self
+
+    @property
+    def direction(self) -> Direction:
+        """From which language into which."""
+        return parse_pair(self.pair)
+
+    def shares(self) -> dict[StageName, float]:
+        """Of each stage that is done, in order, as parts of 1."""
+        given = {one.name: one.share for one in self.stage if one.share > 0}
+        total = sum(given.values())
+        return {name: given[name] / total for name in STAGES if name in given}
+
+    def overrides(self, name: StageName) -> list[str]:
+        """Of the recipe of a stage."""
+        own = (one.set for one in self.stage if one.name == name)
+        return [*self.set, *next(own, ())]
+
+    def why(self, name: StageName) -> str:
+        """The reason of a stage."""
+        return next((one.why for one in self.stage if one.name == name), "")
+
+    def save(self, directory: Path) -> None:
+        """Write `build.toml`."""
+        values = self.model_dump(mode="json")
+        kept = {key: value for key, value in values.items() if value not in ("", [], ())}
+        for key in ("corpus", "stage"):
+            kept[key] = [{k: v for k, v in one.items() if v not in ("", [])} for one in kept[key]]
+        with disk_errors_named(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            write_whole(directory / FILE, _HEAD + tomli_w.dumps(kept))
+
+
+def parse_pair(text: str) -> Direction:
+    """The languages of "en-de"; raises ConfigError if it is no pair."""
+    match = _PAIR.fullmatch(text)
+    if match is None or match[1].lower() == match[2].lower():
+        raise ConfigError(
+            f"{text!r} is no pair of languages",
+            place="pair",
+            remedy="write source and target such as en-de, or pt_BR-en with a region",
+        )
+    return Direction(match[1], match[2])
+
+
+def read_plan(directory: Path) -> BuildPlan | None:
+    """The plan of a build; None if there is none. Raises ConfigError that names line, key and
+    remedy."""
+    file = directory / FILE
+    try:
+        text = read_regular(file, limit=_LONGEST).decode("utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"cannot be read: {why}", place=file, remedy="remove it to plan again"
+        ) from error
+    try:
+        values = json.dumps(tomllib.loads(text), default=str)
+        return BuildPlan.model_validate_json(values, strict=True)
+    except tomllib.TOMLDecodeError as error:
+        raise from_toml(error, place=str(file)) from error
+    except ValidationError as error:
+        said = from_validation(error, BuildPlan, file=file, text=text, overrides={})
+        if error.errors()[0]["type"] != "value_error":
+            raise said from error
+        raise ConfigError(
+            said.problem,
+            place=said.place,
+            remedy="correct it there, or remove the file to plan again",
+        ) from error
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(
+            "is no plan of a build", place=file, remedy="remove it to plan again"
+        ) from error

@@ -1,0 +1,277 @@
+"""The plan of a build: what its budget is spent on, by rules that say their reasons.
+
+Back-translation: if the training would see the pairs 15 times and more, and there is text of the
+target language. A pass over text that was seen 15.4 times teaches a third of what new text would
+(Muennighoff et al. 2023: R*), and models learn from translated text as well (Sennrich et al. 2016).
+Its shares make sure that a model of the pairs alone is there first: it is what the gain is
+measured against.
+
+A student: only if somebody wants one. It is faster than its teacher, and rarely better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.base import units
+from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.builds.back import MOST_OF_PAIRS, count_lines
+from dragoman.builds.corpora import Corpus, Limits, by_budget, by_hand, monolingual, sized
+from dragoman.builds.plan import TRAINING, BuildPlan, PlannedCorpus, PlannedStage, StageName
+from dragoman.corpus.catalogue import Catalogue
+from dragoman.corpus.download import download
+from dragoman.recipe.budget import filled
+from dragoman.recipe.recipe import load_recipe
+from dragoman.run.budget import Place
+from dragoman.run.choose import SIZE_KEYS, SIZES
+from dragoman.telemetry.host import cpu_cores
+
+_SHARES: Final[dict[StageName, float]] = {"fetch": 0.1, "clean": 0.05, "train": 0.85}
+_WITH_MORE_TEXT: Final[dict[StageName, float]] = {
+    "fetch": 0.1,
+    "clean": 0.05,
+    "train": 0.2,
+    "reverse": 0.15,
+    "back-translate": 0.1,
+    "train-more": 0.4,
+}
+_FOR_STUDENT: Final[dict[StageName, float]] = {"translate": 0.1, "student": 0.2}
+_WHY: Final[dict[StageName, str]] = {
+    "fetch": "the chosen corpora",
+    "clean": "filters, vocabulary, shards; all other models use its dev and test sets",
+    "train": "the model",
+    "reverse": "a model of the other direction, to translate text of the target language",
+    "back-translate": "as many lines as fit into the time",
+    "train-more": "the model of the pairs and of the translated text",
+    "translate": "what the student learns from: the best model's own translations",
+    "student": "a model of one decoder layer, which translates faster",
+}
+_REPEATED: Final = 15.4
+"""R* of Muennighoff et al. 2023."""
+_TOKENS_PER_PAIR: Final = 18.0
+"""Of the target: 75 bytes in pieces of 4.5, and the end of the sentence."""
+_FETCH_BYTES_PER_S: Final = 2e6
+"""What a usual line and a usual server bring; nobody measures them before."""
+_CLEAN_PAIRS_PER_S: Final = 15_000
+"""What a core of a usual machine prepares."""
+_LEAST_PAIRS: Final = 10_000
+"""Fewer make no model, however short the time."""
+_LEAST_TRAINING_S: Final = 60.0
+"""No training is planned that is shorter, beside the first."""
+_ASK_SHARE: Final = 0.02
+_ASK_S: Final = (5.0, 60.0)
+"""Servers are asked for sizes for so much of the budget, at least and at most."""
+_SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
+"""The size of the model that is timed, for budgets up to so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for. budget: as it was typed. choose: ids of corpora; empty: by the budget."""
+
+    pair: str
+    budget: str
+    index: str = ""
+    choose: Sequence[str] = ()
+    mono: Path | None = None
+    student: bool = False
+    overrides: Sequence[str] = ()
+
+
+def listed(
+    catalogue: Catalogue, wanted: Wanted, pair: tuple[str, str], *, at_most_s: float
+) -> list[Corpus]:
+    """All corpora of the pair with their sizes.
+
+    Raises ConfigError if nobody has one.
+    """
+    found = catalogue.of_pair(*pair)
+    if not found:
+        raise ConfigError(
+            "nobody has a corpus of these languages",
+            place=wanted.pair,
+            remedy="check their codes; with your own text: dragoman run RECIPE --budget TIME",
+        )
+    return sized(found, at_most_s=at_most_s)
+
+
+def index_file(index: str, directory: Path) -> Path | None:
+    """The file of an index: one of the web is fetched once, into the directory of the build."""
+    if "://" not in index:
+        return Path(index) if index else None
+    file = directory / "index.jsonl"
+    with disk_errors_named(directory):
+        download(index, file)
+    return file
+
+
+def save_corpora(corpora: Sequence[Corpus], directory: Path) -> None:
+    """Write `corpora.tsv`: all corpora, with what each is used for and why."""
+    lines = ["id\tuse\tbytes\tpairs\tlicence\turl\twhy"]
+    for one in corpora:
+        cells = (
+            *(one.listing.did, one.use or "", one.num_bytes or "", one.pairs or ""),
+            *(one.listing.licence, " ".join(one.listing.url), one.why),
+        )
+        lines.append("\t".join(" ".join(str(cell).split()) for cell in cells))
+    with disk_errors_named(directory):
+        write_whole(directory / "corpora.tsv", "\n".join(lines) + "\n")
+
+
+def asking_s(budget_s: float) -> float:
+    """Seconds that servers have to say how large their corpora are."""
+    least, most = _ASK_S
+    return min(max(_ASK_SHARE * budget_s, least), most)
+
+
+def make_plan(
+    catalogue: Catalogue, wanted: Wanted, pair: tuple[str, str], budget_s: float, place: Place
+) -> tuple[BuildPlan, list[Corpus]]:
+    """The plan, and all corpora with the reason of each.
+
+    Raises ConfigError if nothing fits into the budget, MachineError if no server says how large its
+    corpora are, and what `listed` raises.
+    """
+    corpora = listed(catalogue, wanted, pair, at_most_s=asking_s(budget_s))
+    if not wanted.choose and all(one.num_bytes is None for one in corpora):
+        raise MachineError(
+            f"no server of the {len(corpora)} corpora says how large they are",
+            place=wanted.pair,
+            remedy="check the network, or choose corpora by hand: --choose ID,ID",
+        )
+    tokens_per_s = _tokens_per_s(wanted, place, budget_s)
+    seen = tokens_per_s * _SHARES["train"] * budget_s / _TOKENS_PER_PAIR
+    limits = Limits(
+        pairs=max(round(seen), _LEAST_PAIRS),
+        most_pairs=round(_SHARES["clean"] * budget_s * _CLEAN_PAIRS_PER_S * cpu_cores()),
+        most_bytes=round(_SHARES["fetch"] * budget_s * _FETCH_BYTES_PER_S),
+    )
+    judged = (
+        by_hand(corpora, wanted.choose) if wanted.choose else by_budget(corpora, limits, pair=pair)
+    )
+    chosen = [one for one in judged if one.use is not None]
+    if all(one.use != "train" for one in chosen):
+        _nothing_fits(judged, wanted, limits)
+    pairs = sum(one.pairs or 0 for one in chosen if one.use == "train")
+    mono, why_more, why_not = _more_text(catalogue, wanted, pair, seen, pairs, limits, budget_s)
+    if mono is not None:
+        chosen.append(mono)
+        judged.append(mono)
+    shares = dict(_WITH_MORE_TEXT if why_more else _SHARES)
+    if wanted.student:
+        left = 1 - sum(_FOR_STUDENT.values())
+        shares = {name: round(left * share, 4) for name, share in shares.items()} | _FOR_STUDENT
+    whys = dict(_WHY) | ({"train": _WHY_FIRST, "reverse": why_more} if why_more else {})
+    if not why_more:
+        whys["train"] += f"; no back-translation: {why_not}"
+    plan = BuildPlan(
+        pair=wanted.pair,
+        budget=wanted.budget,
+        index=wanted.index,
+        mono="" if wanted.mono is None else str(wanted.mono.resolve()),
+        set=tuple(wanted.overrides),
+        corpus=tuple(_planned(one, needed=bool(wanted.choose)) for one in chosen),
+        stage=tuple(
+            PlannedStage(name=name, share=share, why=whys[name]) for name, share in shares.items()
+        ),
+    )
+    return plan, judged
+
+
+_WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is measured against"
+
+
+def _more_text(
+    catalogue: Catalogue,
+    wanted: Wanted,
+    pair: tuple[str, str],
+    seen: float,
+    pairs: int,
+    limits: Limits,
+    budget_s: float,
+) -> tuple[Corpus | None, str, str]:
+    """Text of the target language from the index, why it is translated, and why it is not."""
+    times = seen / max(pairs, 1)
+    least_s = min(share for name, share in _WITH_MORE_TEXT.items() if name in TRAINING) * budget_s
+    often = f"{times:.2g} times"
+    if times < _REPEATED:
+        return (
+            None,
+            "",
+            f"the pairs are seen {often}, from {_REPEATED:g} times on it would be better",
+        )
+    if least_s < _LEAST_TRAINING_S:
+        return None, "", f"the pairs are seen {often}, but there is no time for three trainings"
+    if wanted.mono is not None:
+        lines, mono = count_lines(wanted.mono), None
+    else:
+        found = sized(catalogue.of_language(pair[1]), at_most_s=asking_s(budget_s))
+        mono = monolingual(found, lines=pairs, most_bytes=limits.most_bytes // 2)
+        lines = 0 if mono is None else mono.pairs or 0
+    if lines < pairs:
+        return None, "", f"the pairs are seen {often}, but there is too little text of {pair[1]}"
+    why = (
+        f"the pairs alone would be seen {often}, and a pass over text that was seen "
+        f"{_REPEATED:g} times teaches a third of new text; up to {MOST_OF_PAIRS} lines a pair are "
+        "translated"
+    )
+    return mono, why, ""
+
+
+def _nothing_fits(corpora: Sequence[Corpus], wanted: Wanted, limits: Limits) -> None:
+    known = [one for one in corpora if one.num_bytes is not None]
+    smallest = min(known, key=lambda one: one.num_bytes or 0)
+    if wanted.choose:
+        raise ConfigError(
+            "none of these corpora is training text", place="--choose", remedy="add one that is"
+        )
+    raise ConfigError(
+        f"no corpus fits: {units.SIZE.text(limits.most_bytes)} can be fetched in the time, and the "
+        f"smallest, {smallest.listing.did}, has {units.SIZE.text(smallest.num_bytes or 0)}",
+        place=f"--budget {wanted.budget}",
+        remedy="give more time, or choose by hand: --choose ID",
+    )
+
+
+def _planned(one: Corpus, *, needed: bool) -> PlannedCorpus:
+    assert one.use is not None
+    pairs = "" if one.pairs is None else units.SHORT_COUNT.text(one.pairs)
+    return PlannedCorpus(
+        id=one.listing.did,
+        use=one.use,
+        needed=needed,
+        url=" ".join(one.listing.url),
+        licence=one.listing.licence,
+        size="" if one.num_bytes is None else units.SIZE.text(one.num_bytes),
+        pairs=f"about {pairs}" if pairs and one.is_guess else pairs,
+        why=one.why,
+    )
+
+
+def _tokens_per_s(wanted: Wanted, place: Place, budget_s: float) -> float:
+    """How fast the place trains a model of a usual size: which one will be trained is not known."""
+    from dragoman.run.speed import these_hosts, this_machine  # imports torch
+    from dragoman.run.worker import default_ranks
+
+    recipe = load_recipe(
+        {"name": "speed", "corpus": {"train": [{"tsv": "none"}], "valid_pairs": 1}},
+        wanted.overrides,
+    )
+    size = next(name for most_s, name in _SPEED_SIZES if budget_s <= most_s)
+    sizes = {f"model.{key}": value for key, value in zip(SIZE_KEYS, SIZES[size], strict=True)}
+    recipe = filled(recipe, sizes, by_hand=_set_keys(wanted.overrides))
+    if place.hosts is not None:
+        return these_hosts(place.hosts, file=place.file).speed(recipe)
+    ranks = place.ranks or default_ranks()
+    timed_s = min(0.005 * budget_s, 3.0)
+    machine = this_machine(ranks=ranks, vocab_size=8000, at_most_s=timed_s)
+    return machine.speed(recipe)
+
+
+def _set_keys(overrides: Sequence[str]) -> frozenset[str]:
+    return frozenset(one.partition("=")[0].strip() for one in overrides)

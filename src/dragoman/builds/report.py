@@ -1,0 +1,158 @@
+"""What each stage of a build cost and gained: a table for terminals, Markdown and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from dragoman.base import units
+from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.builds.plan import BuildPlan, StageName
+from dragoman.builds.stages import Clock, Stage
+from dragoman.reporting.elements import escape, section, values, whole_page
+from dragoman.telemetry.host import HourlyPrice
+
+HEADINGS: Final = ("stage", "share", "planned", "spent", "cost", "made", "gained", "why")
+
+
+def rows(
+    plan: BuildPlan, done: Sequence[Stage], clock: Clock, price: HourlyPrice | None
+) -> list[tuple[str, ...]]:
+    """A row for each stage, and the sum."""
+    records = {one.name: one for one in done}
+    found: list[tuple[str, ...]] = []
+    for name, share in plan.shares().items():
+        stage = records.get(name)
+        spent_s = None if stage is None or stage.skipped else stage.spent_s
+        found.append(
+            (
+                name,
+                units.SHARE.text(share),
+                units.DURATION.text(share * clock.budget_s),
+                "" if spent_s is None else units.DURATION.text(spent_s),
+                "" if spent_s is None or price is None else price.text(spent_s),
+                "" if stage is None else made(stage),
+                "" if stage is None else gained(name, records),
+                plan.why(name),
+            )
+        )
+    ended = [one.ended for one in done if one.ended is not None]
+    spent_s = max(ended) - clock.started if ended else 0.0
+    cost = "" if price is None else price.text(spent_s)
+    whole = units.DURATION.text(clock.budget_s)
+    found.append(("all", "100.0%", whole, units.DURATION.text(spent_s), cost, "", "", ""))
+    return found
+
+
+def made(stage: Stage) -> str:
+    """What a stage has left."""
+    facts = stage.facts
+    if stage.skipped:
+        return f"left out: {stage.skipped}"
+    if stage.ended is None:
+        return "not done yet"
+    if stage.name == "fetch":
+        texts = facts["texts"]
+        lines = sum(text["lines"] for text in texts if text["use"] == "train")
+        size = units.SIZE.text(sum(text["bytes"] for text in texts))
+        left_out = f"; {len(facts['left_out'])} left out" if facts["left_out"] else ""
+        corpora = f"{len(texts)} corpora" if len(texts) > 1 else "1 corpus"
+        return f"{corpora}, {units.COUNT.text(lines)} pairs, {size} of text{left_out}"
+    if stage.name == "clean":
+        kept, pairs_in = facts["pairs"], facts["pairs_in"]
+        return f"{units.COUNT.text(kept)} of {units.COUNT.text(pairs_in)} pairs to train on"
+    if stage.name in ("back-translate", "translate"):
+        pairs, lines = facts["pairs"], facts["lines"]
+        return f"{units.COUNT.text(pairs)} pairs from {units.COUNT.text(lines)} lines"
+    weights, steps = facts["parameters"], facts["steps"]
+    return f"{units.SHORT_COUNT.text(weights or 0)} weights, {units.COUNT.text(steps)} steps"
+
+
+def gained(name: StageName, records: dict[StageName, Stage]) -> str:
+    """BLEU after a stage, and what it is more than before."""
+    facts = records[name].facts
+    dev, test = facts.get("dev_bleu"), facts.get("test_bleu")
+    said = [
+        f"{split} {units.SCORE.text(bleu)} BLEU"
+        for split, bleu in (("dev", dev), ("test", test))
+        if bleu is not None
+    ]
+    before = records.get("train")
+    if name in ("train-more", "student") and before is not None and said:
+        known = before.facts
+        if name == "student" and "train-more" in records and records["train-more"].facts:
+            known = max(
+                known, records["train-more"].facts, key=lambda one: one.get("dev_bleu") or 0.0
+            )
+        split, now, then = (
+            ("test", test, known.get("test_bleu"))
+            if test is not None
+            else ("dev", dev, known.get("dev_bleu"))
+        )
+        if now is not None and then is not None:
+            whom = "its teacher" if name == "student" else "the pairs alone"
+            said.append(f"{now - then:+.1f} on {split} against {whom}")
+    return ", ".join(said)
+
+
+def write_report(
+    directory: Path,
+    plan: BuildPlan,
+    done: Sequence[Stage],
+    clock: Clock,
+    price: HourlyPrice | None,
+) -> None:
+    """Write `build.md` and `build.html`."""
+    table = rows(plan, done, clock, price)
+    with disk_errors_named(directory):
+        write_whole(directory / "build.md", "".join(_markdown(plan, table, done)))
+        write_whole(directory / "build.html", _page(plan, table, done))
+
+
+def _markdown(
+    plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stage]
+) -> Iterator[str]:
+    yield f"# {plan.pair} in {plan.budget}\n\n"
+    for row in (HEADINGS, ("---",) * len(HEADINGS), *table):
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n"
+    yield "\n## Corpora\n\n"
+    for name, facts in _corpora(plan, done):
+        yield f"- {name}: {facts}\n"
+
+
+def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stage]) -> str:
+    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table
+    )
+    corpora = "".join(
+        f"<li><b>{escape(name)}</b> {escape(facts)}</li>" for name, facts in _corpora(plan, done)
+    )
+    facts = [("pair", plan.pair), ("budget", plan.budget), ("spent", table[-1][3])]
+    if table[-1][4]:
+        facts.append(("cost", table[-1][4]))
+    main = "".join(
+        [
+            f"<header><h1>{escape(plan.pair)}</h1>{values(facts)}</header>",
+            section("Stages", f"<table><tr>{head}</tr>{body}</table>"),
+            section("Corpora", f"<ul>{corpora}</ul>"),
+        ]
+    )
+    return whole_page(f"{plan.pair}: build", f"<main>{main}</main>")
+
+
+def _corpora(plan: BuildPlan, done: Sequence[Stage]) -> Iterator[tuple[str, str]]:
+    """Each corpus of the plan, with what came of it and its licence."""
+    fetched = next((one.facts for one in done if one.name == "fetch" and one.facts), None)
+    lines = {} if fetched is None else {text["id"]: text["lines"] for text in fetched["texts"]}
+    left_out = {} if fetched is None else fetched["left_out"]
+    for one in plan.corpus:
+        facts: list[str] = [one.use]
+        if one.id in lines:
+            facts.append(f"{units.COUNT.text(lines[one.id])} lines")
+        if one.id in left_out:
+            facts.append(f"left out: {left_out[one.id]}")
+        facts.append(f"licence: {one.licence or 'not in the index'}")
+        facts += filter(None, (one.url, one.why))
+        yield one.id, "; ".join(facts)

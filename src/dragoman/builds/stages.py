@@ -1,0 +1,183 @@
+"""When each stage of a build began and ended: a file a stage, and one for the clock.
+
+The clock is that of the wall, from the first command on. A stage is given its share of what is left
+when it begins; what a stage has not used is for those that follow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field, ValidationError
+
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.base.settings import Section
+from dragoman.builds.plan import FILE, BuildPlan, StageName
+
+_FOLDER: Final = "stages"
+_CLOCK: Final = "clock.json"
+_LONGEST: Final = 1 << 24
+_REPORT_S: Final = 1.0
+"""Of the budget, for what comes after the last stage."""
+
+
+class Stage(Section):
+    """The record of a stage.
+
+    asked: digest of what it is made of. started, ended: UTC seconds since 1970. seconds_s: the time
+    that it was given. facts: what it has made and found. skipped: why it was not done.
+    """
+
+    name: StageName
+    asked: str
+    started: float
+    seconds_s: float
+    ended: float | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+    skipped: str = ""
+
+    @property
+    def spent_s(self) -> float | None:
+        """Seconds from its beginning to its end; None before that."""
+        return None if self.ended is None else self.ended - self.started
+
+
+class OverError(ConfigError):
+    """The budget of a build was over before a stage began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time of a build: when it began, and its budget."""
+
+    started: float
+    budget_s: float
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since it began."""
+        return time.time() - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for stages."""
+        return self.started + self.budget_s - _REPORT_S - time.time()
+
+    @classmethod
+    def of(cls, directory: Path, budget_s: float, *, began: float) -> Clock:
+        """The clock of this directory, started if it is not yet. A changed budget moves its end."""
+        file = directory / _CLOCK
+        try:
+            return cls(float(json.loads(read_regular(file, limit=_LONGEST))), budget_s)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                "does not say when the build began", place=file, remedy="remove it to start again"
+            ) from error
+        with disk_errors_named(directory):
+            write_whole(file, json.dumps(began))
+        return cls(began, budget_s)
+
+
+def forget_clock(directory: Path) -> None:
+    """Let the clock begin with the next command: nothing has been trained."""
+    (directory / _CLOCK).unlink(missing_ok=True)
+
+
+def clock_started(directory: Path) -> bool:
+    """Whether a build has begun there."""
+    return (directory / _CLOCK).exists()
+
+
+def digest_of(*parts: object) -> str:
+    """Of what a stage is made of."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def read_stage(directory: Path, name: StageName) -> Stage | None:
+    """The record of a stage; None if it has not begun. Raises CheckpointError if it is damaged."""
+    file = directory / _FOLDER / f"{name}.json"
+    try:
+        return Stage.model_validate_json(read_regular(file, limit=_LONGEST))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(
+            "is no record of a stage", place=file, remedy="remove it: the stage is looked at again"
+        ) from error
+
+
+def save_stage(directory: Path, stage: Stage) -> Stage:
+    """Write the record of a stage; returns it."""
+    with disk_errors_named(directory):
+        (directory / _FOLDER).mkdir(parents=True, exist_ok=True)
+        file = directory / _FOLDER / f"{stage.name}.json"
+        write_whole(file, stage.model_dump_json(indent=1))
+    return stage
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Does stages once, on one clock. ended: called with the record of a stage that has ended."""
+
+    directory: Path
+    plan: BuildPlan
+    clock: Clock
+    ended: Callable[[Stage], None]
+
+    def do(
+        self,
+        name: StageName,
+        asked: str,
+        work: Callable[[Stage], Mapping[str, Any]],
+        *,
+        has_begun: Callable[[], bool] = lambda: True,
+    ) -> Stage:
+        """The record of the stage, which is done if it is not yet.
+
+        asked: digest of what it is made of; with another one it is done again. has_begun: whether
+        there is something to go on with, once its time is over. work: gives the facts; what it
+        raises ends the build, and the next command goes on with it.
+        Raises OverError if the time of the build is over.
+        """
+        stage = read_stage(self.directory, name)
+        if stage is not None and stage.asked == asked and stage.ended is not None:
+            return stage
+        if stage is None or stage.asked != asked or (self._is_over(stage) and not has_begun()):
+            stage = save_stage(self.directory, self._begun(name, asked))
+        facts = dict(work(stage))
+        stage = stage.model_copy(update={"ended": time.time(), "facts": facts})
+        self.ended(save_stage(self.directory, stage))
+        return stage
+
+    def skip(self, name: StageName, asked: str, why: str) -> Stage:
+        """Record that a stage is not done."""
+        now = time.time()
+        stage = Stage(name=name, asked=asked, started=now, seconds_s=0.0, ended=now, skipped=why)
+        self.ended(save_stage(self.directory, stage))
+        return stage
+
+    def _begun(self, name: StageName, asked: str) -> Stage:
+        shares = self.plan.shares()
+        names = list(shares)
+        still = sum(shares[one] for one in names[names.index(name) :])
+        left_s = self.clock.left_s
+        if left_s <= 0:
+            raise OverError(
+                f"the budget of {units.DURATION.text(self.clock.budget_s)} was over before {name}",
+                place=self.directory / FILE,
+            )
+        seconds_s = left_s * shares[name] / still
+        return Stage(name=name, asked=asked, started=time.time(), seconds_s=seconds_s)
+
+    def _is_over(self, stage: Stage) -> bool:
+        return time.time() > stage.started + stage.seconds_s

@@ -1,0 +1,407 @@
+"""mtdata's catalogue of named corpora: which there are, where they lie, and how they are read.
+
+We use mtdata's index and its parsers. We do not use its downloads, which restart from nothing, keep
+a page of HTML as an archive, and accept an invalid certificate; nor its unpacking, which follows
+links out of the folder and has no limits; nor its cache of the index, which is a pickle. The index
+is lines of JSON, as mtdata writes them beside its pickle; another one may be given, such as a
+mirror's, and its lines are not trusted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from urllib.parse import urlparse
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dragoman.base.errors import ConfigError, CorpusError, MachineError
+from dragoman.base.files import disk_errors_named, open_regular, remove_tree
+from dragoman.corpus.download import download, unpack_file, unpack_members
+
+_LONGEST_LINE: Final = 1 << 20
+_LANGUAGES: Final = re.compile(rb'"did": "[^"]{1,300}?-([A-Za-z_]+)(?:-([A-Za-z_]+))?"')
+"""In the line of a corpus: of a name such as `Statmt-europarl-7-deu-eng`."""
+_NOT_READ: Final = {
+    "hfds": "lies on Hugging Face, in a form that its own library alone reads",
+    "opus_xces": "is an alignment of OPUS in XML, which is not read here",
+}
+"""Formats of mtdata's index, and why their corpora are left to other programs."""
+
+
+class Listing(BaseModel):
+    """A line of the index.
+
+    did: the name, such as `Statmt-europarl-7-deu-eng`. meta: facts that not every corpus has; a
+    mirror may state `bytes` (as they are fetched), `pairs` and `licence` in it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    did: str = Field(pattern=r"^[^\s/\\\x00-\x1f]+$", max_length=300)
+    url: tuple[str, ...] = Field(min_length=1, max_length=100)
+    filename: str | None = Field(default=None, max_length=300)
+    ext: str = Field(max_length=30)
+    in_paths: tuple[str, ...] | None = None
+    in_ext: str | None = None
+    cols: tuple[int, ...] | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _of_the_web(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if urlparse(url).scheme not in ("http", "https"):  # a file: would be read from here
+                raise ValueError(f"{url} is no address of the web")
+        return value
+
+    @property
+    def group(self) -> str:
+        """Who offers it, such as Statmt or OPUS."""
+        return self.did.split("-")[0]
+
+    @property
+    def name(self) -> str:
+        """The corpus without who offers it, version and languages."""
+        return self.did.split("-")[1]
+
+    @property
+    def version(self) -> str:
+        """Its version, as it is written."""
+        return self.did.split("-")[2]
+
+    @property
+    def not_read(self) -> str:
+        """Why it cannot be read here; "" if it can."""
+        return _NOT_READ.get(self.ext) or _NOT_READ.get(self.in_ext or "", "")
+
+    @property
+    def licence(self) -> str:
+        """As the index says it; "" if it does not."""
+        said = self.meta.get("licence")
+        return said[:200] if isinstance(said, str) else ""
+
+    def number(self, key: str) -> int | None:
+        """A count that the index states, such as "pairs" or "bytes"."""
+        said = self.meta.get(key)
+        return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+
+
+@dataclass(slots=True)
+class Downloads:
+    """The folder of downloads, and the address of each file in it."""
+
+    root: Path
+    files: dict[str, Path] = field(default_factory=dict)
+
+    def get(self, url: str, filename: str | None = None) -> Path:
+        """The file of that address, fetched if need be."""
+        path = self.place(url, filename)
+        download(url, path)
+        self.files[url] = path
+        return path
+
+    def place(self, url: str, filename: str | None = None) -> Path:
+        """The path of a download; filename: as it is to be called, without folders."""
+        host = (urlparse(url).hostname or "").strip(".") or "nohost"
+        digest = hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()
+        name = PurePosixPath(filename or url.split("/")[-1]).name
+        return self.root / host / digest[:4] / digest[4:] / (name if name.strip(".") else "file")
+
+    def unpack_folder(self, path: Path) -> Path:
+        """An empty folder beside a download, for the texts in it."""
+        folder = path.with_name(f"{path.name}.unpacked")
+        remove_tree(folder)
+        folder.mkdir()
+        return folder
+
+    def remove_unpacked(self) -> None:
+        """Only the downloads are kept."""
+        for path in self.files.values():
+            for other in path.parent.iterdir():
+                if other.is_dir():
+                    remove_tree(other)
+                elif other != path:
+                    other.unlink()
+
+    def remove(self) -> None:
+        """Remove damaged downloads, so that they are fetched again."""
+        for path in self.files.values():
+            path.unlink(missing_ok=True)
+
+
+class Catalogue:
+    """mtdata, if it is installed, and an index.
+
+    index: a file of its lines; None: mtdata's own, which is made at the first use (some 15 s).
+    """
+
+    def __init__(self, index: Path | None = None) -> None:
+        try:
+            with quiet_logging():
+                self._version = importlib.import_module("mtdata").__version__
+                self._mtdata: Any = importlib.import_module("mtdata.entry")
+                parser: Any = importlib.import_module("mtdata.parser")
+                self._tags = importlib.import_module("mtdata.iso.bcp47")
+        except ImportError as error:
+            raise MachineError(
+                f"named corpora need a package that is not installed: {error.name}",
+                place="mtdata",
+                remedy='pip install "dragoman[fetch]"',
+            ) from error
+        self._parser = parser.Parser
+        # It warns of a file that is closed before its end, which may be long after an error.
+        parser.log = logging.Logger("mtdata.parser", logging.CRITICAL)
+        self._given = index
+
+    @cached_property
+    def index(self) -> Path:
+        """The file of the index."""
+        if self._given is not None:
+            return self._given
+        folder = Path(os.environ.get("MTDATA", "~/.mtdata")).expanduser().resolve()
+        file = folder / f"dragoman.index.{self._version}.jsonl"
+        if not file.exists():
+            with disk_errors_named(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                _make_index(file)
+        return file
+
+    def find(
+        self, entry_id: str, *, source_language: str, target_language: str
+    ) -> tuple[Listing, bool]:
+        """The corpus of that id, and whether its first side is our target language.
+
+        Raises: ConfigError if there is none or its languages are not ours.
+        """
+        pair = self.tag(source_language), self.tag(target_language)
+        try:
+            wanted = str(self._mtdata.DatasetId.parse(entry_id))
+            lines = self._lines(lambda line: f'"{wanted}"'.encode() in line)
+            found = next((one for one in lines if one.did == wanted), None)
+        except (CorpusError, MachineError):
+            raise
+        except Exception as error:  # mtdata raises Exception itself, and AssertionError
+            raise self._unknown(entry_id, pair) from error
+        if found is None:
+            raise self._unknown(entry_id, pair)
+        fits, swapped = self._fit(pair, found)
+        if not fits:
+            raise ConfigError(
+                f"{entry_id} is not of the languages {source_language} and {target_language}",
+                place="corpus",
+                remedy=self._like(entry_id, pair),
+            )
+        return found, swapped
+
+    def of_pair(self, source_language: str, target_language: str) -> list[Listing]:
+        """All corpora of these two languages, in the order of the index."""
+        pair = self.tag(source_language), self.tag(target_language)
+        return [one for one in self._lines(_Of(pair, self)) if self._fit(pair, one)[0]]
+
+    def of_language(self, language: str) -> list[Listing]:
+        """All corpora of one language alone."""
+        tag = self.tag(language)
+        return [one for one in self._lines(_Of((tag,), self)) if len(self._of(one)) == 1]
+
+    def pairs(
+        self, listing: Listing, downloads: Downloads, *, swapped: bool
+    ) -> Iterator[tuple[str, str]]:
+        """Source and target of each pair, in the order of the corpus, fetched if need be.
+
+        Raises what `download` does, and ValueError or what mtdata's parsers raise for bytes that
+        they cannot read.
+        """
+        for segments in self._segments(listing, downloads):
+            first, second, *_ = (str(segment or "") for segment in segments)
+            yield (second, first) if swapped else (first, second)
+
+    def lines(self, listing: Listing, downloads: Downloads) -> Iterator[str]:
+        """The sentences of a corpus of one language; raises what `pairs` does."""
+        for segments in self._segments(listing, downloads):
+            yield segments if isinstance(segments, str) else str(segments[0] or "")
+
+    def tag(self, code: str) -> Any:
+        """mtdata's tag of a language; raises ConfigError if the code is none."""
+        try:
+            return self._tags.bcp47(code)
+        except Exception as error:  # mtdata raises Exception itself
+            raise ConfigError(
+                f"{code!r} is not a language code",
+                place="corpus.source_language or corpus.target_language",
+                remedy="write a BCP 47 code such as en, de or pt-BR",
+            ) from error
+
+    def _segments(self, listing: Listing, downloads: Downloads) -> Iterator[Any]:
+        if listing.not_read:
+            raise CorpusError(
+                f"{listing.did} {listing.not_read}",
+                place=listing.url[0],
+                remedy="fetch it by hand, and name its files as source and target",
+            )
+        url = listing.url[0] if len(listing.url) == 1 else listing.url
+        values = listing.model_dump(exclude={"did", "url"})
+        values["in_paths"] = list(listing.in_paths or ()) or None
+        entry = self._mtdata.Entry(listing.did, url, **values)
+        try:
+            paths = self._texts(listing, entry, downloads)
+            parser = self._parser(paths, ext=entry.in_ext or None, ent=entry)
+            yield from parser.read_segs(show_pbar=False)
+        finally:
+            downloads.remove_unpacked()
+
+    def _texts(self, listing: Listing, entry: Any, downloads: Downloads) -> list[Path]:
+        """Plain files for mtdata's parsers, one for each text."""
+        kind = entry.in_ext or ("txt" if len(listing.url) > 1 else entry.ext)
+        # If there are several addresses, each has the name in it.
+        name = entry.filename if len(listing.url) == 1 else None
+        texts: list[Path] = []
+        for url in listing.url:
+            local = downloads.get(url, name)
+            folder = downloads.unpack_folder(local)
+            if entry.is_archive:
+                texts += unpack_members(local, entry.in_paths, folder, kind=kind)
+            else:
+                texts.append(unpack_file(local, folder, kind=kind))
+        return texts
+
+    def _lines(self, wanted: Any) -> Iterator[Listing]:
+        """The lines of the index that are wanted; raises CorpusError if one is none."""
+        try:
+            with open_regular(self.index) as file:
+                number = 0
+                while line := file.readline(_LONGEST_LINE):
+                    number += 1
+                    if wanted(line):
+                        yield self._listing(line, number)
+        except OSError as error:
+            raise CorpusError(
+                f"cannot be read: {error.strerror}", place=self.index, remedy="check its name"
+            ) from error
+
+    def _listing(self, line: bytes, number: int) -> Listing:
+        try:
+            listing = Listing.model_validate(json.loads(line))
+            self._mtdata.DatasetId.parse(listing.did)
+            return listing
+        except Exception as error:  # of JSON, of its values, and of mtdata, which raises Exception
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise CorpusError(
+                f"is no corpus of mtdata's index: {why.splitlines()[0] if why else 'damaged'}",
+                place=f"{self.index}:{number}",
+                remedy="fetch the index again, or make it with mtdata",
+            ) from error
+
+    def _of(self, listing: Listing) -> tuple[Any, ...]:
+        langs: tuple[Any, ...] = self._mtdata.DatasetId.parse(listing.did).langs
+        return langs
+
+    def _fit(self, pair: tuple[Any, Any], listing: Listing) -> tuple[bool, bool]:
+        """Whether a corpus is of these languages, and in the other order."""
+        langs = self._of(listing)
+        if len(langs) != 2:
+            return False, False
+        try:
+            fits, swapped = self._tags.BCP47Tag.check_compat_swap(pair, langs)
+        except AssertionError:  # of several languages, or of one language twice
+            return False, False
+        return bool(fits), bool(swapped)
+
+    def _unknown(self, entry_id: str, pair: tuple[Any, ...]) -> ConfigError:
+        return ConfigError(
+            f"mtdata knows no corpus {entry_id!r}",
+            place="corpus",
+            remedy=self._like(entry_id, pair),
+        )
+
+    def _like(self, entry_id: str, pair: tuple[Any, ...]) -> str:
+        """A remedy: the known id of these languages that is most like this one."""
+        ids = [one.did for one in self._lines(_Of(pair, self))]
+        near = difflib.get_close_matches(entry_id, ids, n=1, cutoff=0.5)
+        known = "-".join(str(tag) for tag in pair)
+        return (
+            f"did you mean {near[0]}?" if near else f"list the known ones: mtdata list -l {known}"
+        )
+
+
+class _Of:
+    """Whether a line of the index is of these languages, without reading all of it."""
+
+    def __init__(self, tags: tuple[Any, ...], catalogue: Catalogue) -> None:
+        self._tags = tags
+        self._catalogue = catalogue
+        self._known: dict[tuple[bytes, bytes | None], bool] = {}
+
+    def __call__(self, line: bytes) -> bool:
+        match = _LANGUAGES.search(line[:400])
+        if match is None:
+            return False
+        codes = match[1], match[2]
+        if codes not in self._known:
+            self._known[codes] = self._fits(codes)
+        return self._known[codes]
+
+    def _fits(self, codes: tuple[bytes, bytes | None]) -> bool:
+        try:
+            tags = [self._catalogue.tag(code.decode()) for code in codes if code is not None]
+        except ConfigError:
+            return False
+        if len(tags) != len(self._tags):
+            return False
+        return all(any(one.is_compatible(other) for other in tags) for one in self._tags) and all(
+            any(one.is_compatible(other) for other in self._tags) for one in tags
+        )
+
+
+def _make_index(file: Path) -> None:
+    """Let a process of its own make mtdata's index; it works in an empty folder."""
+    with tempfile.TemporaryDirectory() as empty:
+        module = "dragoman.corpus.mtdata_index"
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", module, str(file)],
+            cwd=empty,
+            env=os.environ | {"MTDATA": empty},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or ["it did not say why"]
+        raise MachineError(
+            f"mtdata cannot make its index: {said[0]}",
+            place="mtdata",
+            remedy='install it again: pip install --force-reinstall "dragoman[fetch]"',
+        )
+
+
+@contextmanager
+def quiet_logging() -> Iterator[None]:
+    """mtdata adds a handler to the root logger when it is imported, and logs much."""
+    root = logging.getLogger()
+    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.handlers[:] = handlers
+        root.setLevel(level)

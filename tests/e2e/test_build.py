@@ -1,0 +1,243 @@
+"""`dragoman build` against a mirror on this machine: killed at random, it ends with a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.cli import main
+from dragoman.telemetry.events import read_events
+from mirror import CorpusMirror, add_three_corpora, corpus_mirror
+from processes import wait_until
+from real_text import real_lines
+
+PAIRS = 2000
+BUDGET = "150s"
+TINY = [
+    *("model.d_model=48", "model.num_heads=4", "model.d_ffn=128"),
+    *("model.encoder_layers=1", "model.decoder_layers=1", "data.batch_tokens=256"),
+]
+KILLS = 3
+
+
+@pytest.fixture
+def mirror() -> Iterator[CorpusMirror]:
+    with corpus_mirror(pause_s=0.02) as mirror:
+        add_three_corpora(mirror, PAIRS)
+        yield mirror
+
+
+def words(mirror: CorpusMirror, *more: str) -> list[str]:
+    sets = [word for one in TINY for word in ("--set", one)]
+    return ["build", "en-de", "--index", mirror.index_url, "--ranks", "1", *sets, *more]
+
+
+def start(folder: Path, words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dragoman", *words],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "DRAGOMAN_CURVES": "off"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.timeout(600)
+def test_killed_three_times_it_ends_with_a_served_model(
+    tmp_path: Path, mirror: CorpusMirror
+) -> None:
+    seed = random.randrange(1000)
+    print("seed", seed)
+    moments = random.Random(seed)
+    command = words(mirror, "--budget", BUDGET)
+    began = time.time()
+    for kill in range(KILLS):
+        process = start(tmp_path, command)
+        before = sum(mirror.sent.values())
+        if kill == 0:  # in the middle of a download
+            wait_until(lambda before=before: sum(mirror.sent.values()) > before + 100_000)  # type: ignore[misc]
+            time.sleep(moments.uniform(0.0, 1.0))
+        else:
+            time.sleep(moments.uniform(4.0, 30.0))
+        assert process.poll() is None, process.communicate()[0]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    process = start(tmp_path, command)
+    said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+    assert time.time() - began < 1.5 * 150
+    place = tmp_path / "builds" / "en-de"
+    # What has come of a file is kept: only what was on its way at a kill is sent again.
+    for path, content in mirror.files.items():
+        on_its_way = mirror.sent[path] - len(content)
+        assert on_its_way == 0 if path == "/mtdata.jsonl" else on_its_way <= KILLS * (1 << 16)
+    assert mirror.gets["/other.tsv"] == 0
+    (run,) = (place / "runs").glob("en-de-*")
+    kinds = [event.kind for event in read_events(run / "events" / "rank-0000.jsonl")]
+    assert kinds.count("run_finished") == 1
+    assert kinds.count("test_scored") == 1
+    for stage in ("fetch", "clean", "train"):
+        record = json.loads((place / "stages" / f"{stage}.json").read_bytes())
+        assert record["ended"] > record["started"]
+        assert re.search(rf"^\| {stage} \| [\d.]+% \| ", (place / "build.md").read_text(), re.M)
+        assert stage in said
+        assert stage in (place / "build.html").read_text()
+    with dragoman.Translator(place / "model") as translator:
+        assert len(list(translator.translate(["Click the button.", "Open the file."]))) == 2
+    # What is done is not done again.
+    sent, steps = dict(mirror.sent), len(kinds)
+    again = start(tmp_path, ["build", "en-de"])
+    said, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, said
+    assert mirror.sent == sent
+    assert len(list(read_events(run / "events" / "rank-0000.jsonl"))) == steps
+    # A text that was changed since is noticed.
+    text = place / "downloads" / "Local-help_tsv-1-eng-deu" / "text.en"
+    text.write_text("other\n" + text.read_text())
+    changed = start(tmp_path, ["build", "en-de"])
+    said, _ = changed.communicate(timeout=120)
+    assert changed.returncode == 1
+    assert "Local-help_tsv-1-eng-deu: has changed since it was fetched; restore it" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_more_text_and_a_student_are_stages_as_well(tmp_path: Path) -> None:
+    (tmp_path / "mono.de").write_text("\n".join(real_lines("train", "de")[9000:12000]) + "\n")
+    shares = {
+        **{"fetch": 1, "clean": 5, "train": 20, "reverse": 20},
+        **{"back-translate": 6, "train-more": 20, "translate": 8, "student": 20},
+    }
+    with corpus_mirror() as mirror:
+        add_three_corpora(mirror, 1000)
+        options = ("--mono", "mono.de", "--student", "--budget", "9min")
+        process = start(tmp_path, words(mirror, *options, "--dry-run"))
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        assert "no back-translation: the pairs are seen" in said
+        file = tmp_path / "builds" / "en-de" / "build.toml"
+        assert not (file.parent / "downloads").exists()
+        planned, _, _ = file.read_text().partition("[[stage]]")
+        for name, share in shares.items():
+            planned += f'[[stage]]\nname = "{name}"\nshare = {share}\n'
+            if name == "student":
+                planned += 'set = ["model.d_model=16", "model.num_heads=2", "model.d_ffn=32"]\n'
+        file.write_text(planned)
+        process = start(tmp_path, words(mirror, *options))
+        said, _ = process.communicate(timeout=800)
+    assert process.returncode == 0, said
+    records = {
+        path.stem: json.loads(path.read_bytes()) for path in (file.parent / "stages").glob("*.json")
+    }
+    assert set(records) == set(shares)
+    assert not [one["skipped"] for one in records.values() if one["skipped"]]
+    assert records["back-translate"]["facts"]["pairs"] > 100
+    page = (file.parent / "build.md").read_text()
+    assert "against the pairs alone" in page
+    assert "against its teacher" in page
+    more = tomllib.loads((Path(records["train-more"]["facts"]["run"]) / "recipe.toml").read_text())
+    assert more["corpus"]["train"][-1]["tag"] == "<bt>"
+    for model in ("model", "model-student"):
+        with dragoman.Translator(file.parent / model) as translator:
+            assert list(translator.translate(["Click the button."]))
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str], *, code: int = 2) -> str:
+    """The one line that a command says."""
+    capsys.readouterr()
+    assert main(words) == code
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("dragoman: ")
+    return said.err.removeprefix("dragoman: ").rstrip("\n")
+
+
+@pytest.mark.timeout(300)
+def test_what_cannot_be_built_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mirror: CorpusMirror,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    index = ["--index", mirror.index_url]
+
+    def say(*more: str, code: int = 2) -> str:
+        return refused(["build", *more], capsys, code=code)
+
+    assert say("en-de").startswith("--budget: a build needs one")
+    assert say("english", "--budget", "6h").startswith("pair: 'english' is no pair of languages")
+    assert say("en-en", "--budget", "6h").startswith("pair: 'en-en' is no pair")
+    assert "leaves no time at all" in say("en-de", "--budget", "0min")
+    assert "'6 ells' is no budget" in say("en-de", "--budget", "6 ells")
+    assert "no price turns this money" in say("en-de", "--budget", "5 USD")
+    assert not any(tmp_path.iterdir())
+    nobody = say("en-is", "--budget", "6h", *index, "--directory", "is")
+    assert nobody.startswith("en-is: nobody has a corpus of these languages; check their codes")
+    assert "'zzzz' is not a language code" in say("zzzz-de", "--budget", "6h", *index)
+    missing = say("en-de", "--budget", "6h", "--index", "none.jsonl", code=1)
+    assert missing.endswith("none.jsonl: cannot be read: No such file or directory; check its name")
+    Path("bad.jsonl").write_text('{"did": "Local-a-1-eng-deu", "url": "file:///etc/passwd"}\n')
+    bad = say("en-de", "--budget", "6h", "--index", "bad.jsonl", code=1)
+    assert "bad.jsonl:1: is no corpus of mtdata's index" in bad
+    unknown = say("en-de", "--budget", "2min", *index, "--choose", "Local-b-1-eng-deu")
+    assert unknown.startswith("--choose Local-b-1-eng-deu: is no corpus of these languages")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "mtdata.parser", None)
+        assert 'pip install "dragoman[fetch]"' in say("en-de", "--budget", "6h", *index, code=1)
+    process = start(tmp_path, words(mirror, "--budget", "25s", "--directory", "small"))
+    said = process.communicate(timeout=200)[0].rstrip().splitlines()[-1]
+    assert process.returncode == 2
+    problem = "too little for a model that is worth anything|was over before"
+    remedy = 'write budget = "[0-9 mins]+" there|run it again'
+    assert re.fullmatch(rf"dragoman: .*small/build.toml: .*({problem}).*; ({remedy}).*", said)
+    assert not Path("small/clock.json").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_plan_that_was_edited_wrongly_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mirror: CorpusMirror,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words(mirror, "--budget", "5min", "--dry-run")) == 0
+    printed = capsys.readouterr().out
+    assert "Local-help_tsv-1-eng-deu" in printed
+    assert "MPL-2.0" in printed
+    file = Path("builds/en-de/build.toml")
+    written = file.read_text()
+    line = written.splitlines().index('name = "train"') + 1
+
+    def say(old: str, new: str) -> str:
+        assert old in written
+        file.write_text(written.replace(old, new))
+        return refused(["build", "en-de"], capsys)
+
+    said = say('name = "train"', 'name = "trian"')
+    assert said.startswith(f"{file}:{line}: stage[2].name = 'trian'")
+    assert said.endswith("did you mean train?")
+    assert "unknown key stage[2].shore" in say("share = 0.85", "shore = 0.85")
+    assert "greater than or equal to 0" in say("share = 0.85", "share = -1")
+    assert "the stage train has no share" in say("share = 0.85", "share = 0")
+    assert "no corpus has use" in say('use = "train"', 'use = "valid"')
+    assert "not TOML" in say("share = 0.85", "share = ")
+    assert "is no budget" in say('budget = "5min"', 'budget = "5 mins"')
+    file.write_text(written)
+    said = refused(["build", "en-de", "--budget", "6h"], capsys)
+    assert said.startswith(f"--budget: {file} says otherwise; edit it there")

@@ -1,0 +1,151 @@
+"""build.toml as it is written and read, and the clock of its stages."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dragoman.base.errors import ConfigError
+from dragoman.builds.plan import BuildPlan, PlannedCorpus, PlannedStage, parse_pair, read_plan
+from dragoman.builds.report import rows
+from dragoman.builds.stages import Clock, OverError, Stage, Stages, read_stage
+from dragoman.telemetry.host import HourlyPrice
+
+
+def plan(**changes: object) -> BuildPlan:
+    shares = (("fetch", 0.1), ("clean", 0.1), ("train", 0.8))
+    stages = [PlannedStage.model_validate({"name": n, "share": s, "why": n}) for n, s in shares]
+    values: dict[str, object] = {
+        "pair": "en-de",
+        "budget": "100s",
+        "corpus": (PlannedCorpus(id="A-b-1-eng-deu", use="train", licence="CC0"),),
+        "stage": tuple(stages),
+    }
+    return BuildPlan.model_validate(values | changes)
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_plan(tmp_path) is None
+    written = plan(set=("model.d_model=64",), mono="/mono.de")
+    written.save(tmp_path)
+    assert read_plan(tmp_path) == written
+
+
+def test_shares_are_relative_and_a_share_of_nothing_is_no_stage() -> None:
+    stages = [*plan().stage[:2], plan().stage[2].model_copy(update={"share": 1.8})]
+    none = PlannedStage(name="reverse", share=0.0)
+    shares = plan(stage=(none, *stages)).shares()
+    assert shares == pytest.approx({"fetch": 0.05, "clean": 0.05, "train": 0.9})
+
+
+@pytest.mark.parametrize("text", ["en", "en-en", "en-EN", "en_de", "en-de-fr", "../x-de", "e-de"])
+def test_what_is_no_pair(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no pair of languages; write source and target"):
+        parse_pair(text)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ([("reverse", 1)], "the stage back-translate has no share"),
+        ([("reverse", 1), ("back-translate", 1), ("train-more", 1)], "reverse needs text: mono"),
+        ([("student", 1)], "the stage translate has no share"),
+        ([("train", 1)], "the stage train is there twice"),
+    ],
+)
+def test_stages_that_are_of_no_use_alone(more: list[tuple[str, int]], problem: str) -> None:
+    added = tuple(PlannedStage.model_validate({"name": n, "share": s}) for n, s in more)
+    with pytest.raises(ValueError, match=problem):
+        plan(stage=(*plan().stage, *added))
+
+
+def test_a_stage_is_done_once_and_gets_its_share_of_what_is_left(tmp_path: Path) -> None:
+    ended: list[str] = []
+    began = time.time() - 10
+    clock = Clock.of(tmp_path, 100.0, began=began)
+    stages = Stages(tmp_path, plan(), clock, lambda stage: ended.append(stage.name))
+    calls: list[float] = []
+
+    def work(stage: Stage) -> dict[str, int]:
+        calls.append(stage.seconds_s)
+        return {"found": 1}
+
+    assert stages.do("fetch", "a", work).facts == {"found": 1}
+    assert stages.do("fetch", "a", work).facts == {"found": 1}
+    assert stages.do("train", "a", work).spent_s == pytest.approx(0, abs=5)
+    assert calls == pytest.approx([8.9, 89], abs=2)
+    stages.do("fetch", "other text", work)
+    assert len(calls) == 3
+    assert ended == ["fetch", "train", "fetch"]
+    # The clock goes on, whoever asks.
+    assert Clock.of(tmp_path, 100.0, began=time.time()).started == began
+
+
+def test_a_stage_that_was_killed_keeps_its_time_unless_it_has_nothing_to_show(
+    tmp_path: Path,
+) -> None:
+    stages = Stages(tmp_path, plan(), Clock(time.time(), 100.0), lambda _: None)
+
+    def killed(_: Stage) -> dict[str, int]:
+        raise KeyboardInterrupt
+
+    def seen(stage: Stage) -> dict[str, float]:
+        return {"started": stage.started}
+
+    with pytest.raises(KeyboardInterrupt):
+        stages.do("train", "a", killed)
+    begun = read_stage(tmp_path, "train")
+    assert begun is not None
+    assert begun.ended is None
+    assert stages.do("train", "a", seen).facts == {"started": begun.started}
+    with pytest.raises(KeyboardInterrupt):
+        stages.do("train", "b", killed)
+    record = tmp_path / "stages" / "train.json"
+    late = read_stage(tmp_path, "train")
+    assert late is not None
+    record.write_text(late.model_copy(update={"started": time.time() - 900}).model_dump_json())
+    again = stages.do("train", "b", seen, has_begun=lambda: False)
+    assert again.facts["started"] == pytest.approx(time.time(), abs=30)
+
+
+def test_no_stage_begins_after_the_budget(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, plan(), Clock(time.time() - 200, 100.0), lambda _: None)
+    with pytest.raises(OverError, match=r"the budget of 1 min 40 s was over before train"):
+        stages.do("train", "a", lambda _: {})
+
+
+def test_the_table_says_what_a_stage_cost_and_gained() -> None:
+    def done(name: str, seconds_s: float, **facts: object) -> Stage:
+        values = {"name": name, "asked": "", "started": 1000.0, "seconds_s": 1.0}
+        return Stage.model_validate(values | {"ended": 1000.0 + seconds_s, "facts": facts})
+
+    texts = [{"id": "a", "use": "train", "lines": 900, "bytes": 5000}]
+    scores = {"parameters": 60_000, "steps": 500, "dev_bleu": 20.0, "test_bleu": 21.0}
+    records = [
+        done("fetch", 5, texts=texts, left_out={"b": "gone"}),
+        done("clean", 6, pairs_in=900, pairs=800),
+        done("train", 50, **scores),
+        done("train-more", 20, **scores | {"dev_bleu": 22.5, "test_bleu": 22.0}),
+    ]
+    stages = (
+        *plan().stage,
+        *(
+            PlannedStage.model_validate({"name": name, "share": 0.2})
+            for name in ("reverse", "back-translate", "train-more")
+        ),
+    )
+    table = rows(
+        plan(stage=stages, mono="/m"), records, Clock(990.0, 100.0), HourlyPrice(36.0, "USD")
+    )
+    by_name = {row[0]: row for row in table}
+    assert by_name["fetch"][3:6] == (
+        "5 s",
+        "0.05 USD",
+        "1 corpus, 900 pairs, 5 kB of text; 1 left out",
+    )
+    assert by_name["clean"][5] == "800 of 900 pairs to train on"
+    assert by_name["train"][6] == "dev 20.0 BLEU, test 21.0 BLEU"
+    assert by_name["train-more"][6].endswith("+1.0 on test against the pairs alone")
+    assert by_name["all"][3:5] == ("1 min 00 s", "0.60 USD")
