@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,14 +36,19 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def start_node(host: LabHost, head: LabHost, *, cores: int = 1, **env: str) -> None:
-    """Let a host be a node of a cluster, of which another one or it is the head."""
+def start_node(
+    host: LabHost, head: LabHost, *, cores: int = 1, pin: Sequence[str] = (), **env: str
+) -> None:
+    """Let a host be a node of a cluster, of which another one or it is the head.
+
+    pin: words before the command, such as those of taskset.
+    """
     where = ["--head", f"--port={PORT}", "--include-dashboard=false"]
     if host is not head:
         where = [f"--address={address_of(head)}"]
     size = [f"--num-cpus={cores}", f"--object-store-memory={_OBJECT_BYTES}"]
     own = [f"--node-ip-address={host.address}", "--temp-dir=/run/ray"]
-    host.run([_RAY, "start", *where, *own, *size], env=environment(**env))
+    host.run([*pin, _RAY, "start", *where, *own, *size], env=environment(**env))
 
 
 def address_of(head: LabHost) -> str:

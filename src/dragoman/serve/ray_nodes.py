@@ -29,6 +29,7 @@ from typing import Any, Final
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import open_regular
 from dragoman.base.line_files import TransformLines
+from dragoman.base.version import VERSION
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST_FILE
 from dragoman.corpus.subword import VOCABULARIES
 from dragoman.formats.bundle import is_bundle
@@ -177,13 +178,17 @@ def _result(reference: Any) -> Finished:
     try:
         return Finished.model_validate_json(ray.get(reference))
     except exceptions.RayTaskError as error:
-        if "No module named 'dragoman" in str(error):
-            raise MachineError(
-                "has no dragoman of this version",
-                place=f"node {error.ip}",
-                remedy="install dragoman[serve,ray] there, in the Python that runs Ray",
-            ) from error
-        raise
+        said = str(error)
+        if "failed to import on the worker" not in said:
+            raise
+        node = re.search(r"\bip=([^\s,)]+)", said)
+        missing = re.findall(r"^(?:ModuleNotFound|Import)Error: (.+)", said, re.MULTILINE)
+        raise MachineError(
+            f"cannot import dragoman: {missing[-1] if missing else 'unknown reason'}",
+            place=f"node {node[1] if node else ''}".strip(),
+            remedy="install there, in the Python that runs Ray: "
+            f"pip install 'dragoman[ray]=={VERSION}'",
+        ) from error
     except exceptions.RayError as error:
         said = str(error).strip().splitlines()[0]
         raise MachineError(

@@ -7,7 +7,9 @@ repeat the unit. Free of torch until a unit needs it.
 
 from __future__ import annotations
 
+import json
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -161,7 +163,16 @@ def do_unit(key: str, job: str, files: Mapping[str, Any], text: str, first: int)
 
     key: of the job and the content of its files. job: as JSON. files: references of Ray to the
     content of files, by name. text: the lines, ended by newlines. first: the number of the first.
+    Prints when it begins and ends, which Ray writes to the log of the process.
     """
+    began_s = time.time()
+    print(json.dumps({"unit": first, "began": began_s}), flush=True)
+    done = _do(key, job, files, text, first)
+    print(json.dumps({"unit": first, "took_s": time.time() - began_s}), flush=True)
+    return done.model_dump_json()
+
+
+def _do(key: str, job: str, files: Mapping[str, Any], text: str, first: int) -> Finished:
     try:
         with memory_errors_named("give the node more memory, or each unit more cores"):
             if _Opened.key != key:
@@ -169,14 +180,14 @@ def do_unit(key: str, job: str, files: Mapping[str, Any], text: str, first: int)
             lines = text.split("\n")[:-1]
             _Opened.counts.clear()
             written = tuple(chain.from_iterable(_Opened.lines(lines, first)))
-            return Finished(written=written, counts=dict(_Opened.counts)).model_dump_json()
+            return Finished(written=written, counts=dict(_Opened.counts))
     except DragomanError as error:
         kind = next(name for name in _ERRORS if isinstance(error, _ERRORS[name]))
         place = error.place
         if not isinstance(error, CorpusError):  # that is about a line, which is wrong everywhere
             place = f"node {_node()}" + (f", {place}" if place else "")
         said = (kind, error.problem, place, error.remedy)
-        return Finished(error=said).model_dump_json()
+        return Finished(error=said)
 
 
 def _open(key: str, job: Job, files: Mapping[str, Any]) -> None:
