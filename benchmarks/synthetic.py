@@ -2,7 +2,7 @@
 
     benchmarks/synthetic.py speed RUN BUNDLE TEXT [--lines 4000] [--beam 4] [--rounds 5]
     benchmarks/synthetic.py score RUN PAIRS [--lines 8000] [--rounds 5]
-    benchmarks/synthetic.py memory BUNDLE TEXT [--lines 1000000]
+    benchmarks/synthetic.py memory BUNDLE TEXT [--lines 1000000] [--kills 5] [--longest 60]
 
 speed   `dragoman.synthesize` from a file to a file, and what somebody writes with CTranslate2's
         documentation: encode all lines, one `translate_batch` on all cores with batches by tokens,
@@ -11,8 +11,10 @@ score   tokens a second, source and target: `dragoman.score` from a file to a fi
         pass of a training step (dropout, a graph for gradients, label smoothing) on batches of
         the same pairs. Then the largest difference between the scores and the model's own loss
         without smoothing, pair by pair.
-memory  peak memory of `dragoman synthesize` with beam 1 on as many lines as are asked for, beside
-        that on a tenth of them; TEXT is repeated, each time with another number in front.
+memory  peak memory of `dragoman synthesize` with beam 1 on as many lines as are asked for, when a
+        tenth, half and all of them are done; TEXT is repeated, each line with its number in front.
+        Then the same command again, killed so many times with SIGKILL, and the lines that are
+        lost, double or differ; the memory of each attempt.
 
 RUN and BUNDLE are of the same model; PAIRS is a TSV file.
 """
@@ -20,13 +22,14 @@ RUN and BUNDLE are of the same model; PAIRS is a TSV file.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -58,6 +61,8 @@ def main() -> None:
         kind.add_argument("--lines", type=int, default=lines)
         kind.add_argument("--rounds", type=int, default=5)
         kind.add_argument("--beam", type=int, default=4)
+        kind.add_argument("--kills", type=int, default=5)
+        kind.add_argument("--longest", type=int, default=60, help="pieces above the source's")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         {"speed": speed, "score": score, "memory": memory}[options.kind](options, Path(scratch))
@@ -148,30 +153,68 @@ def score(options: argparse.Namespace, scratch: Path) -> None:
 
 
 def memory(options: argparse.Namespace, scratch: Path) -> None:
-    """Peak memory of the command on a tenth of the lines and on all of them."""
-    for lines in (options.lines // 10, options.lines):
-        text, output = scratch / "text", scratch / "pairs.tsv"
-        output.unlink(missing_ok=True)
-        sentences = cycle(_lines(options.text, 10_000))
-        with text.open("w", encoding="utf-8") as file:
-            file.writelines(
-                f"{number} {sentence}\n" for number, sentence in enumerate(islice(sentences, lines))
-            )
-        words = ("--input", text, "--output", output, "--set", "search.beam_size=1")
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "synthesize", options.bundle, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+    """Peak memory of the command while it runs, and what kills cost."""
+    text, whole, broken = scratch / "text", scratch / "whole.tsv", scratch / "broken.tsv"
+    sentences = cycle(_lines(options.text, 10_000))
+    with text.open("w", encoding="utf-8") as file:
+        file.writelines(
+            f"{number} {sentence}\n"
+            for number, sentence in enumerate(islice(sentences, options.lines))
         )
-        peak_bytes = 0
-        while process.poll() is None:
-            peak_bytes = max(peak_bytes, _peak_bytes(process.pid))
-            time.sleep(0.2)
-        assert process.stdout is not None
-        took_s = time.perf_counter() - began
-        print(f"{process.stdout.read().strip()}: {peak_bytes / 1e6:.0f} MB, {took_s:.0f} s")
+    words = [options.bundle, "--input", text, "--set", "search.beam_size=1"]
+    words += ["--set", f"search.max_length_extra={options.longest}"]
+    began = time.perf_counter()
+    marks = {options.lines * share // 100: share for share in (10, 50, 99)}
+    process = _synthesize(words, whole)
+    for lines, share in marks.items():
+        peak_bytes = _wait_for(process, whole, lines)
+        print(f"{share}% of the lines: peak {peak_bytes / 1e6:.0f} MB", flush=True)
+    said = process.communicate()[0].split(": ")[1:]
+    print(f"{': '.join(said).strip()}: {time.perf_counter() - began:.0f} s", flush=True)
+    for kill in range(options.kills):
+        process = _synthesize(words, broken)
+        peak_bytes = _wait_for(process, broken, options.lines * (kill + 1) // (options.kills + 1))
+        process.kill()
+        process.wait()
+        print(f"killed {kill + 1}: peak {peak_bytes / 1e6:.0f} MB", flush=True)
+    process = _synthesize(words, broken)
+    peak_bytes = _wait_for(process, broken, options.lines * 99 // 100)
+    again = process.communicate()[0].split(": ")[1:]
+    print(f"{': '.join(again).strip()}: peak {peak_bytes / 1e6:.0f} MB")
+    numbers = [int(pair.split("\t")[1].split(" ")[0]) for pair in _all_lines(broken)]
+    double = len(numbers) - len(set(numbers))
+    lost = len({int(pair.split("\t")[1].split(" ")[0]) for pair in _all_lines(whole)} - {*numbers})
+    same = whole.read_bytes() == broken.read_bytes()
+    print(f"{options.kills} kills: {lost} lines lost, {double} double; the same file: {same}")
+
+
+def _synthesize(words: list[str | Path], output: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dragoman", "synthesize", *words, "--output", output],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _wait_for(process: subprocess.Popen[str], output: Path, lines: int) -> int:
+    """Peak memory of the command when so many lines are done, or at its end."""
+    record = output.with_name(f".{output.name}.partial.json")
+    peak_bytes = 0
+    while process.poll() is None:
+        peak_bytes = max(peak_bytes, _peak_bytes(process.pid))
+        try:
+            if json.loads(record.read_bytes())["lines"] >= lines:
+                break
+        except OSError:  # it has not begun, or has ended
+            pass
+        time.sleep(0.05)
+    return peak_bytes
+
+
+def _all_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", newline="\n") as file:
+        yield from file
 
 
 def _compare(

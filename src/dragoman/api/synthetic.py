@@ -12,7 +12,13 @@ from dragoman.api.arguments import Count, Flag, checked
 from dragoman.api.training import RunLike
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
-from dragoman.base.line_files import is_device, output_place, progress_bar, transform_file
+from dragoman.base.line_files import (
+    TransformLines,
+    is_device,
+    output_place,
+    progress_bar,
+    transform_file,
+)
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.corpus.directions import Direction as Languages
 from dragoman.corpus.directions import language_token, listed, token_for
@@ -21,13 +27,15 @@ from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.formats.load import load_translation_model
-from dragoman.inference.scoring import PairScorer
+from dragoman.inference.scoring import PairScorer, groups_of_pairs
 from dragoman.inference.translation import checkpoint_path
 from dragoman.model.config import check_beam_holds
 from dragoman.recipe.recipe import Recipe, check_sections
 from dragoman.recipe.run_directory import RunDirectory
+from dragoman.serve.ray_nodes import join_ray, model_files, on_nodes
+from dragoman.serve.ray_unit import ScoringJob, SynthesisJob, versions
 from dragoman.serve.synthesize import REASONS, Direction, Synthesis
-from dragoman.serve.translator import open_translator
+from dragoman.serve.translator import EngineName, groups_of, open_translator
 from dragoman.training.durable import DIGESTS_FILE
 
 
@@ -61,6 +69,7 @@ def synthesize(
     quantization: Quantization | None = None,
     threads: Count | None = None,
     overrides: Sequence[str] = (),
+    ray: str | None = None,
     progress: Flag = False,
 ) -> Synthesized:
     """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
@@ -71,7 +80,10 @@ def synthesize(
     target_language: to translate into, if the model has several.
     n_best: translations, and so pairs, of each line.
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
+    threads: cores; with Ray, of each unit of work, by default one.
     overrides: of the recipe's section search, such as "search.beam_size=1".
+    ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
+        machine does it.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
     check_sections(overrides, ("search",))
@@ -84,19 +96,24 @@ def synthesize(
     source = _text(Path(text))
     place = _place(Path(output), source)
     path = model.path if isinstance(model, RunDirectory) else Path(model)
+    checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
+    engine: EngineName = "auto"
+    if ray is not None:  # the cores of the nodes do the work, whatever this machine has
+        engine = "ctranslate2" if len(checkpoints) == 1 else "torch"
     counts: Counter[str] = Counter()
     with (
         memory_errors_named("lower search.beam_size"),
         open_translator(
             path,
-            checkpoints=[checkpoint] if isinstance(checkpoint, str) else checkpoint,
+            checkpoints=checkpoints,
             overrides=overrides,
-            engine="auto",
+            engine=engine,
             threads=threads,
             quantization=quantization,
             sampling=sampling,
             target=target_language,
         ) as opened,
+        nullcontext() if ray is None else join_ray(ray),
         progress_bar() if progress else nullcontext(lambda _: None) as show,
     ):
         check_beam_holds(n_best, opened.recipe.search)
@@ -107,12 +124,27 @@ def synthesize(
                 place="sampling",
                 remedy="give fewer, or all",
             )
-        synthesis = Synthesis(opened, direction, n_best, counts)
-        drawn = [sampling.top_k, sampling.temperature] if sampling else None
+        drawn = (sampling.top_k, sampling.temperature) if sampling else None
+        lines: TransformLines = Synthesis(opened, direction, n_best, counts).lines
+        if ray is not None:
+            files, folders = model_files(path, checkpoints)
+            job = SynthesisJob(
+                cores=threads or 1,
+                packages=versions("sentencepiece", engine),
+                checkpoints=folders,
+                overrides=tuple(overrides),
+                engine="torch" if engine == "torch" else "ctranslate2",
+                quantization=quantization,
+                sampling=drawn,
+                target_language=target_language,
+                direction=direction,
+                n_best=n_best,
+            )
+            lines = on_nodes(job, files, groups_of, counts)
         resumed_after = transform_file(
             source,
             place,
-            synthesis.lines,
+            lines,
             identity={
                 **opened.identity,
                 "direction": direction,
@@ -145,6 +177,7 @@ def score(
     reverse: RunLike | None = None,
     target_language: str = "",
     checkpoint: str = "best",
+    ray: str | None = None,
     progress: Flag = False,
 ) -> Scored:
     """Add a column to pairs: the model's cross-entropy, in nats a target token.
@@ -154,6 +187,7 @@ def score(
         target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
         low for good pairs.
     target_language: of the pairs, if the model translates into several.
+    ray: as for `synthesize`.
     A pair with an empty side or one that is longer than the model's max_pieces has no score.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
@@ -176,6 +210,7 @@ def score(
     with (
         memory_errors_named("end other programs"),
         join_world() as world,
+        nullcontext() if ray is None else join_ray(ray),
         progress_bar() if progress else nullcontext(lambda _: None) as show,
     ):
         models = [load_translation_model(path, [checkpoint], world) for path in paths]
@@ -186,17 +221,34 @@ def score(
             _check_opposite(direction, recipes[1], place=paths[1])
             several = recipes[1].corpus.language_tokens
             tokens.append(language_token(direction.source) if several else "")
-        scorer = PairScorer(
+        lines: TransformLines = PairScorer(
             models[0],
             models[1] if len(models) > 1 else None,
             place=str(source),
             counts=counts,
             tokens=tokens,
-        )
+        ).lines
+        if ray is not None:
+            sent = [model_files(path, [checkpoint]) for path in paths]
+            job = ScoringJob(
+                packages=versions("sentencepiece", "torch"),
+                models=tuple(
+                    (f"model-{number}", folders[0] if folders else "")
+                    for number, (_, folders) in enumerate(sent)
+                ),
+                place=str(source),
+                tokens=tuple(tokens),
+            )
+            files = {
+                f"model-{number}/{name}": file
+                for number, (found, _) in enumerate(sent)
+                for name, file in found.items()
+            }
+            lines = on_nodes(job, files, groups_of_pairs, counts)
         resumed_after = transform_file(
             source,
             place,
-            scorer.lines,
+            lines,
             identity={
                 "weights": [weights_digest(path, checkpoint) for path in paths],
                 **({"tokens": tokens} if any(tokens) else {}),

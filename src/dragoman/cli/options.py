@@ -152,4 +152,10 @@ QUANTIZATION = Option(
     choices=["float32", "int8"],
     help="int8: with CTranslate2 a third faster; a few lines in a hundred differ",
 )
+RAY = Option(
+    "--ray",
+    metavar="ADDRESS",
+    help="let the nodes of a Ray cluster do the work: HOST:PORT of its head, or auto for the "
+    "cluster of this machine",
+)
 JSON = Option("--json", action="store_true", help="print JSON")

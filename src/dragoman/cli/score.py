@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dragoman.cli.options import CHECKPOINT, TARGET, Command, Option, Options, keywords
+from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Options, keywords
 
 
 @Command(
@@ -24,6 +24,7 @@ from dragoman.cli.options import CHECKPOINT, TARGET, Command, Option, Options, k
     ),
     TARGET,
     CHECKPOINT.but(help="best, last, a step or a directory"),
+    RAY,
 )
 def run(options: Options) -> None:
     """Score the pairs and print how many have no score."""

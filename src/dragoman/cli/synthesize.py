@@ -7,6 +7,7 @@ from pathlib import Path
 from dragoman.cli.options import (
     CHECKPOINT,
     QUANTIZATION,
+    RAY,
     RUN_OR_BUNDLE,
     SET,
     TARGET,
@@ -60,7 +61,9 @@ def _temperature(text: str) -> float:
         help="draw each piece from the K likeliest, or from all, instead of searching",
     ),
     Option("--temperature", type=_temperature, metavar="T", help="of --sample (default: 1)"),
-    *(QUANTIZATION, THREADS),
+    QUANTIZATION,
+    THREADS.but(help="cores (default: all; with --ray: of each unit of work, 1)"),
+    RAY,
 )
 def run(options: Options) -> None:
     """Translate the text and print the numbers of lines and pairs."""

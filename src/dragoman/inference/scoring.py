@@ -20,7 +20,6 @@ from dragoman.inference.translation import TranslationModel
 from dragoman.model.incremental import inference
 
 PAIRS_AT_A_TIME: Final = 16_384
-"""So many are sorted by length and scored together."""
 _BATCH_CELLS: Final = 8_192
 """Rows x longest side of a batch."""
 
@@ -78,6 +77,13 @@ def dual_cross_entropy(
     return np.abs(forward - reverse) + (forward + reverse) / 2
 
 
+def groups_of_pairs(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Pairs that are sorted by length and scored together."""
+    rest = iter(lines)
+    while group := [*itertools.islice(rest, PAIRS_AT_A_TIME)]:
+        yield group
+
+
 class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
@@ -108,9 +114,9 @@ class PairScorer:
 
         Raises CorpusError that names a line without two columns.
         """
-        numbered = enumerate(lines, first)
-        while group := [*itertools.islice(numbered, PAIRS_AT_A_TIME)]:
-            pairs = [self._pair(number, line) for number, line in group]
+        for group in groups_of_pairs(lines):
+            pairs = [self._pair(number, line) for number, line in enumerate(group, first)]
+            first += len(group)
             sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
             forward, reverse = self._models
             columns = [cross_entropies(forward, sources, targets, token=self._tokens[0])]
@@ -122,7 +128,7 @@ class PairScorer:
             self._counts["pairs"] += len(group)
             yield [
                 "\t".join([line, *map(_cell, scores)]) + "\n"
-                for (_, line), scores in zip(group, np.stack(columns, axis=1), strict=True)
+                for line, scores in zip(group, np.stack(columns, axis=1), strict=True)
             ]
 
     def _pair(self, number: int, line: str) -> tuple[str, str]:

@@ -200,7 +200,7 @@ class TextTranslator:
         if the scores are not used.
         """
         waiting: deque[tuple[EncodedTexts, Results]] = deque()
-        for group in _groups(texts):
+        for group in groups_of(texts):
             encoded = self.encode(group, text_format)
             results = self.engine.submit(
                 encoded.rows, search, num_hypotheses=num_hypotheses, scored=scored
@@ -213,7 +213,7 @@ class TextTranslator:
             yield encoded.assemble(results(), num_hypotheses)
 
 
-def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
+def groups_of(texts: Iterable[str]) -> Iterator[list[str]]:
     """Texts that are searched together."""
     group: list[str] = []
     characters = 0
