@@ -46,7 +46,7 @@ class Command:
     def __init__(self, lab: Lab, run: Path, text: Path, output: Path, *more: str) -> None:
         self.output = output
         self.record = output.with_name(f".{output.name}.partial.json")
-        words = ["--input", text, "--output", output, "--threads", "1", *more]
+        words = ["--input", str(text), "--output", str(output), "--threads", "1", *more]
         self.began_s = time.monotonic()
         self.process = lab.host("alpha").start(
             [*pinned(0), sys.executable, "-m", "dragoman", "synthesize", run, *words],

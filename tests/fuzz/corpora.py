@@ -248,8 +248,14 @@ class _Entry:
     def __init__(self, folder: Path) -> None:
         from mtdata import __version__
 
-        line = {"did": self.did, "url": self._url, "filename": "fuzz.tgz", "ext": "tgz"}
-        line |= {"in_paths": ["a.de", "a.en"], "in_ext": "txt"}
+        line = {
+            "did": self.did,
+            "url": self._url,
+            "filename": "fuzz.tgz",
+            "ext": "tgz",
+            "in_paths": ["a.de", "a.en"],
+            "in_ext": "txt",
+        }
         (folder / f"dragoman.index.{__version__}.jsonl").write_text(f"{json.dumps(line)}\n")
         os.environ["MTDATA"] = str(folder)
 
