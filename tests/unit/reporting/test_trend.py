@@ -84,6 +84,12 @@ def test_three_points_give_a_trend() -> None:
     assert found.points == 3
 
 
+def test_points_at_two_steps_give_a_trend() -> None:
+    found = trend([100, 100, 200], [1.0, 3.0, 4.0], stretch=1.0)
+    assert found is not None
+    assert found.gain == pytest.approx(2.0)  # from the mean of the first two
+
+
 def test_numbers_of_a_damaged_record_may_be_beyond_any_machine_integer() -> None:
     steps = [10**30, 2 * 10**30, 4 * 10**30, 8 * 10**30]
     found = trend(steps, [4 * 10**20, 3 * 10**20, 2 * 10**20, 10**20], stretch=1.0)
