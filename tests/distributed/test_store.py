@@ -100,16 +100,23 @@ def test_it_takes_the_port_that_it_is_given(address: str) -> None:
         assert connect(StoreAddress(address, port, token), prefix=prefix).check(["key"]) is there
 
 
-def test_it_reads_its_address_from_its_input_and_ends_with_it() -> None:
+@pytest.mark.parametrize("by", ["input", "arguments"])
+def test_it_takes_its_address_from_input_or_arguments_and_ends_with_its_input(by: str) -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    if by == "arguments":
+        program += ["127.0.0.1", str(port)]
     with subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write("127.0.0.1\n")
-        process.stdin.flush()
+        if by == "input":
+            process.stdin.write("127.0.0.1\n")
+            process.stdin.flush()
         where = StoreAddress("127.0.0.1", int(process.stdout.readline()), "token")
+        assert by == "input" or where.port == port
         connect(where, prefix="run").set("key", "value")
         assert connect(where, prefix="run").get("key") == b"value"
         assert process.poll() is None

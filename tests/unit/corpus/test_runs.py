@@ -38,6 +38,21 @@ def test_the_order_is_a_shuffle_that_depends_on_the_text_alone(tmp_path: Path) -
     assert abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.05
 
 
+def test_of_equal_pairs_the_first_comes_first(tmp_path: Path) -> None:
+    paths = []
+    for run in range(2):
+        pairs = [f"Quelle {number % 3}\tZiel" for number in range(300)]
+        keys = pair_keys([pair.split("\t")[0] for pair in pairs], ["Ziel"] * 300, seed=3)
+        paths.append(tmp_path / f"{run}.txt")
+        write_run(paths[-1], keys, np.arange(1, 301), pairs)
+    found = SortedRuns(paths).read(ALL)
+    for key in np.unique(found.keys):
+        own = found.keys == key
+        places = list(zip(found.runs[own].tolist(), found.lines[own].tolist(), strict=True))
+        assert len(places) == 200
+        assert places == sorted(places)
+
+
 def test_ranges_cover_every_key_once_and_hold_about_as_much(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, 700)
     ranges = runs.ranges(range_bytes=runs.num_bytes // 10)
