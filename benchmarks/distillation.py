@@ -90,7 +90,7 @@ def _print_table(
     source, reference = test
     rates = _rates(list(exports.values()), source.read_text("utf-8").splitlines(), threads)
     costs = [_decoder_cost(run) for run in runs]
-    print(f"\ntest2016, int8, {threads or 'all'} threads, {ROUNDS} rounds in turns")
+    print(f"\ntest2016, int8, threads: {threads or 'all'}, {ROUNDS} rounds in turns")
     print("| model | decoder, products a piece | beam | BLEU | chrF | sentences/s |")
     print("|---|---:|---:|---:|---:|---:|")
     for (name, export), run, cost, rate in zip(exports.items(), runs, costs, rates, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -120,37 +120,25 @@ def compare(
         if run is not None and counts is None:
             counts, counted_pairs = _training_words(run, lowercase=lowercase)
     given = [None if path.is_dir() else _read_translations(path, sets[0]) for path in paths]
-    with ExitStack() as stack:
-        rater = None  # it is loaded before hours of search, not after them
-        if comet is not None:
-            python, trained = map(Path, comet)
-            rater = stack.enter_context(open_comet(python, trained, threads=threads))
+    found = []
+    raters = nullcontext() if comet is None else open_comet(*map(Path, comet), threads=threads)
+    with raters as rater:  # it is loaded before hours of search, not after them
         one, other = (
             _translate(path, run, sets, target_language, threads) if lines is None else [lines]
             for path, run, lines in zip(paths, runs, given, strict=True)
         )
-        rated = [
-            None if rater is None else _rated(rater, test, one[number], other[number])
-            for number, test in enumerate(sets)
-        ]
-    found = [
-        Comparison(
-            test.name,
-            str(paths[0]),
-            str(paths[1]),
-            compare_translations(
-                one[number],
-                other[number],
+        for test, ones, others in zip(sets, one, other, strict=True):
+            result = compare_translations(
+                ones,
+                others,
                 test.references,
                 sources=test.sources,
                 lowercase=lowercase,
                 training_words=counts,
-                comet=rated[number],
-            ),
-            counted_pairs,
-        )
-        for number, test in enumerate(sets)
-    ]
+                comet=None if rater is None else _rated(rater, test, ones, others),
+            )
+            first_name, second_name = map(str, paths)
+            found.append(Comparison(test.name, first_name, second_name, result, counted_pairs))
     for side, run in zip(SIDES, runs, strict=True):
         if run is not None:
             for comparison in found:
