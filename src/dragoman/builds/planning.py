@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
 from dragoman.base import units
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
@@ -169,18 +171,22 @@ def make_plan(
     whys = dict(_WHY) | ({"train": _WHY_FIRST, "reverse": why_more} if why_more else {})
     if not why_more:
         whys["train"] += f"; no back-translation: {why_not}"
-    plan = BuildPlan(
-        pair=wanted.pair,
-        budget=wanted.budget,
-        index=wanted.index,
-        mono="" if wanted.mono is None else str(wanted.mono.resolve()),
-        set=tuple(wanted.overrides),
-        corpus=tuple(_planned(one, needed=bool(wanted.choose)) for one in chosen),
-        stage=tuple(
+    values = {
+        "pair": wanted.pair,
+        "budget": wanted.budget,
+        "index": wanted.index,
+        "mono": "" if wanted.mono is None else str(wanted.mono.resolve()),
+        "set": tuple(wanted.overrides),
+        "corpus": tuple(_planned(one, needed=bool(wanted.choose)) for one in chosen),
+        "stage": tuple(
             PlannedStage(name=name, share=share, why=whys[name]) for name, share in shares.items()
         ),
-    )
-    return plan, judged
+    }
+    try:
+        return BuildPlan.model_validate(values), judged
+    except ValidationError as error:  # several test sets, for example
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(problem, place="--choose", remedy="leave one out") from error
 
 
 _WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is measured against"
