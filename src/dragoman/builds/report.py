@@ -122,10 +122,12 @@ def _markdown(
 
 
 def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stage]) -> str:
-    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table
-    )
+    shown = [n for n in range(len(HEADINGS)) if any(row[n] for row in table)]
+    head = "".join(f"<th>{HEADINGS[n]}</th>" for n in shown)
+    body = ""
+    for row in table:
+        cells = "".join(f"<td>{escape(row[n])}</td>" for n in shown[1:])
+        body += f"<tr><th>{escape(row[0])}</th>{cells}</tr>"
     corpora = "".join(
         f"<li><b>{escape(name)}</b> {escape(facts)}</li>" for name, facts in _corpora(plan, done)
     )
@@ -135,8 +137,8 @@ def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stag
     main = "".join(
         [
             f"<header><h1>{escape(plan.pair)}</h1>{values(facts)}</header>",
-            section("Stages", f"<table><tr>{head}</tr>{body}</table>"),
-            section("Corpora", f"<ul>{corpora}</ul>"),
+            section("Stages", f"<table class='runs'><tr>{head}</tr>{body}</table>"),
+            section("Corpora", f"<ul class='problems'>{corpora}</ul>"),
         ]
     )
     return whole_page(f"{plan.pair}: build", f"<main>{main}</main>")
