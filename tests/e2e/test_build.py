@@ -215,6 +215,7 @@ def test_what_cannot_be_built_is_one_line(
     assert not any(tmp_path.iterdir())
     nobody = say("en-is", "--budget", "6h", *index, "--directory", "is")
     assert nobody.startswith("en-is: nobody has a corpus of these languages; check their codes")
+    assert not Path("is/clock.json").exists()
     assert "'zzzz' is not a language code" in say("zzzz-de", "--budget", "6h", *index)
     missing = say("en-de", "--budget", "6h", "--index", "none.jsonl", code=1)
     assert missing.endswith("none.jsonl: cannot be read: No such file or directory; check its name")

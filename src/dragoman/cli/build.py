@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def run(options: Options) -> None:
     from dragoman.builds.build import Views, build
     from dragoman.builds.plan import parse_pair, read_plan
     from dragoman.builds.planning import index_file
+    from dragoman.builds.stages import clock_runs
     from dragoman.cli.budget_view import print_plan
     from dragoman.cli.build_view import print_build_plan, print_end
     from dragoman.cluster.doctor_view import print_findings
@@ -75,7 +77,10 @@ def run(options: Options) -> None:
                 place="--budget",
                 remedy="give a time such as 6h",
             )
-        plan = _planned(options, pair, directory, place)
+        seconds_s = parse_budget(options.budget, place.price)
+        running = clock_runs(directory, began=process_started())
+        with nullcontext() if options.dry_run else running:
+            plan = _planned(options, pair, directory, place, seconds_s)
     else:
         _check_same(options, plan, directory)
         print_build_plan(plan, parse_budget(plan.budget, place.price), place.price)
@@ -89,7 +94,7 @@ def run(options: Options) -> None:
         listeners=lambda: [ConsoleSink()],
     )
     try:
-        done, clock = build(
+        stages, clock = build(
             plan,
             directory,
             place,
@@ -101,17 +106,17 @@ def run(options: Options) -> None:
     except NotFitError as error:
         print_findings(error.findings, error.facts, console)
         raise
-    print_end(plan, directory, done, clock, place.price)
+    print_end(plan, directory, stages, clock, place.price)
 
 
-def _planned(options: Options, pair: tuple[str, str], directory: Path, place: Place) -> BuildPlan:
+def _planned(
+    options: Options, pair: tuple[str, str], directory: Path, place: Place, seconds_s: float
+) -> BuildPlan:
     """A new plan, written and shown."""
     from dragoman.builds.planning import Wanted, index_file, make_plan, save_corpora
     from dragoman.cli.build_view import print_build_plan, print_corpora
     from dragoman.corpus.catalogue import Catalogue
-    from dragoman.recipe.budget import parse_budget
 
-    seconds_s = parse_budget(options.budget, place.price)
     wanted = Wanted(
         pair=options.pair,
         budget=options.budget,
