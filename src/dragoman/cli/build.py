@@ -120,7 +120,7 @@ def _planned(
     wanted = Wanted(
         pair=options.pair,
         budget=options.budget,
-        index=options.index if "://" in options.index else _absolute(options.index),
+        index=_absolute(options.index),
         choose=_words(options.choose),
         mono=options.mono,
         student=options.student,
@@ -149,28 +149,22 @@ def _list(options: Options, directory: Path) -> None:
 def _check_same(options: Options, plan: BuildPlan, directory: Path) -> None:
     """Raises ConfigError for an option that says other than the plan."""
     file = directory / "build.toml"
-    asked = {
-        "pair": (options.pair, plan.pair),
-        "--budget": (options.budget, plan.budget),
-        "--choose": (options.choose or None, None),
-        "--mono": (options.mono, None),
-        "--index": (options.index or None, plan.index),
-        "--set": (options.overrides or None, list(plan.set)),
-        "--student": (options.student or None, "student" in plan.shares() or None),
+    agrees = {
+        "pair": options.pair == plan.pair,
+        "--budget": options.budget in (None, plan.budget),
+        "--choose": set(_words(options.choose)) <= {one.id for one in plan.corpus},
+        "--mono": options.mono is None or str(options.mono.resolve()) == plan.mono,
+        "--index": not options.index or _absolute(options.index) == plan.index,
+        "--set": options.overrides in ([], list(plan.set)),
+        "--student": not options.student or "student" in plan.shares(),
     }
-    for name, (given, planned) in asked.items():
-        if given is None or given == planned or (name == "--index" and _absolute(given) == planned):
-            continue
-        if name in ("--choose", "--mono") and _words(str(given)):
-            known = {one.id for one in plan.corpus} if name == "--choose" else {plan.mono}
-            said = set(_words(str(given))) if name == "--choose" else {str(given.resolve())}
-            if said <= known:
-                continue
-        raise ConfigError(
-            f"{file} says otherwise",
-            place=name,
-            remedy="edit it there and leave the option out, or give another --directory",
-        )
+    for name, same in agrees.items():
+        if not same:
+            raise ConfigError(
+                f"{file} says otherwise",
+                place=name,
+                remedy="edit it there and leave the option out, or give another --directory",
+            )
 
 
 def _words(text: str) -> list[str]:
