@@ -124,6 +124,8 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 class _Builder:
+    """The stages of one build, each with what it takes from those before it."""
+
     def __init__(
         self,
         plan: BuildPlan,
@@ -162,8 +164,6 @@ class _Builder:
             self.directory, self.plan, self._records(), self.stages.clock, self.place.price
         )
         return self._records()
-
-    # -- stages ------------------------------------------------------------------------------
 
     def _fetch(self) -> Stage:
         asked = digest_of([(one.id, one.use) for one in self.plan.corpus])
@@ -382,8 +382,6 @@ class _Builder:
             return False
         self.done += filter(None, records)
         return True
-
-    # -- what stages have in common ------------------------------------------------------------
 
     def _do(
         self,
