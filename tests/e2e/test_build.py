@@ -141,6 +141,13 @@ def test_more_text_and_a_student_are_stages_as_well(tmp_path: Path) -> None:
                 planned += 'set = ["model.d_model=16", "model.num_heads=2", "model.d_ffn=32"]\n'
         file.write_text(planned)
         process = start(tmp_path, words(mirror, *options))
+        translating = file.parent / "stages" / "back-translate.json"
+        wait_until(lambda: translating.exists() or process.poll() is not None, limit_s=500)
+        time.sleep(random.uniform(0.0, 10.0))
+        assert process.poll() is None, process.communicate()[0]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        process = start(tmp_path, words(mirror, *options))
         said, _ = process.communicate(timeout=800)
     assert process.returncode == 0, said
     records = {
@@ -149,6 +156,7 @@ def test_more_text_and_a_student_are_stages_as_well(tmp_path: Path) -> None:
     assert set(records) == set(shares)
     assert not [one["skipped"] for one in records.values() if one["skipped"]]
     assert records["back-translate"]["facts"]["pairs"] > 100
+    assert len(list((file.parent / "runs").glob("*-*"))) == 4
     page = (file.parent / "build.md").read_text()
     assert "against the pairs alone" in page
     assert "against its teacher" in page
