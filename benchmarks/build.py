@@ -38,9 +38,8 @@ def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
     budget_s = parse_budget(options.budget)
-    moments = sorted(
-        random.Random(options.seed).uniform(0, 0.8 * budget_s) for _ in range(options.kills)
-    )
+    drawn = random.Random(options.seed)
+    moments = sorted(drawn.uniform(0, 0.8 * budget_s) for _ in range(options.kills))
     with corpus_mirror(pause_s=_PAUSE_S) as mirror:
         add_three_corpora(mirror, options.pairs)
         command = ["build", "en-de", "--budget", options.budget, "--index", mirror.index_url]

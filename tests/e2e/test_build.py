@@ -22,6 +22,7 @@ from dragoman.telemetry.events import read_events
 from mirror import CorpusMirror, add_three_corpora, corpus_mirror
 from processes import wait_until
 from real_text import real_lines
+from served import serving
 
 PAIRS = 2000
 BUDGET = "150s"
@@ -96,8 +97,10 @@ def test_killed_three_times_it_ends_with_a_served_model(
         assert re.search(rf"^\| {stage} \| [\d.]+% \| ", (place / "build.md").read_text(), re.M)
         assert stage in said
         assert stage in (place / "build.html").read_text()
-    with dragoman.Translator(place / "model") as translator:
-        assert len(list(translator.translate(["Click the button.", "Open the file."]))) == 2
+    with serving(place / "model") as server:
+        answer = server.ask("/translate", {"text": ["Click the button.", "Open the file."]})
+        assert answer.status == 200
+        assert len(answer.json["translations"]) == 2
     # What is done is not done again.
     sent, steps = dict(mirror.sent), len(kinds)
     again = start(tmp_path, ["build", "en-de"])
@@ -138,6 +141,13 @@ def test_more_text_and_a_student_are_stages_as_well(tmp_path: Path) -> None:
                 planned += 'set = ["model.d_model=16", "model.num_heads=2", "model.d_ffn=32"]\n'
         file.write_text(planned)
         process = start(tmp_path, words(mirror, *options))
+        translating = file.parent / "stages" / "back-translate.json"
+        wait_until(lambda: translating.exists() or process.poll() is not None, limit_s=500)
+        time.sleep(random.uniform(0.0, 10.0))
+        assert process.poll() is None, process.communicate()[0]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        process = start(tmp_path, words(mirror, *options))
         said, _ = process.communicate(timeout=800)
     assert process.returncode == 0, said
     records = {
@@ -146,6 +156,7 @@ def test_more_text_and_a_student_are_stages_as_well(tmp_path: Path) -> None:
     assert set(records) == set(shares)
     assert not [one["skipped"] for one in records.values() if one["skipped"]]
     assert records["back-translate"]["facts"]["pairs"] > 100
+    assert len(list((file.parent / "runs").glob("*-*"))) == 4
     page = (file.parent / "build.md").read_text()
     assert "against the pairs alone" in page
     assert "against its teacher" in page
@@ -154,6 +165,30 @@ def test_more_text_and_a_student_are_stages_as_well(tmp_path: Path) -> None:
     for model in ("model", "model-student"):
         with dragoman.Translator(file.parent / model) as translator:
             assert list(translator.translate(["Click the button."]))
+
+
+@pytest.mark.timeout(300)
+def test_few_pairs_and_much_time_are_a_reason_to_translate_more_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "".join(f"{line}\n" for line in real_lines("train", "de")[9000:13000]).encode()
+    with corpus_mirror() as mirror:
+        add_three_corpora(mirror, 300)
+        mirror.add("Local-news-2-deu", "/news.de.txt", text, ext="txt", in_ext="txt")
+        mirror.add("Local-few-1-deu", "/few.de.txt", text[:5000], ext="txt", in_ext="txt")
+        command = [*words(mirror, "--budget", "2d", "--dry-run")]
+        assert main(command) == 0
+        assert not set(mirror.gets) - {"/mtdata.jsonl"}
+    said = capsys.readouterr().out
+    plan = tomllib.loads((tmp_path / "builds" / "en-de" / "build.toml").read_text())
+    assert [one["id"] for one in plan["corpus"] if one["use"] == "mono"] == ["Local-news-2-deu"]
+    assert [one["name"] for one in plan["stage"]] == [
+        *("fetch", "clean", "train", "reverse", "back-translate", "train-more")
+    ]
+    assert sum(one["share"] for one in plan["stage"]) == pytest.approx(1)
+    assert re.search(r"the pairs alone would be seen [\de+.]+ times", said)
+    assert "the smallest that has as many lines as there are pairs" in said
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str], *, code: int = 2) -> str:
@@ -188,12 +223,23 @@ def test_what_cannot_be_built_is_one_line(
     assert not any(tmp_path.iterdir())
     nobody = say("en-is", "--budget", "6h", *index, "--directory", "is")
     assert nobody.startswith("en-is: nobody has a corpus of these languages; check their codes")
+    assert not Path("is/clock.json").exists()
     assert "'zzzz' is not a language code" in say("zzzz-de", "--budget", "6h", *index)
     missing = say("en-de", "--budget", "6h", "--index", "none.jsonl", code=1)
     assert missing.endswith("none.jsonl: cannot be read: No such file or directory; check its name")
     Path("bad.jsonl").write_text('{"did": "Local-a-1-eng-deu", "url": "file:///etc/passwd"}\n')
     bad = say("en-de", "--budget", "6h", "--index", "bad.jsonl", code=1)
     assert "bad.jsonl:1: is no corpus of mtdata's index" in bad
+    large = {"url": "http://127.0.0.1:1/a", "ext": "zip", "meta": {"bytes": 9 * 10**9}}
+    Path("large.jsonl").write_text(json.dumps({"did": "Local-a-1-eng-deu"} | large) + "\n")
+    fits = say("en-de", "--budget", "2min", "--index", "large.jsonl")
+    assert fits.startswith("--budget 2min: no corpus fits: 24 MB can be fetched in the time, and ")
+    assert "the smallest, Local-a-1-eng-deu, has 9 GB; give more time, or choose by hand" in fits
+    Path("away.jsonl").write_text(json.dumps({"did": "Local-a-1-eng-deu"} | large | {"meta": {}}))
+    away = say("en-de", "--budget", "2min", "--index", "away.jsonl", code=1)
+    assert "no server of the 1 corpora says how large they are; check the network" in away
+    ftp = say("en-de", "--budget", "2min", "--index", "ftp://127.0.0.1/a")
+    assert ftp.startswith("--index: ftp://127.0.0.1/a is no address of the web")
     unknown = say("en-de", "--budget", "2min", *index, "--choose", "Local-b-1-eng-deu")
     assert unknown.startswith("--choose Local-b-1-eng-deu: is no corpus of these languages")
     with monkeypatch.context() as patch:

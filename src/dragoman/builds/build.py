@@ -28,7 +28,15 @@ from dragoman.builds import back
 from dragoman.builds.plan import FILE as PLAN_FILE
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, StageName
 from dragoman.builds.report import write_report
-from dragoman.builds.stages import Clock, OverError, Stage, Stages, digest_of, forget_clock
+from dragoman.builds.stages import (
+    Clock,
+    OverError,
+    Stage,
+    Stages,
+    digest_of,
+    forget_clock,
+    read_stage,
+)
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.sources import fetch, fetch_monolingual, is_as_fetched
@@ -37,7 +45,7 @@ from dragoman.recipe.recipe import Recipe, digest, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run import run as steps
-from dragoman.run.budget import BudgetPlan, Place, TooSmallError, run_in_budget
+from dragoman.run.budget import BudgetPlan, Place, TooSmallError, check_exports, run_in_budget
 from dragoman.run.choose import vocabulary
 from dragoman.telemetry.events import EventListener
 
@@ -48,6 +56,8 @@ _HELD_OUT: Final = (50, 1000)
 """Pairs of the training text that become a dev or test set if there is none: a share of them, but
 at least and at most so many."""
 _TAG: Final = "<bt>"
+_MORE_TEXT: Final[tuple[StageName, ...]] = ("reverse", "back-translate", "train-more")
+_STUDENT: Final[tuple[StageName, ...]] = ("translate", "student")
 _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 """Of the names of recipes, and so of runs."""
 
@@ -79,6 +89,7 @@ def build(
     Raises ConfigError if the budget is too small, and what the stages raise.
     """
     budget_s = parse_budget(plan.budget, place.price)
+    check_exports()
     with _locked(directory):
         clock = Clock.of(directory, budget_s, began=began)
         builder = _Builder(plan, directory.resolve(), place, index, workers, views, clock)
@@ -113,6 +124,8 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 class _Builder:
+    """The stages of one build, each with what it takes from those before it."""
+
     def __init__(
         self,
         plan: BuildPlan,
@@ -139,20 +152,18 @@ class _Builder:
         recipe = self._recipe(fetched)
         self._clean(recipe)
         models = [self._train("train", recipe)]
-        with self._left_out_if_late("reverse", "back-translate", "train-more"):
-            if "reverse" in shares:
+        if "reverse" in shares and not self._were_left_out(*_MORE_TEXT):
+            with self._left_out_if_late(*_MORE_TEXT):
                 models += self._with_more_text(recipe, fetched)
         best = max(models, key=lambda one: one.facts.get("dev_bleu") or 0.0)
         self._link(MODEL, best)
-        with self._left_out_if_late("translate", "student"):
-            if "student" in shares:
+        if "student" in shares and not self._were_left_out(*_STUDENT):
+            with self._left_out_if_late(*_STUDENT):
                 self._student(best)
         write_report(
             self.directory, self.plan, self._records(), self.stages.clock, self.place.price
         )
         return self._records()
-
-    # -- stages ------------------------------------------------------------------------------
 
     def _fetch(self) -> Stage:
         asked = digest_of([(one.id, one.use) for one in self.plan.corpus])
@@ -290,13 +301,16 @@ class _Builder:
     def _with_more_text(self, recipe: Recipe, fetched: Stage) -> list[Stage]:
         """Back-translation (Sennrich et al. 2016): a model of the other direction, its
         translations, and a model of both texts."""
+        texts = fetched.facts["texts"]
+        mono = next((one["target"] for one in texts if one["use"] == "mono"), self.plan.mono)
+        if not mono:
+            self._leave_out(*_MORE_TEXT, why="the text of one language was left out")
+            return []
         held_out = self._held_out(recipe)
         pairs = [{"source": entry.source, "target": entry.target} for entry in recipe.corpus.train]
         swapped: dict[str, Any] = {"train": [_swapped(one) for one in pairs]}
         swapped |= {split: [_swapped(texts)] for split, texts in held_out.items()}
         reverse = self._train("reverse", self._made("reverse", swapped))
-        texts = fetched.facts["texts"]
-        mono = next((one["target"] for one in texts if one["use"] == "mono"), self.plan.mono)
         most = back.MOST_OF_PAIRS * sum(one["lines"] for one in texts if one["use"] == "train")
         asked = digest_of(reverse.facts["run"], mono)
         synthetic = self.directory / "back" / asked[:8] / "synthetic.tsv"
@@ -312,7 +326,7 @@ class _Builder:
             )
 
         if not self._do("back-translate", asked, work).facts["pairs"]:
-            self.stages.skip("train-more", "", "no translation was of use")
+            self._leave_out("train-more", why="no translation was of use")
             return []
         text: dict[str, Any] = {"train": [*pairs, {"tsv": str(synthetic), "tag": _TAG}]}
         text |= {split: [texts] for split, texts in held_out.items()}
@@ -328,9 +342,7 @@ class _Builder:
         text |= {split: [texts] for split, texts in held_out.items()}
         recipe = self._made("student", text, **back.student_sections())
         if back.is_small(run.recipe(), recipe):
-            names: tuple[StageName, ...] = ("translate", "student")
-            for stage in names:
-                self.stages.skip(stage, "", "the decoder of the model is as small as a student's")
+            self._leave_out(*_STUDENT, why="the decoder of the model is as small as a student's")
             return
 
         def work(stage: Stage) -> dict[str, Any]:
@@ -344,7 +356,7 @@ class _Builder:
             )
 
         if not self._do("translate", asked, work).facts["pairs"]:
-            self.stages.skip("student", "", "no translation was of use")
+            self._leave_out("student", why="no translation was of use")
             return
         self._link("model-student", self._train("student", recipe))
 
@@ -356,9 +368,20 @@ class _Builder:
         except (TooSmallError, OverError) as error:
             for name in names:
                 if all(one.name != name for one in self.done):
-                    self.stages.skip(name, "", error.problem)
+                    self._leave_out(name, why=error.problem)
 
-    # -- what stages have in common ------------------------------------------------------------
+    def _leave_out(self, *names: StageName, why: str) -> None:
+        for name in names:
+            self.stages.skip(name, digest_of(self.plan.model_dump()), why)
+
+    def _were_left_out(self, *names: StageName) -> bool:
+        """Whether an earlier command with the same plan has left one of these out."""
+        records = [read_stage(self.directory, name) for name in names]
+        asked = digest_of(self.plan.model_dump())
+        if all(one is None or not one.skipped or one.asked != asked for one in records):
+            return False
+        self.done += filter(None, records)
+        return True
 
     def _do(
         self,

@@ -195,13 +195,16 @@ def _dev_and_test(
     usable.sort(key=lambda one: (f"{source}{target}" in one.listing.name, _number(one)))
     found: dict[str, Corpus] = {}
     tests = [one for one in usable if _use_of(one.listing) == "test"]
+    same: list[Corpus] = []
     if tests:
         test = tests[-1]
         found[test.listing.did] = replace(test, use="test", why="the newest test set")
         usable = [one for one in usable if not _is_alike(one, test)]
-    devs = [one for one in usable if _use_of(one.listing) == "valid"] or usable
+        same = [one for one in usable if one.listing.name == test.listing.name]
+    # Of one kind of text, dev and test set say the same of a model.
+    devs = same or [one for one in usable if _use_of(one.listing) == "valid"] or usable
     if devs:
-        why = "a dev set" if _use_of(devs[-1].listing) == "valid" else "an older test set"
+        why = "the test set of another year" if same else "a dev set"
         found[devs[-1].listing.did] = replace(devs[-1], use="valid", why=why)
     return found
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
 from dragoman.base import units
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
@@ -104,6 +106,12 @@ def index_file(index: str, directory: Path) -> Path | None:
     """The file of an index: one of the web is fetched once, into the directory of the build."""
     if "://" not in index:
         return Path(index) if index else None
+    if not index.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{index} is no address of the web",
+            place="--index",
+            remedy="write http:// or https://, or the name of a file",
+        )
     file = directory / "index.jsonl"
     with disk_errors_named(directory):
         download(index, file)
@@ -157,7 +165,8 @@ def make_plan(
     chosen = [one for one in judged if one.use is not None]
     if all(one.use != "train" for one in chosen):
         _nothing_fits(judged, wanted, limits)
-    pairs = sum(one.pairs or 0 for one in chosen if one.use == "train")
+    counts = [one.pairs for one in chosen if one.use == "train"]
+    pairs = 0 if None in counts else sum(one or 0 for one in counts)
     mono, why_more, why_not = _more_text(catalogue, wanted, pair, seen, pairs, limits, budget_s)
     if mono is not None:
         chosen.append(mono)
@@ -169,18 +178,22 @@ def make_plan(
     whys = dict(_WHY) | ({"train": _WHY_FIRST, "reverse": why_more} if why_more else {})
     if not why_more:
         whys["train"] += f"; no back-translation: {why_not}"
-    plan = BuildPlan(
-        pair=wanted.pair,
-        budget=wanted.budget,
-        index=wanted.index,
-        mono="" if wanted.mono is None else str(wanted.mono.resolve()),
-        set=tuple(wanted.overrides),
-        corpus=tuple(_planned(one, needed=bool(wanted.choose)) for one in chosen),
-        stage=tuple(
+    values = {
+        "pair": wanted.pair,
+        "budget": wanted.budget,
+        "index": wanted.index,
+        "mono": "" if wanted.mono is None else str(wanted.mono.resolve()),
+        "set": tuple(wanted.overrides),
+        "corpus": tuple(_planned(one, needed=bool(wanted.choose)) for one in chosen),
+        "stage": tuple(
             PlannedStage(name=name, share=share, why=whys[name]) for name, share in shares.items()
         ),
-    )
-    return plan, judged
+    }
+    try:
+        return BuildPlan.model_validate(values), judged
+    except ValidationError as error:  # several test sets, for example
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(problem, place="--choose", remedy="leave one out") from error
 
 
 _WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is measured against"
@@ -196,7 +209,9 @@ def _more_text(
     budget_s: float,
 ) -> tuple[Corpus | None, str, str]:
     """Text of the target language from the index, why it is translated, and why it is not."""
-    times = seen / max(pairs, 1)
+    if not pairs:
+        return None, "", "nobody says how many pairs there are"
+    times = seen / pairs
     least_s = min(share for name, share in _WITH_MORE_TEXT.items() if name in TRAINING) * budget_s
     often = f"{times:.2g} times"
     if times < _REPEATED:
@@ -224,12 +239,12 @@ def _more_text(
 
 
 def _nothing_fits(corpora: Sequence[Corpus], wanted: Wanted, limits: Limits) -> None:
-    known = [one for one in corpora if one.num_bytes is not None]
-    smallest = min(known, key=lambda one: one.num_bytes or 0)
     if wanted.choose:
         raise ConfigError(
             "none of these corpora is training text", place="--choose", remedy="add one that is"
         )
+    known = [one for one in corpora if one.num_bytes is not None]
+    smallest = min(known, key=lambda one: one.num_bytes or 0)
     raise ConfigError(
         f"no corpus fits: {units.SIZE.text(limits.most_bytes)} can be fetched in the time, and the "
         f"smallest, {smallest.listing.did}, has {units.SIZE.text(smallest.num_bytes or 0)}",

@@ -78,21 +78,14 @@ def gained(name: StageName, records: dict[StageName, Stage]) -> str:
         for split, bleu in (("dev", dev), ("test", test))
         if bleu is not None
     ]
-    before = records.get("train")
-    if name in ("train-more", "student") and before is not None and said:
-        known = before.facts
-        if name == "student" and "train-more" in records and records["train-more"].facts:
-            known = max(
-                known, records["train-more"].facts, key=lambda one: one.get("dev_bleu") or 0.0
-            )
-        split, now, then = (
-            ("test", test, known.get("test_bleu"))
-            if test is not None
-            else ("dev", dev, known.get("dev_bleu"))
-        )
-        if now is not None and then is not None:
-            whom = "its teacher" if name == "student" else "the pairs alone"
-            said.append(f"{now - then:+.1f} on {split} against {whom}")
+    others: tuple[StageName, ...] = ("train",) if name == "train-more" else ("train", "train-more")
+    known = [records[other].facts for other in others if other in records]
+    if said and known and name in ("train-more", "student"):
+        before = max(known, key=lambda one: one.get("dev_bleu") or 0.0)
+        whom = "its teacher" if name == "student" else "the pairs alone"
+        key, split = ("test_bleu", "test") if test is not None else ("dev_bleu", "dev")
+        if before.get(key) is not None:
+            said.append(f"{facts[key] - before[key]:+.1f} on {split} against {whom}")
     return ", ".join(said)
 
 
@@ -122,12 +115,17 @@ def _markdown(
 
 
 def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stage]) -> str:
-    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table
-    )
+    shown = [n for n in range(len(HEADINGS) - 1) if any(row[n] for row in table)]
+    head = "".join(f"<th>{HEADINGS[n]}</th>" for n in shown)
+    body = ""
+    for row in table:
+        cells = "".join(f"<td>{escape(row[n])}</td>" for n in shown[1:])
+        body += f"<tr><th>{escape(row[0])}</th>{cells}</tr>"
     corpora = "".join(
         f"<li><b>{escape(name)}</b> {escape(facts)}</li>" for name, facts in _corpora(plan, done)
+    )
+    reasons = "".join(
+        f"<li><b>{escape(row[0])}</b> {escape(row[-1])}</li>" for row in table if row[-1]
     )
     facts = [("pair", plan.pair), ("budget", plan.budget), ("spent", table[-1][3])]
     if table[-1][4]:
@@ -135,8 +133,9 @@ def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stag
     main = "".join(
         [
             f"<header><h1>{escape(plan.pair)}</h1>{values(facts)}</header>",
-            section("Stages", f"<table><tr>{head}</tr>{body}</table>"),
-            section("Corpora", f"<ul>{corpora}</ul>"),
+            section("Stages", f"<table class='runs'><tr>{head}</tr>{body}</table>"),
+            section("Reasons", reasons and f"<ul class='problems'>{reasons}</ul>"),
+            section("Corpora", f"<ul class='problems'>{corpora}</ul>"),
         ]
     )
     return whole_page(f"{plan.pair}: build", f"<main>{main}</main>")

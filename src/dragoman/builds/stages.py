@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError
 
 from dragoman.base import units
-from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.errors import CheckpointError, ConfigError, DragomanError
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.builds.plan import FILE, BuildPlan, StageName
@@ -93,9 +94,22 @@ def forget_clock(directory: Path) -> None:
     (directory / _CLOCK).unlink(missing_ok=True)
 
 
-def clock_started(directory: Path) -> bool:
-    """Whether a build has begun there."""
-    return (directory / _CLOCK).exists()
+@contextmanager
+def clock_runs(directory: Path, *, began: float) -> Iterator[None]:
+    """Start the clock of a build that is planned now; an error of the plan stops it again."""
+    if (directory / _CLOCK).exists():
+        yield
+        return
+    with disk_errors_named(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / _CLOCK, json.dumps(began))
+    try:
+        yield
+    except DragomanError:
+        forget_clock(directory)
+        with suppress(OSError):
+            directory.rmdir()  # if nothing else is there
+        raise
 
 
 def digest_of(*parts: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def run(options: Options) -> None:
     from dragoman.builds.build import Views, build
     from dragoman.builds.plan import parse_pair, read_plan
     from dragoman.builds.planning import index_file
+    from dragoman.builds.stages import clock_runs
     from dragoman.cli.budget_view import print_plan
     from dragoman.cli.build_view import print_build_plan, print_end
     from dragoman.cluster.doctor_view import print_findings
@@ -75,7 +77,10 @@ def run(options: Options) -> None:
                 place="--budget",
                 remedy="give a time such as 6h",
             )
-        plan = _planned(options, pair, directory, place)
+        seconds_s = parse_budget(options.budget, place.price)
+        running = clock_runs(directory, began=process_started())
+        with nullcontext() if options.dry_run else running:
+            plan = _planned(options, pair, directory, place, seconds_s)
     else:
         _check_same(options, plan, directory)
         print_build_plan(plan, parse_budget(plan.budget, place.price), place.price)
@@ -89,7 +94,7 @@ def run(options: Options) -> None:
         listeners=lambda: [ConsoleSink()],
     )
     try:
-        done, clock = build(
+        stages, clock = build(
             plan,
             directory,
             place,
@@ -101,21 +106,21 @@ def run(options: Options) -> None:
     except NotFitError as error:
         print_findings(error.findings, error.facts, console)
         raise
-    print_end(plan, directory, done, clock, place.price)
+    print_end(plan, directory, stages, clock, place.price)
 
 
-def _planned(options: Options, pair: tuple[str, str], directory: Path, place: Place) -> BuildPlan:
+def _planned(
+    options: Options, pair: tuple[str, str], directory: Path, place: Place, seconds_s: float
+) -> BuildPlan:
     """A new plan, written and shown."""
     from dragoman.builds.planning import Wanted, index_file, make_plan, save_corpora
     from dragoman.cli.build_view import print_build_plan, print_corpora
     from dragoman.corpus.catalogue import Catalogue
-    from dragoman.recipe.budget import parse_budget
 
-    seconds_s = parse_budget(options.budget, place.price)
     wanted = Wanted(
         pair=options.pair,
         budget=options.budget,
-        index=options.index if "://" in options.index else _absolute(options.index),
+        index=_absolute(options.index),
         choose=_words(options.choose),
         mono=options.mono,
         student=options.student,
@@ -144,28 +149,22 @@ def _list(options: Options, directory: Path) -> None:
 def _check_same(options: Options, plan: BuildPlan, directory: Path) -> None:
     """Raises ConfigError for an option that says other than the plan."""
     file = directory / "build.toml"
-    asked = {
-        "pair": (options.pair, plan.pair),
-        "--budget": (options.budget, plan.budget),
-        "--choose": (options.choose or None, None),
-        "--mono": (options.mono, None),
-        "--index": (options.index or None, plan.index),
-        "--set": (options.overrides or None, list(plan.set)),
-        "--student": (options.student or None, "student" in plan.shares() or None),
+    agrees = {
+        "pair": options.pair == plan.pair,
+        "--budget": options.budget in (None, plan.budget),
+        "--choose": set(_words(options.choose)) <= {one.id for one in plan.corpus},
+        "--mono": options.mono is None or str(options.mono.resolve()) == plan.mono,
+        "--index": not options.index or _absolute(options.index) == plan.index,
+        "--set": options.overrides in ([], list(plan.set)),
+        "--student": not options.student or "student" in plan.shares(),
     }
-    for name, (given, planned) in asked.items():
-        if given is None or given == planned or (name == "--index" and _absolute(given) == planned):
-            continue
-        if name in ("--choose", "--mono") and _words(str(given)):
-            known = {one.id for one in plan.corpus} if name == "--choose" else {plan.mono}
-            said = set(_words(str(given))) if name == "--choose" else {str(given.resolve())}
-            if said <= known:
-                continue
-        raise ConfigError(
-            f"{file} says otherwise",
-            place=name,
-            remedy="edit it there and leave the option out, or give another --directory",
-        )
+    for name, same in agrees.items():
+        if not same:
+            raise ConfigError(
+                f"{file} says otherwise",
+                place=name,
+                remedy="edit it there and leave the option out, or give another --directory",
+            )
 
 
 def _words(text: str) -> list[str]:

@@ -312,6 +312,11 @@ def _check_possible(recipe: Recipe) -> None:
             place="--budget",
             remedy="leave out the stages or the budget",
         )
+    check_exports()
+
+
+def check_exports() -> None:
+    """Raises MachineError if the export that ends a budget could not be written."""
     if find_spec("ctranslate2") is None:
         raise MachineError(
             "a budget ends with an export, and CTranslate2 is not installed",

@@ -92,7 +92,11 @@ def test_dev_and_test_sets_are_new_of_our_direction_and_of_two_years() -> None:
         for year in (2018, 2019)
     ]
     train = corpus("Statmt-europarl-10-deu-eng", 800_000)
-    found = of_budget([train, *tests, corpus("Statmt-newstest-2013-eng-deu", 3000)])
+    others = [
+        corpus("Statmt-newstest-2013-eng-deu", 3000),
+        corpus("Lindat-khresmoi_summary_dev-2-deu-eng", 500),
+    ]
+    found = of_budget([train, *tests, *others])
     assert chosen(found) == {
         "Statmt-europarl-10-deu-eng": "train",
         "Statmt-newstest_ende-2019-eng-deu": "test",
