@@ -89,7 +89,7 @@ def test_two_nodes_write_what_one_machine_writes(lab: Lab, tmp_path: Path) -> No
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
     scoring: list[str | Path] = [*_DRAGOMAN, "score", small_run().path, tsv]
-    for words in (synthesis(tmp_path, 7000), scoring):
+    for words in (synthesis(tmp_path, 5000), scoring):
         alone, together = tmp_path / f"{words[3]}-alone", tmp_path / f"{words[3]}-together"
         said = run(lab, words, alone)
         assert run(lab, [*words, *on_nodes(lab)], together) == said
@@ -97,7 +97,7 @@ def test_two_nodes_write_what_one_machine_writes(lab: Lab, tmp_path: Path) -> No
 
 
 def test_a_node_that_is_killed_costs_no_line(lab: Lab, tmp_path: Path) -> None:
-    words = synthesis(tmp_path, 24_000)
+    words = synthesis(tmp_path, 16_000)
     alone, together = tmp_path / "alone.tsv", tmp_path / "together.tsv"
     draft = tmp_path / ".together.tsv.partial"
     process = start(lab, [*words, *on_nodes(lab)], together)
@@ -111,7 +111,7 @@ def test_a_node_that_is_killed_costs_no_line(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_killed_goes_on_with_ray_and_without(lab: Lab, tmp_path: Path) -> None:
-    words = synthesis(tmp_path, 16_000)
+    words = synthesis(tmp_path, 12_000)
     alone, together = tmp_path / "alone.tsv", tmp_path / "together.tsv"
     said = run(lab, words, alone)
     draft = tmp_path / ".together.tsv.partial"
