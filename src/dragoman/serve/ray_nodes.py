@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
@@ -237,7 +237,8 @@ def join_ray(address: str) -> Iterator[None]:
     if in_main_thread:  # Ray has put its own there
         signal.signal(signal.SIGTERM, before)
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # Ray's words about lost nodes are no result
+            yield
     finally:
         ray.shutdown()
 
