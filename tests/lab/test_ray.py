@@ -151,9 +151,11 @@ def test_what_cannot_work_is_one_line(make_lab: OpenLab, tmp_path: Path) -> None
     start_node(beta, alpha, PYTHONPATH=str(other))
     line = refusal(lab, [*words, "--ray", "auto"], tmp_path)
     assert f"node {beta.address}: cannot import dragoman: No module named 'dragoman." in line
-    kill_node(beta)
+    for host in lab.hosts:  # the cluster would tell of the node that is gone
+        kill_node(host)
     shutil.copytree(Path(dragoman.__file__).parent, other / "dragoman", dirs_exist_ok=True)
     (other / "dragoman" / "base" / "version.py").write_text('VERSION = "0.0.0"\n', "utf-8")
+    start_node(alpha, alpha, cores=0)
     start_node(beta, alpha, PYTHONPATH=str(other))
     line = refusal(lab, [*words, "--ray", "auto"], tmp_path)
     assert f"node {beta.address}: has dragoman 0.0.0, not {dragoman.__version__}; install" in line
