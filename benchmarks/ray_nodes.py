@@ -70,7 +70,7 @@ class Command:
         """Seconds from the start to the end."""
         while self.process.poll() is None:
             self.written()
-            time.sleep(0.02)
+            time.sleep(0.1)
             if time.monotonic() - self.began_s > LIMIT_S:
                 self.process.kill()
                 raise SystemExit(f"not in {LIMIT_S:.0f} s")

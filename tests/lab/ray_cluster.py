@@ -13,6 +13,7 @@ from lab.laboratory import LabHost
 
 PORT: Final = 6379
 _RAY: Final = str(Path(sys.executable).with_name("ray"))
+_OF_RAY: Final = ("site-packages/ray/", "-m ray.")
 _OBJECT_BYTES: Final = 200_000_000
 _TOKEN: Final = "0123456789abcdef0123456789abcdef"
 
@@ -66,6 +67,6 @@ def kill_node(host: LabHost) -> None:
     of_ray = [
         str(number)
         for number, words in host.processes().items()
-        if words[0].startswith("ray::") or "/ray/" in " ".join(words)
+        if words[0].startswith("ray::") or any(mark in " ".join(words) for mark in _OF_RAY)
     ]
     host.run(["kill", "-9", *of_ray])

@@ -8,6 +8,7 @@ repeat the unit. Free of torch until a unit needs it.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -194,6 +195,7 @@ def _open(key: str, job: Job, files: Mapping[str, Any]) -> None:
     import ray
 
     _check_packages(job.packages)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a unit is given cores alone
     _Opened.stack.close()
     _Opened.key = ""
     with tempfile.TemporaryDirectory(prefix="dragoman-") as name, disk_errors_named(Path(name)):
