@@ -245,7 +245,7 @@ def test_what_cannot_be_built_is_one_line(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "mtdata.parser", None)
         assert 'pip install "dragoman[fetch]"' in say("en-de", "--budget", "6h", *index, code=1)
-    process = start(tmp_path, words(mirror, "--budget", "25s", "--directory", "small"))
+    process = start(tmp_path, words(mirror, "--budget", "10s", "--directory", "small"))
     said = process.communicate(timeout=200)[0].rstrip().splitlines()[-1]
     assert process.returncode == 2
     problem = "too little for a model that is worth anything|was over before"
