@@ -59,13 +59,13 @@ _TAG: Final = "<bt>"
 _MORE_TEXT: Final[tuple[StageName, ...]] = ("reverse", "back-translate", "train-more")
 _STUDENT: Final[tuple[StageName, ...]] = ("translate", "student")
 _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
-"""Of the names of recipes, and so of runs."""
+"""Endings of the names of recipes, and so of runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What people see of a build. tell: a line; show: the progress of a preparation; told_plan: of
-    each training."""
+    """The views of a build for people. tell: shows a line; show: the progress of a preparation;
+    told_plan: the plan of each training."""
 
     tell: Callable[[str], None]
     show: Callable[[], AbstractContextManager[OnProgress]]
@@ -225,7 +225,7 @@ class _Builder:
         return {"id": one.id, "use": one.use, "lines": lines, "bytes": num_bytes, **paths}
 
     def _recipe(self, fetched: Stage) -> Recipe:
-        """Of the model of the pair, from the fetched texts alone."""
+        """The recipe of the model of the pair, from the fetched texts alone."""
         texts = fetched.facts["texts"]
         corpus: dict[str, Any] = {
             split: [
@@ -435,7 +435,7 @@ def _swapped(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _scores(run: RunDirectory) -> dict[str, Any]:
-    """What a training has made, and its scores."""
+    """The files of a training, and its scores."""
     facts = read_facts(run.path)
     dev = [one.bleu for one in facts.validations if one.bleu is not None]
     test = facts.test_scores[-1] if facts.test_scores else None

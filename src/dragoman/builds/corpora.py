@@ -22,10 +22,9 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.catalogue import Listing
 from dragoman.corpus.download import stated_bytes
+from dragoman.run.choose import PAIR_BYTES
 
 Use = Literal["train", "valid", "test", "mono"]
-PAIR_BYTES: Final = 150
-"""Of both sides of a typical pair of sentences."""
 _UNPACKED: Final = 3.5
 """Bytes of text in a byte of an archive."""
 _MINED: Final = re.compile(
@@ -56,8 +55,8 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a budget has room for. pairs: that training sees once; most_pairs: that can be cleaned;
-    most_bytes: that can be fetched."""
+    """The room of a budget. pairs: as many as training sees once; most_pairs: as many as can be
+    cleaned; most_bytes: as many as can be fetched."""
 
     pairs: int
     most_pairs: int
@@ -233,7 +232,7 @@ def _worth(one: Corpus) -> tuple[bool, int, str]:
 
 
 def _newest(corpora: Iterable[Corpus]) -> dict[str, Corpus]:
-    """Of each family of versions the newest whose size is known."""
+    """The newest version of each family whose size is known."""
     found: dict[str, Corpus] = {}
     for one in corpora:
         family = _family(one.listing)
@@ -244,7 +243,7 @@ def _newest(corpora: Iterable[Corpus]) -> dict[str, Corpus]:
 
 
 def _family(listing: Listing) -> str:
-    """What the versions of one corpus have in common, whoever offers them."""
+    """The name that all versions of a corpus share, whoever offers them."""
     return re.sub(r"_wmt\d+$", "", listing.name)
 
 

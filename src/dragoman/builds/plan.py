@@ -46,8 +46,8 @@ _LONGEST: Final = 1 << 20
 _HEAD: Final = """\
 # The plan of a build. Edit it before the build goes on: leave corpora out or add others (their ids
 # are in corpora.tsv), change shares of the budget (they need not add up to 1; 0 leaves a stage
-# out), or add set = ["SECTION.KEY=VALUE"] for the recipes of all models. What is done is not done
-# again, unless what it was made of changes.
+# out), or add set = ["SECTION.KEY=VALUE"] for the recipes of all models. A stage that is
+# done is done again only if its inputs change.
 
 """
 
@@ -126,13 +126,13 @@ class BuildPlan(Section):
         return parse_pair(self.pair)
 
     def shares(self) -> dict[StageName, float]:
-        """Of each stage that is done, in order, as parts of 1."""
+        """The share of each stage that is done, in order, as parts of 1."""
         given = {one.name: one.share for one in self.stage if one.share > 0}
         total = sum(given.values())
         return {name: given[name] / total for name in STAGES if name in given}
 
     def overrides(self, name: StageName) -> list[str]:
-        """Of the recipe of a stage."""
+        """The overrides of the recipe of a stage."""
         own = (one.set for one in self.stage if one.name == name)
         return [*self.set, *next(own, ())]
 

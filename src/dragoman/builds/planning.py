@@ -29,8 +29,9 @@ from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.download import download
 from dragoman.recipe.budget import filled
 from dragoman.recipe.recipe import load_recipe
-from dragoman.run.budget import Place
+from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place
 from dragoman.run.choose import SIZE_KEYS, SIZES
+from dragoman.run.expect import REPETITIONS
 from dragoman.telemetry.host import cpu_cores
 
 _SHARES: Final[dict[StageName, float]] = {"fetch": 0.1, "clean": 0.05, "train": 0.85}
@@ -53,14 +54,10 @@ _WHY: Final[dict[StageName, str]] = {
     "translate": "what the student learns from: the best model's own translations",
     "student": "a model of one decoder layer, which translates faster",
 }
-_REPEATED: Final = 15.4
-"""R* of Muennighoff et al. 2023."""
 _TOKENS_PER_PAIR: Final = 18.0
-"""Of the target: 75 bytes in pieces of 4.5, and the end of the sentence."""
+"""Target tokens of a typical pair: 75 bytes in pieces of 4.5, and the end of the sentence."""
 _FETCH_BYTES_PER_S: Final = 2e6
-"""What a usual line and a usual server bring; nobody measures them before."""
-_CLEAN_PAIRS_PER_S: Final = 15_000
-"""What a core of a usual machine prepares."""
+"""The rate of a usual line and a usual server: a guess, since neither is measured before."""
 _LEAST_PAIRS: Final = 10_000
 """Fewer make no model, however short the time."""
 _LEAST_TRAINING_S: Final = 60.0
@@ -74,7 +71,7 @@ _SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for. budget: as it was typed. choose: ids of corpora; empty: by the budget."""
+    """The wishes of the user. budget: as typed. choose: ids of corpora; empty: by the budget."""
 
     pair: str
     budget: str
@@ -156,7 +153,7 @@ def make_plan(
     seen = tokens_per_s * _SHARES["train"] * budget_s / _TOKENS_PER_PAIR
     limits = Limits(
         pairs=max(round(seen), _LEAST_PAIRS),
-        most_pairs=round(_SHARES["clean"] * budget_s * _CLEAN_PAIRS_PER_S * cpu_cores()),
+        most_pairs=round(_SHARES["clean"] * budget_s * PREPARE_PAIRS_PER_S * cpu_cores()),
         most_bytes=round(_SHARES["fetch"] * budget_s * _FETCH_BYTES_PER_S),
     )
     judged = (
@@ -214,11 +211,11 @@ def _more_text(
     times = seen / pairs
     least_s = min(share for name, share in _WITH_MORE_TEXT.items() if name in TRAINING) * budget_s
     often = f"{times:.2g} times"
-    if times < _REPEATED:
+    if times < REPETITIONS:
         return (
             None,
             "",
-            f"the pairs are seen {often}, from {_REPEATED:g} times on it would be better",
+            f"the pairs are seen {often}, from {REPETITIONS:g} times on it would be better",
         )
     if least_s < _LEAST_TRAINING_S:
         return None, "", f"the pairs are seen {often}, but there is no time for three trainings"
@@ -232,8 +229,8 @@ def _more_text(
         return None, "", f"the pairs are seen {often}, but there is too little text of {pair[1]}"
     why = (
         f"the pairs alone would be seen {often}, and a pass over text that was seen "
-        f"{_REPEATED:g} times teaches a third of new text; up to {MOST_OF_PAIRS} lines a pair are "
-        "translated"
+        f"{REPETITIONS:g} times teaches a third of new text; up to {MOST_OF_PAIRS} lines a pair "
+        "are translated"
     )
     return mono, why, ""
 

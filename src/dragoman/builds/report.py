@@ -1,4 +1,4 @@
-"""What each stage of a build cost and gained: a table for terminals, Markdown and a page."""
+"""The cost and gain of each stage of a build: a table for terminals, Markdown and a page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows(
 
 
 def made(stage: Stage) -> str:
-    """What a stage has left."""
+    """The result of a stage."""
     facts = stage.facts
     if stage.skipped:
         return f"left out: {stage.skipped}"

@@ -27,7 +27,7 @@ _FOLDER: Final = "stages"
 _CLOCK: Final = "clock.json"
 _LONGEST: Final = 1 << 24
 _REPORT_S: Final = 1.0
-"""Of the budget, for what comes after the last stage."""
+"""Time of the budget for the work after the last stage."""
 
 
 class Stage(Section):
@@ -113,7 +113,7 @@ def clock_runs(directory: Path, *, began: float) -> Iterator[None]:
 
 
 def digest_of(*parts: object) -> str:
-    """Of what a stage is made of."""
+    """A digest of the inputs of a stage."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

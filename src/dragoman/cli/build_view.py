@@ -1,4 +1,4 @@
-"""What people read of a build: corpora, stages, and what came of them."""
+"""The tables of a build: corpora, stages and their results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def print_end(
     clock: Clock,
     price: HourlyPrice | None,
 ) -> None:
-    """What each stage cost and gained, and how the model is used."""
+    """Print the cost and gain of each stage, and how to use the model."""
     console = open_console()
     found = rows(plan, done, clock, price)
     shown = [n for n, name in enumerate(HEADINGS[:-1]) if any(row[n] for row in found)]

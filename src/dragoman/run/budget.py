@@ -55,7 +55,7 @@ _OUTSIDE_SHARE: Final = 0.1
 """Share of the budget for timing, validations, scores and export, until they are measured."""
 _PREPARE_S: Final = 5.0
 """Time to begin, and to learn the vocabulary of a small text."""
-_PREPARE_PAIRS_PER_S: Final = 15_000
+PREPARE_PAIRS_PER_S: Final = 15_000
 """The rate of one core of a usual machine."""
 _STARTS: Final = 2
 """Ranks have a launcher, and each of the two imports PyTorch."""
@@ -150,7 +150,7 @@ def plan_budget(
         prepare_s = 0.0
     except CorpusError:
         text = TextFacts.guessed(recipe)
-        prepare_s = text.pairs / _PREPARE_PAIRS_PER_S
+        prepare_s = text.pairs / PREPARE_PAIRS_PER_S
     gone_s = _PREPARE_S + prepare_s
     return _plan(recipe, seconds_s, text, place, by_hand=by_hand, gone_s=gone_s)
 

@@ -33,7 +33,7 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.run.curves import inner_weights, text_digest
 from dragoman.run.expect import Expected, Law
 
-_PAIR_BYTES: Final = 150
+PAIR_BYTES: Final = 150
 """Length of a typical pair of sentences, both sides."""
 _PIECE_BYTES: Final = 4.5
 """Length of a typical piece of text."""
@@ -85,9 +85,9 @@ class TextFacts:
         sizes = [text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
         known = [size for size in sizes if size is not None]
         pairs = (
-            max(1, round(sum(known) / _PAIR_BYTES)) if len(known) == len(sizes) else _UNKNOWN_PAIRS
+            max(1, round(sum(known) / PAIR_BYTES)) if len(known) == len(sizes) else _UNKNOWN_PAIRS
         )
-        pieces = pairs * _PAIR_BYTES / 2 / _PIECE_BYTES
+        pieces = pairs * PAIR_BYTES / 2 / _PIECE_BYTES
         return cls("", pairs, round(pieces) + pairs, True)
 
 

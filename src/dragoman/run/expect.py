@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dragoman.run.curves import Curve
 
-_REPETITIONS: Final = 15.4
+REPETITIONS: Final = 15.4
 """R* of Muennighoff et al. 2023: epochs after which further ones are worth little."""
 _ALPHAS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 _BETAS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5)
@@ -117,7 +117,7 @@ def effective(tokens: float, epoch_tokens: float) -> float:
     """Tokens that teach as much when each is new (Muennighoff et al. 2023, equation 5)."""
     once = min(tokens, epoch_tokens)
     repeated = max(tokens / epoch_tokens - 1, 0.0)
-    return once + once * _REPETITIONS * (1 - math.exp(-repeated / _REPETITIONS))
+    return once + once * REPETITIONS * (1 - math.exp(-repeated / REPETITIONS))
 
 
 def fit_law(curves: Sequence[Curve]) -> Law:

@@ -45,7 +45,7 @@ _ERRORS: Final = {
 
 
 class Job(Section, ABC):
-    """What is done with every unit.
+    """The work on every unit.
 
     cores: of a unit. packages: the versions that all nodes must have, by name.
     """
