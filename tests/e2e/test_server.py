@@ -80,6 +80,7 @@ def test_a_document_streams_in_order(server: Server) -> None:
         ("/translate", {"text": 3}, 422),
         ("/translate", {"text": []}, 422),
         ("/translate", {"text": "a", "beam_size": 10**30}, 422),
+        ("/translate", b'{"text": "a", "beam_size": Infinity}', 422),
         ("/translate", {"text": "a", "no_repeat_ngram_size": 3}, 422),
         ("/translate", {"text": "a", "search": {"no_repeat_ngram_size": 3}}, 422),
         ("/translate/stream", {"text": "a", "no_repeat_ngram_size": 3}, 422),

@@ -23,6 +23,7 @@ _PROBLEMS: Final = {
     "too_long": "must have at most {max_length} texts; send them in parts",
     "greater_than_equal": "must be at least {ge}; give such a number",
     "less_than_equal": "must be at most {le}; give such a number",
+    "finite_number": "must be a finite number; give such a number",
     "literal_error": "must be {expected}; choose one of them",
 }
 """Our words for pydantic's types of errors, with the names of its context."""
