@@ -106,7 +106,7 @@ def write_report(
 def _markdown(
     plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stage]
 ) -> Iterator[str]:
-    yield f"# {plan.pair} in {plan.budget}\n\n"
+    yield f"# Build of {plan.pair} in {plan.budget}\n\n"
     for row in (HEADINGS, ("---",) * len(HEADINGS), *table):
         yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n"
     yield "\n## Corpora\n\n"
@@ -127,18 +127,18 @@ def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stag
     reasons = "".join(
         f"<li><b>{escape(row[0])}</b> {escape(row[-1])}</li>" for row in table if row[-1]
     )
-    facts = [("pair", plan.pair), ("budget", plan.budget), ("spent", table[-1][3])]
+    facts = [("budget", plan.budget), ("spent", table[-1][3])]
     if table[-1][4]:
         facts.append(("cost", table[-1][4]))
     main = "".join(
         [
-            f"<header><h1>{escape(plan.pair)}</h1>{values(facts)}</header>",
+            f"<header><h1>Build of {escape(plan.pair)}</h1>{values(facts)}</header>",
             section("Stages", f"<table class='runs'><tr>{head}</tr>{body}</table>"),
             section("Reasons", reasons and f"<ul class='problems'>{reasons}</ul>"),
             section("Corpora", f"<ul class='problems'>{corpora}</ul>"),
         ]
     )
-    return whole_page(f"{plan.pair}: build", f"<main>{main}</main>")
+    return whole_page(f"Build of {plan.pair}", f"<main>{main}</main>")
 
 
 def _corpora(plan: BuildPlan, done: Sequence[Stage]) -> Iterator[tuple[str, str]]:
