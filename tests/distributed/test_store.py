@@ -100,6 +100,7 @@ def test_it_takes_the_port_that_it_is_given(address: str) -> None:
         assert connect(StoreAddress(address, port, token), prefix=prefix).check(["key"]) is there
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("by", ["input", "arguments"])
 def test_it_takes_its_address_from_input_or_arguments_and_ends_with_its_input(by: str) -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
@@ -107,8 +108,9 @@ def test_it_takes_its_address_from_input_or_arguments_and_ends_with_its_input(by
         port = free.getsockname()[1]
     if by == "arguments":
         program += ["127.0.0.1", str(port)]
+    buffers = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=buffers
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
