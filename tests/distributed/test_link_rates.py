@@ -64,8 +64,8 @@ def _is_known(rate: float) -> bool:
 
 def _probed(world: World) -> Any:
     _slow_down()
-    probe._LONG_ENOUGH_S = LONG_ENOUGH_S  # type: ignore[misc]
-    probe._MOST_BYTES = 1 << 22  # type: ignore[misc]
+    link_rate._LONG_ENOUGH_S = LONG_ENOUGH_S  # type: ignore[misc]
+    probe.MOST_BYTES = 1 << 22  # type: ignore[misc]
     diloco_work._SHAPE = 256, 128  # type: ignore[misc]
     return probe.measure(world)
 
