@@ -22,9 +22,8 @@ def run(options: Options) -> int:
     from dragoman.base.terminal import open_console
     from dragoman.cluster.checks import Wanted, examine, is_fit
     from dragoman.cluster.doctor_view import findings_as_json, print_findings
-    from dragoman.cluster.examine import examine_hosts
+    from dragoman.cluster.examine import examine_hosts, remember
     from dragoman.cluster.hosts import load_hosts
-    from dragoman.cluster.measured import remember
     from dragoman.cluster.training import digests_here
     from dragoman.recipe.run_directory import RunDirectory
 

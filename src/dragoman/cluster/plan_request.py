@@ -12,9 +12,9 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.cluster.batch_rules import Update
 from dragoman.cluster.checks import directions, measured_link
+from dragoman.cluster.examine import LastMeasurement, recall
 from dragoman.cluster.facts import HostFacts
 from dragoman.cluster.hosts import MOST_PRICE, Host, load_hosts
-from dragoman.cluster.measured import Measured, recall
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.rates import (
     LAYER_S,
@@ -105,7 +105,7 @@ class _Asked:
     precision: Precision
     request: PlanRequest
     hosts: tuple[Host, ...]
-    measured: Measured | None
+    measured: LastMeasurement | None
 
     def machine(self, host: Host) -> Machine:
         """One host, with the price in its settings."""
@@ -292,6 +292,6 @@ def _price(text: str) -> tuple[float, str]:
     return amount, currency
 
 
-def _when(measured: Measured | None) -> str:
+def _when(measured: LastMeasurement | None) -> str:
     assert measured is not None
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(measured.time))

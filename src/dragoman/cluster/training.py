@@ -20,8 +20,7 @@ from dragoman.base import units
 from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.cluster.agent.facts import vocabulary_digest
-from dragoman.cluster.agent.spool import prefix_digest
-from dragoman.cluster.agent.work import WorkRequest
+from dragoman.cluster.agent.work import prefix_digest
 from dragoman.cluster.checkpoints import (
     CHECKPOINTS,
     CheckpointTransfer,
@@ -30,13 +29,12 @@ from dragoman.cluster.checkpoints import (
 )
 from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
-from dragoman.cluster.examine import ask, examine_hosts, marked, on_all
+from dragoman.cluster.examine import ask, examine_hosts, marked, on_all, remember
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
-from dragoman.cluster.job import Job, shares
-from dragoman.cluster.measured import remember
 from dragoman.cluster.members import Members
-from dragoman.cluster.team import Team
+from dragoman.cluster.messages import WorkRequest
+from dragoman.cluster.team import Meeting, Team, shares
 from dragoman.cluster.watch import BrokenOffError, Record, StopRequests, Watch
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.launch import InterruptedRunError
@@ -164,7 +162,7 @@ class _Training:
                 try:
                     with self.requests.deferred(), stack.pop_all():
                         record = Record(self.run.events, self.listeners, transfer)
-                        Job.gather(team, self._shares(remote, facts)).begin()
+                        Meeting.gather(team, self._shares(remote, facts)).begin()
                         with self.members.looked_for() as returned:
                             watch = Watch(team, self.requests, record, returned)
                             return watch.until_over(self.run.path)
