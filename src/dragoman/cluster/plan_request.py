@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.batch_rules import Update
+from dragoman.cluster.batch_rules import UpdateSettings
 from dragoman.cluster.checks import directions, measured_link
 from dragoman.cluster.examine import LastMeasurement, recall
 from dragoman.cluster.facts import HostFacts
@@ -94,7 +94,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     link = asked.link()
     machines = tuple(asked.machine(host) for host in hosts)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
-    return make_plan(workload, cluster, currency=currency, update=Update.of(recipe))
+    return make_plan(workload, cluster, currency=currency, update=UpdateSettings.of(recipe))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _KNOCK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScheduledNode:
     """Machine `node` of `nodes`, counted from 0, and where they meet.
 
     host, port: a name or address of machine 0 on the private network, and a free port there.
@@ -80,7 +80,7 @@ class Place:
 
 
 @contextmanager
-def met(place: Place, *, wait_s: float) -> Iterator[Share]:
+def met(place: ScheduledNode, *, wait_s: float) -> Iterator[Share]:
     """This machine's share; inside the block the store is open.
 
     wait_s: how long the first machine may take to open it, as it may have to prepare a corpus.

@@ -27,10 +27,10 @@ from dragoman.cluster.checkpoints import (
     newest_checkpoint,
 )
 from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
+from dragoman.cluster.follow import Record, StopRequests
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.training import bring_back
-from dragoman.cluster.watch import Record, StopRequests
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.telemetry.events import Alert, CheckpointWritten, Event, EventListener, EventWriter
 from dragoman.training.durable import publish, step_directories, step_name, verify
