@@ -74,7 +74,7 @@ def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, M
 
 
 def on_all(hosts: Sequence[Host], act: Callable[[Host], object]) -> None:
-    """The same, but raise the first error."""
+    """Do the same for every host at once; raise the first error."""
     for error in on_each(hosts, act).values():
         raise error
 

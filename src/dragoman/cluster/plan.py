@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Both tables."""
+        """The rows of both tables."""
         return self.strategies + self.what_ifs
 
     @property

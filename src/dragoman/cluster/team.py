@@ -40,7 +40,7 @@ _END_S: Final = 10.0
 
 
 class Message(NamedTuple):
-    """What an agent has said; None if its connection ended.
+    """An answer of an agent; `said` is None if its connection ended.
 
     size_bytes: of its line, and of its object in memory.
     """

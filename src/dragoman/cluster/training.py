@@ -334,7 +334,7 @@ class _Training:
 
 
 def digests_here(run: RunDirectory) -> dict[str, str]:
-    """Digests of this machine's copies of what the hosts must have."""
+    """Digests of the files that hosts must have, from this machine's copies."""
     return {
         "recipe": file_sha256(run.recipe_file),
         "vocabulary": vocabulary_digest(run.path),

@@ -55,7 +55,7 @@ def choose_strategy(
     world: World,
     events: EventWriter,
 ) -> Chosen:
-    """What to train this recipe with on these ranks; every rank calls it and gets the same.
+    """Choose a strategy for a recipe on these ranks; every rank calls it and gets the same one.
 
     updates: the first ones of the run; the model is not changed by them.
     """
