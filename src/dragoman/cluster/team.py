@@ -24,7 +24,7 @@ from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import SAID, Command, Done, Reached, Ready, Said, WorkRequest
+from dragoman.cluster.messages import SAID, Command, Done, Reached, Ready, Said, Verb, WorkRequest
 
 _STAY_EVERY_S: Final = 1.0
 _LONGEST_LINE_BYTES: Final = 8 << 20
@@ -50,12 +50,10 @@ class Message(NamedTuple):
     size_bytes: int = 0
 
 
-ANSWER: Final = "answer"
-"""The verb of an agent that answers question after question."""
 Answer = TypeVar("Answer", bound=Said)
 
 
-def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
+def agent_command(host: Host, *, code: str, verb: Verb, more: Sequence[str] = ()) -> list[str]:
     """The command that starts an agent on a host, from the code with this digest."""
     place = f"PYTHONPATH={host.folder}/{code_place(code)}"
     # Without -P a folder named like a package in the user's home could take its place. On a full
@@ -167,7 +165,7 @@ class Team:
     def __enter__(self) -> Self:
         try:
             for host in self.hosts:
-                command = agent_command(host, code=self._code, verb=ANSWER)
+                command = agent_command(host, code=self._code, verb="answer")
                 self.agents[host.name] = Agent(host, command, self.inbox)
         except BaseException:
             self._close()

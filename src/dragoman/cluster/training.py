@@ -382,7 +382,7 @@ def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Te
             transfer.give_up()
         what, where = transfer.newest, run.hosts.host[:1]
         if not what or (run.path / CHECKPOINTS / what).is_dir():
-            what, where = "what has not come", run.hosts.host
+            what, where = "the rest", run.hosts.host
         names = ", ".join(host.name for host in where)
         raise InterruptedRunError(
             f"stopped before all was here; {what} is still on {names}, "

@@ -153,7 +153,7 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         with pytest.raises(InterruptedRunError) as caught:
             bring_back(transfer, requests, tell=lambda text: None)
         user.join()
-    what = NAME if told else "what has not come"
+    what = NAME if told else "the rest"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
     assert f"{what} {where}; dragoman resume {remote.path} brings it" in str(caught.value)
     assert list((remote.path / CHECKPOINTS).iterdir()) == []
