@@ -17,20 +17,22 @@ from dragoman.training.config import Precision
 from dragoman.training.matrix_rate import measure_device, slow_precision
 from recorded_runs import Recorded
 
+SIZE = 1024
+"""As large as those of the measurement: a busy machine interrupts longer products more often."""
 TRIES = 20
 """A busy moment slows one of two measurements."""
 
 
 def torch_flop_per_s(dtype: torch.dtype) -> float:
     """The median rate of PyTorch's own products."""
-    one, other = torch.randn(512, 512, dtype=dtype), torch.randn(512, 512, dtype=dtype)
+    one, other = torch.randn(SIZE, SIZE, dtype=dtype), torch.randn(SIZE, SIZE, dtype=dtype)
     out = torch.empty_like(one)
     seconds = []
-    for _ in range(9):
+    for _ in range(7):
         began = time.perf_counter()
         torch.mm(one, other, out=out)
         seconds.append(time.perf_counter() - began)
-    return 2 * 512**3 / statistics.median(seconds)
+    return 2 * SIZE**3 / statistics.median(seconds)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
