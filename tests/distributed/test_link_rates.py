@@ -24,7 +24,7 @@ RATE = 5e6
 """Bytes/s, a hundredth of loopback's."""
 LONG_ENOUGH_S = 0.1
 """Shorter transfers than in use: this link has no token bucket."""
-LATENCY_S = 1e-6, 0.02
+LATENCY_S = 1e-6, 0.2
 """Lowest and highest latency of a message over loopback; its receiver may wait for its turn."""
 
 
