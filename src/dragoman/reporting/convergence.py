@@ -770,9 +770,12 @@ def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
     last: dict[tuple[str, str], dict[str, Compared]] = {}
     for one in facts.comparisons:
         last.setdefault((one.other, one.name), {})[one.metric] = one
-    parts: dict[tuple[str, str], list[ComparedGroup | ComparedSentence]] = {}
-    for part in (*facts.compared_groups, *facts.compared_sentences):
-        parts.setdefault((part.other, part.name), []).append(part)
+    groups: dict[tuple[str, str], list[ComparedGroup]] = {}
+    sentences: dict[tuple[str, str], list[ComparedSentence]] = {}
+    for group in facts.compared_groups:
+        groups.setdefault((group.other, group.name), []).append(group)
+    for sentence in facts.compared_sentences:
+        sentences.setdefault((sentence.other, sentence.name), []).append(sentence)
     for (other, name), by_metric in last.items():
         place = printable_line(f"on {name}, beside {other}")
         for metric, one in by_metric.items():
@@ -789,27 +792,26 @@ def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
             equal = latest.pairs - latest.ahead - latest.behind
             text = f"{latest.ahead}; equal in {equal}, behind in {latest.behind}, by chrF"
             yield Evidence(f"sentences ahead {place}", latest.ahead, text)
-        own = [part for part in parts.get((other, name), ()) if part.time >= latest.time]
         for by, label, unit in (
             ("length", "BLEU by words of the reference", "sentences"),
             ("frequency", "F1 of words by occurrences in training text", "words"),
         ):
-            groups = [
-                f"{part.group}: {part.value:.1f}, the other {part.other_value:.1f} "
-                f"({units.COUNT.text(part.size)} {unit})"
-                for part in own
-                if isinstance(part, ComparedGroup) and part.by == by
+            texts = [
+                f"{group.group}: {group.value:.1f}, the other {group.other_value:.1f} "
+                f"({units.COUNT.text(group.size)} {unit})"
+                for group in groups.get((other, name), ())
+                if group.by == by and group.time >= latest.time
             ]
-            if groups:
-                yield in_words(f"{label} {place}", printable_line("; ".join(groups)))
-        for part in own:
-            if isinstance(part, ComparedSentence):
+            if texts:
+                yield in_words(f"{label} {place}", printable_line("; ".join(texts)))
+        for sentence in sentences.get((other, name), ()):
+            if sentence.time >= latest.time:
                 text = (
-                    f"{part.source} | reference: {part.reference} | "
-                    f"this run, chrF {part.chrf:.0f}: {part.translation} | "
-                    f"the other, chrF {part.other_chrf:.0f}: {part.other_translation}"
+                    f"{sentence.source} | reference: {sentence.reference} | "
+                    f"this run, chrF {sentence.chrf:.0f}: {sentence.translation} | "
+                    f"the other, chrF {sentence.other_chrf:.0f}: {sentence.other_translation}"
                 )
-                yield in_words(f"line {part.line} {place}", printable_line(text))
+                yield in_words(f"line {sentence.line} {place}", printable_line(text))
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:
