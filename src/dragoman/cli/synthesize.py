@@ -85,7 +85,7 @@ def run(options: Options) -> None:
         sampling = Sampling(options.sample, options.temperature or 1.0)
     elif options.temperature is not None:
         raise ConfigError(
-            "changes nothing of a search", place="--temperature", remedy="add --sample all"
+            "has no effect on a search", place="--temperature", remedy="add --sample all"
         )
     model, *others = options.models
     made = synthesize(

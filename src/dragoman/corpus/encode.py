@@ -225,7 +225,7 @@ class CleanedText:
         return Selected(sources, targets, np.arange(len(cells)), rejections).keep(reasons == 0)
 
     def count_words(self, sides: Iterable[str], part: KeyRange) -> dict[Direction, Counted]:
-        """The words of some sides in the pairs of a range that stay, for each direction."""
+        """The words of some sides in the kept pairs of a range, for each direction."""
         found = self.runs.read(part)
         selected = self.select(found)
         texts = {"source": selected.sources, "target": selected.targets}

@@ -77,7 +77,7 @@ class SynthesisJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """See Job."""
+        """As `Job.open`."""
         if self.engine == "torch":
             import torch
 
@@ -109,7 +109,7 @@ class ScoringJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """See Job."""
+        """As `Job.open`."""
         import torch
 
         from dragoman.distributed.world import join_world
