@@ -237,9 +237,14 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     verified = compare(job.ours(texts, search), theirs)
     # If other programs search by their own rules, only the weights are compared.
     if job.request.bits == "float32" and job.request.to != "argos":
+        their_search = search
+        if job.request.to == "huggingface":
+            their_search = job.power_search()
+        elif job.request.to == "ctranslate2":
+            their_search = search.as_in_ctranslate2()
         fair = verified
-        if job.request.to == "huggingface" and job.power_search() != search:
-            fair = compare(job.ours(texts, job.power_search()), theirs)
+        if their_search != search:
+            fair = compare(job.ours(texts, their_search), theirs)
         check_equal(fair, place=job.checkpoint)
     recipe, request = job.recipe, job.request
     scores, step = scores_of(job.run, job.checkpoint, job.request.overrides)

@@ -68,7 +68,7 @@ def write_huggingface(
     theirs.generation_config = transformers.GenerationConfig(
         num_beams=search.beam_size,
         length_penalty=search.length_penalty_alpha,
-        early_stopping=search.beam_size > 1,
+        early_stopping=search.early_stopping and search.beam_size > 1,
         max_new_tokens=length_limit(longest, search),
         pad_token_id=PAD,
         bos_token_id=BOS,

@@ -166,7 +166,8 @@ class Origin:
             "subword": recipe.corpus.subword.model_copy(update=subword),
             "language_token": bool(self.recipe.corpus.language_tokens),
         }
-        search = {"never_padding": self.recipe.search.never_padding}
+        padding = ("never_padding", "renormalize")
+        search = {name: getattr(self.recipe.search, name) for name in padding}
         return recipe.model_copy(
             update={
                 "search": recipe.search.model_copy(update=search),

@@ -113,11 +113,13 @@ def generation_keys(
     keys: dict[str, Any] = {
         "num_beams": search.beam_size,
         "length_penalty": search.length_penalty_alpha,
-        "early_stopping": search.beam_size > 1,
+        "early_stopping": search.early_stopping and search.beam_size > 1,
         "max_length": length_limit(recipe.corpus.max_pieces + 1, search) + 1,
     }
     if search.never_padding:
         keys["bad_words_ids"] = [[special["pad_token_id"]]]
+    if search.renormalize:
+        keys["renormalize_logits"] = True
     return keys | special
 
 

@@ -175,6 +175,13 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "another search": (
         settings("generation_config.json", repetition_penalty=1.3), '"repetition_penalty" is 1.3'
     ),
+    "a search to the end": (
+        settings("generation_config.json", early_stopping="never"), '"early_stopping" is "never"'
+    ),
+    "a tokenizer of others": (
+        settings("tokenizer_config.json", tokenizer_class="XLMTokenizer"),
+        """"tokenizer_class" is 'XLMTokenizer', not MarianTokenizer""",
+    ),
     "a forced beginning": (
         settings("generation_config.json", forced_bos_token_id=5), '"forced_bos_token_id" is 5'
     ),
