@@ -59,10 +59,9 @@ from dragoman.formats.huggingface import (
     translate_with_huggingface,
     write_huggingface,
 )
+from dragoman.formats.imported_form import write_imported
 from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.load import fill_from
-from dragoman.formats.m2m100 import write_m2m100
-from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.public import public_manifest, public_recipe
@@ -301,12 +300,10 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if job.request.to == "huggingface":
         subword, target = job.model.subwords
         if isinstance(subword, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
-            both = (subword, target)
+            write_imported(model, job.recipe, job.power_search(), (subword, target), draft)
             if job.recipe.model.norm == "pre":
-                write_m2m100(model, job.recipe, job.power_search(), both, draft)
                 return translate_with_huggingface(draft, texts, search)
-            write_marian(model, job.recipe, job.power_search(), both, draft)
-            # The language that was chosen at import is a word of each text there.
+            # The language that was chosen at import is a word of each text of MarianMT.
             code = "".join(subword.pieces([*subword.file.prefix]))
             return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
         assert isinstance(subword, Subword)

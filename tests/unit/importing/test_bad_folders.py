@@ -257,6 +257,10 @@ def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (taken / "letter.txt").write_text("dear")
     for arguments, expected in (
         ([str(tmp_path / "nothing"), "--to", str(tmp_path / "bundle")], "nothing: is no folder"),
+        (
+            ["Helsinki-NLP/opus-mt-en-de", "--to", str(tmp_path / "bundle")],
+            "is no folder; fetch it first: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus",
+        ),
         ([str(good()), "--to", str(taken)], "taken: is there already and is no export"),
         (
             [str(good()), "--to", str(tmp_path / "bundle"), "--source-language", "../x"],
