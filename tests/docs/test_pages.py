@@ -1,4 +1,4 @@
-"""The page about installing names the extras that there are."""
+"""A page names every extra, and the table of contents of the site every page."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ def test_the_table_of_extras_is_complete() -> None:
     (everything,) = extras["all"]
     within = set(re.findall(r"[a-z]+", everything.partition("[")[2]))
     assert named - within == {"all", "mlflow", "wandb"}, "what the last row says"
+
+
+@pytest.mark.smoke
+def test_the_site_lists_every_page() -> None:
+    navigation = (REPOSITORY / "zensical.toml").read_text()
+    docs = REPOSITORY / "docs"
+    for folder in ("how-to", "reference"):
+        for page in (docs / folder).glob("*.md"):
+            assert f'"{page.relative_to(docs)}"' in navigation
