@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--data", type=Path, required=True, help="with train.en, train.de ...")
     arguments = parser.parse_args()
-    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     different = 0
     for folder in arguments.folders:
         config = read_config(folder)

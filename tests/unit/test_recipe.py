@@ -153,7 +153,6 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
         ),
         ("[shedule]\nwarmup_steps = 4\n", ["mine.toml:5:", "unknown key shedule;", "schedule?"]),
         ("[train]\nwarmup_steps = 4\n", ["mine.toml:6:", "it belongs to [schedule]"]),
-        ("[train]\nsteps = 4\n", ["mine.toml:6:", "did you mean max_steps?"]),
         ("[train]\nname = 'x'\n", ["mine.toml:6:", "belongs to the top of the file"]),
         ("test = ['a.tsv']\n", ["mine.toml:5:", "write [[corpus.test]] and its keys"]),
         ("[train]\nfoo = 4\n", ["train.foo", "the keys here are max_steps, precision"]),

@@ -549,14 +549,10 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
 
 
 def _where_it_belongs(location: Location, root: type[BaseModel]) -> str:
-    """A longer name of the section, such as max_steps for steps, else the place that has a key of
-    this name, else the nearest known key, else all keys."""
+    """The place that has a key of this name, else the nearest known key, else all keys."""
     key = str(location[-1])
     section = _model_at(location[:-1], root)
     known = list(section.model_fields) if section else []
-    longer = [name for name in known if name.endswith(f"_{key}")]
-    if len(longer) == 1:
-        return f"did you mean {longer[0]}?"
     for name, field in root.model_fields.items():
         model = _model_in(field.annotation)
         if model and key in model.model_fields:

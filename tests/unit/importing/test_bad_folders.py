@@ -252,6 +252,8 @@ def test_the_generation_file_counts_alone(tmp_path: Path) -> None:
 
 
 def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good()
+    capsys.readouterr()  # transformers' progress
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "letter.txt").write_text("dear")
@@ -291,3 +293,12 @@ def test_a_vocabulary_that_was_altered_is_refused(
     capsys.readouterr()
     assert main(["translate", str(bundle), "--input", str(bundle / "README.md")]) == 1
     assert "source.model" in capsys.readouterr().err
+
+
+def test_a_folder_is_imported_before_it_translates(capsys: pytest.CaptureFixture[str]) -> None:
+    good()
+    capsys.readouterr()  # transformers' progress
+    assert main(["translate", str(good()), "--input", str(good() / "config.json")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"is a model of others; make a bundle of it first: dragoman import {good()}" in said
