@@ -43,7 +43,7 @@ class RunDirectory:
 
     @property
     def recipe_file(self) -> Path:
-        """The resolved recipe."""
+        """The file of the resolved recipe."""
         return self.path / "recipe.toml"
 
     @property
@@ -53,7 +53,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """One directory a checkpoint."""
+        """The directory of all checkpoints."""
         return self.path / "checkpoints"
 
     @property
