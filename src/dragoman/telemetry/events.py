@@ -506,6 +506,16 @@ class _EventLine(BaseModel):
     step: Annotated[int, Field(ge=0, lt=_LARGEST)] | None = None
 
 
+def event_file(directory: Path, *, rank: int) -> Path:
+    """The file of one rank."""
+    return directory / f"rank-{rank:04d}.jsonl"
+
+
+def event_files(directory: Path) -> list[Path]:
+    """The files that exist, by rank."""
+    return sorted(directory.glob("rank-*.jsonl"))
+
+
 class EventWriter:
     """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
 
@@ -515,7 +525,7 @@ class EventWriter:
     """
 
     def __init__(self, directory: Path, *, rank: int = 0) -> None:
-        self.path = directory / f"rank-{rank:04d}.jsonl"
+        self.path = event_file(directory, rank=rank)
         self._rank = rank
         self._host = socket.gethostname()
         try:
