@@ -45,7 +45,7 @@ def training(world: World, directory: str, stopped: int, stop_in: int, work_s: f
         Path(directory),
         TrainConfig(
             max_steps=stop_in + 3,
-            log_every_steps=1 if stop_in < 10 else 10,
+            log_every_steps=1 if stop_in < 10 else 5,
             validate_every_steps=1000,
             validate_at_start=False,
         ),
@@ -64,13 +64,24 @@ def ask_to_stop(directory: Path) -> None:
     time.sleep(1)
 
 
+def _told_meanwhile(directory: Path, rank: int, stopped_at: float, pause_s: float) -> Event:
+    """The one warning while a process is stopped; a starved machine may be told of before."""
+    warnings = _alerts(directory, rank, "no sign of life")
+    (warning,) = (
+        one
+        for one in warnings
+        if one.payload["severity"] == "warning" and stopped_at < one.time < stopped_at + pause_s
+    )
+    return warning
+
+
 @contextmanager
 def pausing(directory: Path, pause_s: float) -> Iterator[list[float]]:
     """Stop the process that asks for it once, for a while; gives the moment."""
     stopped_at: list[float] = []
 
     def pause() -> None:
-        wait_until((directory / "stop-me").exists, limit_s=80)
+        wait_until((directory / "stop-me").exists, limit_s=100)
         pid = int((directory / "stop-me").read_text())
         os.kill(pid, signal.SIGSTOP)
         stopped_at.append(time.time())
@@ -93,7 +104,7 @@ def _alerts(directory: Path, rank: int, words: str) -> list[Event]:
 @pytest.mark.parametrize(
     ("stopped", "stop_in", "work_s"),
     [
-        pytest.param(1, 60, 0.05, id="in the middle of the run"),
+        pytest.param(1, 30, 0.05, id="in the middle of the run"),
         pytest.param(0, 0, 0.05, id="in the first update", marks=pytest.mark.system),
         pytest.param(1, 1, 5.0, id="while steps are slow", marks=pytest.mark.system),
     ],
@@ -105,11 +116,10 @@ def test_a_paused_rank_is_named_while_it_stands_and_afterwards(
         run_ranks(training, str(tmp_path), stopped, stop_in, work_s, world_size=2, timeout_s=100)
     name = f"rank {stopped} on {os.uname().nodename}"
 
-    (warning,) = _alerts(tmp_path, 1 - stopped, "no sign of life for 5")
-    (back,) = _alerts(tmp_path, 1 - stopped, "goes on")
+    warning = _told_meanwhile(tmp_path, 1 - stopped, stopped_at[0], PAUSE_S)
+    back = _alerts(tmp_path, 1 - stopped, "goes on")[-1]
     assert f"{name} has given no sign of life" in warning.payload["cause"]
     assert f"it was in the wait for data of step {stop_in + 1}" in warning.payload["cause"]
-    assert stopped_at[0] < warning.time < stopped_at[0] + PAUSE_S, "told while it stands still"
     assert f"{name} goes on" in back.payload["cause"]
     (own,) = _alerts(tmp_path, stopped, "stood still")
     assert f"{name} stood still for" in own.payload["cause"]
@@ -165,9 +175,8 @@ def stopped_in_a_sum(world: World, directory: str) -> Any:
 def test_a_rank_that_stands_still_in_a_sum_is_named(tmp_path: Path) -> None:
     with pausing(tmp_path, PAUSE_S) as stopped_at:
         assert run_ranks(stopped_in_a_sum, str(tmp_path), world_size=2) == [12, 12]
-    (warning,) = _alerts(tmp_path, 0, "no sign of life for 5")
+    warning = _told_meanwhile(tmp_path, 0, stopped_at[0], PAUSE_S)
     assert "it was in the sum of gradients of step 8" in warning.payload["cause"]
-    assert stopped_at[0] < warning.time < stopped_at[0] + PAUSE_S
 
 
 def slow_start(world: World, directory: str) -> Any:
@@ -265,15 +274,14 @@ def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> No
     with pausing(tmp_path, pause_s) as stopped_at:
         assert run_ranks(validating, str(tmp_path), world_size=2, timeout_s=100) == [50, 50]
     host = os.uname().nodename
-    (warning,) = _alerts(tmp_path, 0, "no sign of life")
-    (back,) = _alerts(tmp_path, 0, "goes on")
+    warning = _told_meanwhile(tmp_path, 0, stopped_at[0], pause_s)
+    back = _alerts(tmp_path, 0, "goes on")[-1]
     assert f"rank 1 on {host} has given no sign of life" in warning.payload["cause"]
     assert "it was validating after step 40" in warning.payload["cause"]
-    assert stopped_at[0] < warning.time < stopped_at[0] + pause_s, "told while it stands still"
     assert f"rank 1 on {host} goes on" in back.payload["cause"]
     events = read_events(tmp_path / "events" / "rank-0000.jsonl")
-    (seen,) = [
-        one.payload for one in events if one.kind == "rank_paused" and not one.payload["own"]
+    seen = [one.payload for one in events if one.kind == "rank_paused" and not one.payload["own"]][
+        -1
     ]
     assert seen["during"] == "validating"
     assert seen["seconds_s"] == pytest.approx(pause_s, abs=3)

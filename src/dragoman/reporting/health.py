@@ -42,12 +42,12 @@ from dragoman.reporting.facts import Facts, Machine, Rank, total
 from dragoman.reporting.pauses import pauses
 from dragoman.reporting.speed import THROTTLED
 from dragoman.reporting.spells import clock, moment, spells, when
-from dragoman.reporting.stragglers import STRAGGLES, slowest_rank, stragglers
-from dragoman.reporting.verdict import Answer, Verdict, evidence
+from dragoman.reporting.stragglers import slowest_rank, stragglers
+from dragoman.reporting.verdict import Answer, Verdict, evidence, named
+from dragoman.telemetry.events import STRAGGLES
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
 _QUARTERS = 4
-_MOST_NAMED = 8
 _FULL_DISK = 0.3
 _CREEPS = 0.2
 STARVES = 0.1
@@ -87,9 +87,8 @@ class Ailment:
             says += "and host, or not all of the time."
         else:
             answer = "yes" if value >= self.limit else "no"
-            culprits = self.culprits(facts) if answer == "yes" else ()
-            named = first_of(culprits, _MOST_NAMED, "; ")
-            says += self.quantity.text(value) + (f": {named}." if named else ".")
+            culprits = named(self.culprits(facts)) if answer == "yes" else ""
+            says += self.quantity.text(value) + (f": {culprits}." if culprits else ".")
         return Verdict(
             key=self.key,
             question=self.question,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.base import units
-from dragoman.base.printable import first_of
 from dragoman.cluster import step_time
 from dragoman.cluster.workload import weight_shapes
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic, total
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.spells import clock, spells, when
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words, named
 from dragoman.telemetry.events import LinkChanged
 
 NETWORK_BOUND = 0.2
@@ -28,7 +27,6 @@ The measurement is within a few percent, and a limited port lets bursts through.
 _LARGE_RESIDUAL = 0.1
 """If the wait differs from the computed one by more than this share of a step, it has another
 cause."""
-_MOST_NAMED = 8
 _LITTLE = 0.02
 """A smaller share of a step needs no explanation."""
 _BRING = "Bring the events of all ranks."
@@ -132,7 +130,7 @@ def _where(facts: Facts) -> str:
     known = [(one.interface, one.host) for one in facts.links]
     known += [(one.interface, one.host) for one in facts.traffic]
     names = [f"{interface} of {host}" for interface, host in dict.fromkeys(known) if interface]
-    through = f", through {first_of(names, _MOST_NAMED)}" if names else ""
+    through = f", through {named(names)}" if names else ""
     timed = measures.exposed(facts)
     waits = [(one.sync_s or 0.0) >= NETWORK_BOUND * (one.interval_s or 0.0) for one in timed]
     return through + "".join(f", {when(spell)}" for spell in spells(timed, waits))

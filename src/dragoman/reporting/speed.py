@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from dragoman.base import units
-from dragoman.base.printable import first_of
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Gpu, Machine, Spell
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
@@ -14,7 +13,7 @@ from dragoman.reporting.network import is_network
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
 from dragoman.reporting.spells import spells, when
 from dragoman.reporting.stragglers import stragglers
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, named
 
 BUSY_COMPUTE = 0.9
 """If compute takes less than this share of a step, the device waits for something else."""
@@ -30,7 +29,6 @@ Large trainings that were tuned reach 21% to 46% of the peak (Chowdhery et al. 2
 """
 
 
-_MOST_NAMED = 8
 _MOST_SCALING = 1.1
 """Several devices are not faster than the same number alone, up to the error of measurement."""
 _IMPOSSIBLE = ", more than possible: the device was measured while something else used it"
@@ -71,7 +69,7 @@ def _are_busy(facts: Facts) -> Judgement:
     power = powered[0].power_share if powered else None
     weak = [gpu for gpu in powered if (gpu.power_share or 0.0) < LOW_POWER]
     if weak and (compute is None or compute < BUSY_COMPUTE):
-        return "no", f"{_named(map(_weak_text, weak))}.", _what_waits(facts)
+        return "no", f"{named(map(_weak_text, weak))}.", _what_waits(facts)
     if compute is None:
         say = "The phases of a step were not measured; utilisation alone tells nothing."
         if facts.lacks_ranks:
@@ -87,7 +85,7 @@ def _are_busy(facts: Facts) -> Judgement:
         return _are_its_own(facts, say)
     if slowed := [gpu for gpu in facts.gpus if gpu.throttled_share >= THROTTLED]:
         slowed.sort(key=lambda gpu: -gpu.throttled_share)
-        say += f", but {_named(map(_slowed_text, slowed))}."
+        say += f", but {named(map(_slowed_text, slowed))}."
         return "no", say, "Look at cooling and power supply."
     flops = measures.useful_flop_share(facts)
     if not {device.host for device in facts.devices} >= set(facts.hosts):
@@ -101,7 +99,7 @@ def _are_busy(facts: Facts) -> Judgement:
             return "no", f"{say}.", "Larger batches, train.compile, bf16; see padding."
     outside = _outside_steps(facts)
     if weak:
-        say += f", yet {_named(map(_weak_text, weak))}; {units.SHARE.text(outside)} of the run was "
+        say += f", yet {named(map(_weak_text, weak))}; {units.SHARE.text(outside)} of the run was "
         say += "outside steps."
         if flops is None and outside <= 1 - BUSY_COMPUTE:  # nothing else measures its steps
             return "no", say, _what_waits(facts)
@@ -134,7 +132,7 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
             f"{_since(one.crowded)}"
             for one in crowded
         )
-        say += f", but other programs, or other guests of the machine, used {_named(shares)}."
+        say += f", but other programs, or other guests of the machine, used {named(shares)}."
         return "no", say, "See with top what else runs there; steal, in top, is other guests."
     idle = [one for one in facts.machines if one.cpu_share is not None]
     idle = [one for one in idle if (one.cpu_share or 0.0) < FULL_HOST]
@@ -143,7 +141,7 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
             f"{units.SHARE.told(one.cpu_share)} of the processors of {one.host}{_since(one.idle)}"
             for one in idle
         )
-        say += f", but only {_named(shares)} were busy."
+        say += f", but only {named(shares)} were busy."
         return "no", say, "More threads or ranks there; see data wait and evaluation."
     told_of = {
         one.host
@@ -159,10 +157,6 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
         )
     busy = min(one.cpu_share or 0.0 for one in facts.machines)
     return "yes", f"{say}, with {units.SHARE.text(busy)} of the processors busy or more.", ""
-
-
-def _named(culprits: Iterable[str]) -> str:
-    return first_of(culprits, _MOST_NAMED, "; ")
 
 
 def _since(spell: Spell | None) -> str:
@@ -219,8 +213,8 @@ def _what_waits(facts: Facts) -> str:
     starved = [
         rank.name for share, rank in measures.data_waits(facts) if share >= (data or 0.0) / 2
     ]
-    where = f" ({first_of(starved, _MOST_NAMED)})" if len(facts.ranks) > 1 else ""
-    longest = _named(text for _, text in stragglers(facts))
+    where = f" ({named(starved)})" if len(facts.ranks) > 1 else ""
+    longest = named(text for _, text in stragglers(facts))
     slow = f"compute for longer: {longest}" if longest else "compute for longer by turns"
     waits = {
         f"data{where}: raise data.prefetch_batches, look at the disk": data or 0.0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from typing import Final
 
 from dragoman.base import units
 from dragoman.reporting import measures
@@ -16,9 +15,7 @@ from dragoman.reporting.spells import (
     spells,
     when,
 )
-
-STRAGGLES: Final = 1.25
-"""Multiple of the median rank's compute."""
+from dragoman.telemetry.events import STRAGGLES
 
 
 def stragglers(facts: Facts) -> list[tuple[float, str]]:

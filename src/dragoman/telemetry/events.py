@@ -29,6 +29,8 @@ from dragoman.base.files import open_regular, open_to_append
 SCHEMA_VERSION = 1
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
+STRAGGLES: Final = 1.25
+"""If a rank takes more than this multiple of the median rank's own work, others wait for it."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""
 _LARGEST: Final = 1e11

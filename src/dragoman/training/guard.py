@@ -20,7 +20,7 @@ from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_directions, measure_link
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import Alert, LinkChanged, Payload
+from dragoman.telemetry.events import STRAGGLES, Alert, LinkChanged, Payload
 from dragoman.telemetry.host import (
     HourlyPrice,
     InterfaceCounters,
@@ -38,8 +38,6 @@ _USUAL_WINDOWS: Final = 20
 """Windows without a complaint whose median is the usual time."""
 _MOST: Final = 0.75
 """Share of the steps since a change that must show it."""
-STRAGGLES: Final = 1.25
-"""If a rank takes more than this multiple of the median rank's own work, others wait for it."""
 TOLERATED: Final = 1.5
 """If steps take more than this multiple of the expected time, the cause matters."""
 _WARM_STEPS: Final = 5
@@ -383,7 +381,7 @@ def explained(found: Slowness, cause: str, remedy: str) -> Alert:
     """The alert of slow steps, with its cause."""
     if found.card:
         cause, remedy = f"{cause}; {found.card}", SEE_CARD
-    since = f"since step {units.COUNT.text(found.since_step)}, {moment(found.since)}"
+    since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(
         severity="warning",
         cause=f"{found.steps}: {cause}; {since}. {found.left}",
@@ -393,7 +391,7 @@ def explained(found: Slowness, cause: str, remedy: str) -> Alert:
 
 def recovered(found: Slowness) -> Alert:
     """The alert that steps are as fast again."""
-    since = f"since step {units.COUNT.text(found.since_step)}, {moment(found.since)}"
+    since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(severity="info", cause=f"{found.steps}, {since}", remedy="nothing is to be done")
 
 
@@ -430,11 +428,6 @@ def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, st
     everywhere = f"of {windows[0].name}" if len(windows) == 1 else "of all ranks alike"
     remedy = f"look at what else uses the device of {hosts}, and at its clock"
     return f"it is the compute itself, {everywhere}", remedy
-
-
-def moment(at: float) -> str:
-    """A moment to the second."""
-    return time.strftime("%H:%M:%S UTC", time.gmtime(at))
 
 
 _CHANGED: Final = 1.5
@@ -512,7 +505,7 @@ def _slow_link(changed: LinkChanged, slowness: Slowness) -> Alert:
     now, before = (
         units.BYTE_RATE.text(rate) for rate in (changed.now_bytes_per_s, changed.before_bytes_per_s)
     )
-    since = f"step {units.COUNT.text(slowness.since_step)}, {moment(slowness.since)}"
+    since = f"step {units.COUNT.text(slowness.since_step)}, {units.time_of_day(slowness.since)}"
     link = f"the link {changed.interface}, {changed.where}," if changed.interface else "the link"
     card = f"; {slowness.card}" if slowness.card else ""
     return Alert(

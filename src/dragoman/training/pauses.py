@@ -176,7 +176,7 @@ class PauseWatch:
         self._write(self._world.rank, self._host, began, seconds_s, step, doing, own=True)
         cause = (
             f"{_name(self._world.rank, self._host)} stood still for {_long(seconds_s)} from "
-            f"{_clock(began)} on, {_where(step, doing)}: none of its threads ran"
+            f"{units.time_of_day(began)} on, {_where(step, doing)}: none of its threads ran"
         )
         remedy = "look at who stopped it, and at that machine's memory and other guests then"
         self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=step)
@@ -227,11 +227,10 @@ class PauseWatch:
         for rank, seen in silent.items():
             if speaker == self._world.rank and not seen.told:
                 seen.told = True
-                one = seen.standing
+                one, since = seen.standing, units.time_of_day(time.time() - seen.silent_s)
                 cause = (
                     f"{_name(rank, one.host)} has given no sign of life for "
-                    f"{_long(seen.silent_s)}, since {_clock(time.time() - seen.silent_s)}; "
-                    f"it was {_where(one.step, one.doing)}"
+                    f"{_long(seen.silent_s)}, since {since}; it was {_where(one.step, one.doing)}"
                 )
                 alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
                 self._events.write(alert, step=self._step)
@@ -300,10 +299,6 @@ def _name(rank: int, host: str) -> str:
 
 def _long(seconds_s: float) -> str:
     return units.DURATION.text(round(seconds_s, 1))
-
-
-def _clock(moment: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
 
 
 def _where(step: int, doing: str) -> str:
