@@ -78,7 +78,7 @@ def run(options: Options) -> None:
         sampling = Sampling(options.sample, options.temperature or 1.0)
     elif options.temperature is not None:
         raise ConfigError(
-            "changes nothing of a search", place="--temperature", remedy="add --sample all"
+            "has no effect on a search", place="--temperature", remedy="add --sample all"
         )
     made = synthesize(
         options.run,

@@ -26,7 +26,7 @@ from dragoman.training.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateSettings:
     """The numbers of a recipe that a rule may change.
 
     batch: `batch_tokens` or `batch_sentences`, whichever the recipe uses, and its value.
@@ -40,7 +40,7 @@ class Update:
     has_stages: bool = False
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Update:
+    def of(cls, recipe: Recipe) -> UpdateSettings:
         """The numbers of a recipe."""
         name = "batch_sentences" if recipe.data.batch_tokens is None else "batch_tokens"
         count = recipe.data.batch_tokens or recipe.data.batch_sentences
@@ -64,7 +64,7 @@ class BatchRule:
     beyond: str = ""
 
 
-def batch_rules(update: Update, *, factor: float) -> tuple[BatchRule, BatchRule]:
+def batch_rules(update: UpdateSettings, *, factor: float) -> tuple[BatchRule, BatchRule]:
     """Square root, then linear, for a batch that grows (or shrinks) by a factor."""
     linear = BatchRule(
         "linear",
@@ -74,7 +74,7 @@ def batch_rules(update: Update, *, factor: float) -> tuple[BatchRule, BatchRule]
     return _square_root(update, factor), linear
 
 
-def _square_root(update: Update, factor: float) -> BatchRule:
+def _square_root(update: UpdateSettings, factor: float) -> BatchRule:
     root = math.sqrt(factor)
     optimizer = update.optimizer
     betas = {
@@ -96,7 +96,7 @@ def _square_root(update: Update, factor: float) -> BatchRule:
     )
 
 
-def _lengths(update: Update, factor: float) -> list[str]:
+def _lengths(update: UpdateSettings, factor: float) -> list[str]:
     """The numbers of steps for the same text."""
     schedule = update.schedule
     settings = [f"train.max_steps={_steps(update.max_steps, factor)}"]
@@ -109,7 +109,7 @@ def _lengths(update: Update, factor: float) -> list[str]:
     return settings
 
 
-def _rate(update: Update, factor: float, *, times: float) -> list[str]:
+def _rate(update: UpdateSettings, factor: float, *, times: float) -> list[str]:
     """The rate, multiplied by `times` at the same place of the text.
 
     `noam` falls with the root of the step: with a warm-up of 1/k of the steps its curve is already

@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.batch_rules import Update
+from dragoman.cluster.batch_rules import UpdateSettings
 from dragoman.cluster.checks import directions, measured_link
+from dragoman.cluster.examine import LastMeasurement, recall
 from dragoman.cluster.facts import HostFacts
 from dragoman.cluster.hosts import MOST_PRICE, Host, load_hosts
-from dragoman.cluster.measured import Measured, recall
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.rates import (
     LAYER_S,
@@ -94,7 +94,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     link = asked.link()
     machines = tuple(asked.machine(host) for host in hosts)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
-    return make_plan(workload, cluster, currency=currency, update=Update.of(recipe))
+    return make_plan(workload, cluster, currency=currency, update=UpdateSettings.of(recipe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class _Asked:
     precision: Precision
     request: PlanRequest
     hosts: tuple[Host, ...]
-    measured: Measured | None
+    measured: LastMeasurement | None
 
     def machine(self, host: Host) -> Machine:
         """One host, with the price in its settings."""
@@ -292,6 +292,6 @@ def _price(text: str) -> tuple[float, str]:
     return amount, currency
 
 
-def _when(measured: Measured | None) -> str:
+def _when(measured: LastMeasurement | None) -> str:
     assert measured is not None
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(measured.time))

@@ -543,7 +543,7 @@ class _Counted(NamedTuple):
 
 
 class _WordCounter:
-    """Counts the words of some sides in the pairs of a range that stay, for each direction."""
+    """Counts the words of some sides in the kept pairs of a range, for each direction."""
 
     def __init__(self, place: Workplace, config: CorpusConfig, sides: tuple[str, ...]) -> None:
         self._runs = _open_runs(place)

@@ -18,4 +18,5 @@ normalizing_pieces  a SentencePiece model with our normal form of text in it, fo
 sentence_ends       where sentences end as an ONNX graph, for such packages
 export              writes an export and compares its translations with our own
 load                a bundle or a run as our model, to translate with or to train on from
+import_bundle       writes an imported model as a bundle
 """

@@ -211,7 +211,7 @@ class _Keys:
         return value
 
     def flag(self, name: str) -> bool:
-        """true or false."""
+        """The boolean value of a key."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             raise self.refused(name, why="neither true nor false", remedy=_CORRECT)
@@ -229,7 +229,7 @@ class _Keys:
         value = self.number(name, least=least, most=most)
         if self.number(other, least=least, most=most) != value:
             raise self.refused(
-                other, why=f'and "{name}" is {value}: here encoder and decoder have one number'
+                other, why=f'but "{name}" is {value}, and dragoman has one number for both'
             )
         return value
 

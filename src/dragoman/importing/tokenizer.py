@@ -362,7 +362,7 @@ def _order(
 
 
 def _special_names(settings: Mapping[str, Any]) -> dict[str, str]:
-    """How the special pieces are spelt."""
+    """The texts of the special pieces, by their kind: pad, eos, unk."""
     defaults = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
     return {
         kind: _content(settings.get(f"{kind}_token")) or name for kind, name in defaults.items()

@@ -44,7 +44,7 @@ class RunDirectory:
 
     @property
     def recipe_file(self) -> Path:
-        """The resolved recipe."""
+        """The file of the resolved recipe."""
         return self.path / "recipe.toml"
 
     @property
@@ -54,7 +54,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """One directory a checkpoint."""
+        """The directory of all checkpoints."""
         return self.path / "checkpoints"
 
     @property

@@ -367,11 +367,12 @@ def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | 
 
 
 def has_turned(facts: Facts) -> bool:
-    """Whether the dev loss rises: its last two are clearly above the best, and not by chance.
+    """Whether the dev loss rises: the last two losses are above the best one, and not by chance.
 
-    Either their order since the best shows that, or their height: a steep rise may take few
-    validations. On losses that differ only by chance, both tests together are wrong in 0.5% (4
-    losses) to 4.0% (40) of runs, because the order test needs four losses after the best.
+    One of two tests must show that: the order of the losses since the best one, or the height of
+    the last two, because a steep rise may take few validations. If losses differ only by chance,
+    the two tests together are wrong in 0.5% (4 losses) to 4.0% (40) of runs; the order test needs
+    four losses after the best.
     """
     values = [loss for _, loss in losses(facts)]
     if len(values) < FEWEST or not ends_above_best(facts):
@@ -453,7 +454,7 @@ def rises_by_chance(since_best: Sequence[float]) -> float:
 
 
 def trained(facts: Facts) -> Verdict:
-    """Question 2."""
+    """Is the model trained? (Question 2.)"""
     found = loss_trend(facts)
     answer, says, remedy = _is_trained(facts, found)
     return Verdict(
@@ -488,7 +489,7 @@ def trained(facts: Facts) -> Verdict:
 
 
 def overfitting(facts: Facts) -> Verdict:
-    """Question 3."""
+    """Does the model overfit? (Question 3.)"""
     answer, says, remedy = _is_overfitting(facts)
     return Verdict(
         key="overfitting",

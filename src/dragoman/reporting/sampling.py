@@ -96,7 +96,7 @@ class _Series:
 
     @property
     def mean(self) -> float | None:
-        """Weighted by the time of each sample."""
+        """The mean, weighted by the time of each sample."""
         return self.weighted / self.seconds_s if self.seconds_s else None
 
 

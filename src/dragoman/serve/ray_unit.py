@@ -77,7 +77,7 @@ class SynthesisJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """See Job."""
+        """As `Job.open`."""
         if self.engine == "torch":
             _use_cores(self.cores)
         with open_translator(
@@ -107,7 +107,7 @@ class ScoringJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """See Job."""
+        """As `Job.open`."""
         from dragoman.distributed.world import join_world
         from dragoman.formats.load import load_translation_model
         from dragoman.inference.scoring import PairScorer

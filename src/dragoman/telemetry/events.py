@@ -698,7 +698,7 @@ def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
 
 
 def _fields_of(kind: type[Any]) -> list[tuple[str, str, bool]]:
-    """(name, annotation, whether it has a default) of the fields of a dataclass, looked up once."""
+    """Fields of a dataclass, as (name, annotation, whether it has a default), looked up once."""
     if kind not in _FIELDS:
         _FIELDS[kind] = [(f.name, str(f.type), f.default is not MISSING) for f in fields(kind)]
     return _FIELDS[kind]

@@ -14,8 +14,10 @@ from typing import Final
 
 from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.channel import Channel
-from dragoman.cluster.agent.facts import FactsRequest, gather
-from dragoman.cluster.agent.work import Prepared, work
+from dragoman.cluster.agent.facts import gather
+from dragoman.cluster.agent.processes import Prepared
+from dragoman.cluster.agent.work import work
+from dragoman.cluster.messages import FactsRequest
 from dragoman.training.durable import DIGESTS_FILE, discard
 
 
