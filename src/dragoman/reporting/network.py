@@ -130,7 +130,7 @@ def _where(facts: Facts) -> str:
     known = [(one.interface, one.host) for one in facts.links]
     known += [(one.interface, one.host) for one in facts.traffic]
     names = [f"{interface} of {host}" for interface, host in dict.fromkeys(known) if interface]
-    through = f", through {named(names)}" if names else ""
+    through = f", through {named(names, between=', ')}" if names else ""
     timed = measures.exposed(facts)
     waits = [(one.sync_s or 0.0) >= NETWORK_BOUND * (one.interval_s or 0.0) for one in timed]
     return through + "".join(f", {when(spell)}" for spell in spells(timed, waits))

@@ -213,7 +213,7 @@ def _what_waits(facts: Facts) -> str:
     starved = [
         rank.name for share, rank in measures.data_waits(facts) if share >= (data or 0.0) / 2
     ]
-    where = f" ({named(starved)})" if len(facts.ranks) > 1 else ""
+    where = f" ({named(starved, between=', ')})" if len(facts.ranks) > 1 else ""
     longest = named(text for _, text in stragglers(facts))
     slow = f"compute for longer: {longest}" if longest else "compute for longer by turns"
     waits = {

@@ -52,9 +52,9 @@ def evidence(name: str, quantity: Quantity, value: float | None, more: str = "")
     return Evidence(name, value, quantity.told(value) + more)
 
 
-def named(culprits: Iterable[str]) -> str:
-    """All that an answer blames, the worst first; of very many, how many more there are."""
-    return first_of(culprits, _MOST_NAMED, "; ")
+def named(culprits: Iterable[str], *, between: str = "; ") -> str:
+    """All that an answer blames, in their order; of very many, how many more there are."""
+    return first_of(culprits, _MOST_NAMED, between)
 
 
 def at_step(step: int) -> str:
