@@ -107,8 +107,13 @@ class RunDirectory:
         run = cls(path if path.name not in ("", "..") else path.resolve())
         if (path / "bundle.json").is_file():
             raise CheckpointError(
-                "is an export", place=path, remedy="name the run that it was made of"
+                "is an export",
+                place=path,
+                remedy="name the run that it was made of; dragoman compare and translate take "
+                "exports",
             )
+        if not path.exists():
+            raise CheckpointError("is not there", place=path, remedy="check the name")
         if not run.recipe_file.is_file():
             raise CheckpointError(
                 "not a run directory: it holds no recipe.toml",
