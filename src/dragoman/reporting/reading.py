@@ -160,6 +160,8 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
         test_scores=tuple(file.test_scores),
         direction_scores=tuple(file.direction_scores),
         comparisons=tuple(file.comparisons),
+        compared_groups=tuple(file.compared_groups),
+        compared_sentences=tuple(file.compared_sentences),
         checkpoints=tuple(file.checkpoints),
         prepare_s=file.prepare_s,
         environment=file.environment,

@@ -278,6 +278,7 @@ class Compared(Payload, kind="compared"):
     name: of the test set. model, other: what was compared, as it was named; value is of the model.
     metric: "bleu", "chrf" or "comet". p_bootstrap, p_randomisation: the probability of such a
     difference by chance. better: "run", "other" or "neither", by all metrics and tests.
+    ahead, behind: sentences in which the model has the higher and the lower chrF.
     """
 
     name: str
@@ -291,6 +292,38 @@ class Compared(Payload, kind="compared"):
     p_randomisation: float
     signature: str
     better: str
+    ahead: int | None = None
+    behind: int | None = None
+
+
+class ComparedGroup(Payload, kind="compared_group"):
+    """Scores of both models of a comparison on a part of the test set.
+
+    by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
+    their occurrences in the training text). group: such as "10 to 19". size: sentences or words.
+    """
+
+    name: str
+    other: str
+    by: str
+    group: str
+    size: int
+    value: float
+    other_value: float
+
+
+class ComparedSentence(Payload, kind="compared_sentence"):
+    """A sentence in which one model of a comparison is ahead the most; chrF is 0 to 100."""
+
+    name: str
+    other: str
+    line: int
+    source: str
+    reference: str
+    translation: str
+    other_translation: str
+    chrf: float
+    other_chrf: float
 
 
 class CheckpointWritten(Payload, kind="checkpoint_written"):
