@@ -50,7 +50,7 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.recipe.estimate import estimate
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import Alert, EventListener, EventWriter
+from dragoman.telemetry.events import Alert, EventListener, EventWriter, event_file
 from dragoman.training.durable import step_number
 from dragoman.training.pace import BUDGET_FILE
 
@@ -361,7 +361,7 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
     """Size and digest of the events that are here, for each of these ranks."""
     had = {}
     for rank in ranks:
-        path = directory / f"rank-{rank:04d}.jsonl"
+        path = event_file(directory, rank=rank)
         size = path.stat().st_size if path.is_file() else 0
         had[path.name] = (size, prefix_digest(path, size))
     return had
