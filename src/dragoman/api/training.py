@@ -106,8 +106,9 @@ def train(
     ranks: processes on this machine; None: one a GPU, or one.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
     fresh: start again, resume nothing.
-    on_event: called with each event of rank 0, one after the other. An error that it raises ends
-        the training and comes out of this function; the checkpoints stay.
+    on_event: called with each event of rank 0, and with the alerts of the other ranks, one after
+        the other. An error that it raises ends the training and comes out of this function; the
+        checkpoints stay.
     progress: show how the training goes.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError; if SIGINT or
     SIGTERM ended the training, InterruptedRunError, and the same call goes on. While text is still

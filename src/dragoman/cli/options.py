@@ -95,6 +95,14 @@ def positive(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
 
 
+def models(text: str) -> list[str]:
+    """Names of models that commas separate."""
+    names = text.split(",")
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name between commas")
+    return names
+
+
 RECIPE = Option(
     "recipe",
     metavar="RECIPE",
@@ -115,8 +123,9 @@ RUN_OR_BUNDLE = RUN.but(
 CHECKPOINT = Option(
     "--checkpoint",
     default="best",
-    help="best (by BLEU if measured, else dev loss), last, a step or a directory; "
-    "for translate several, joined by commas, make an ensemble",
+    help="best (by BLEU if measured, else dev loss), last, a step, a directory of a checkpoint, or "
+    "another run for its best one; for translate and synthesize several, joined by commas, make "
+    "an ensemble",
 )
 TARGET = Option(
     "--target",

@@ -14,7 +14,15 @@ from dragoman.base.printable import printable_line
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting import measures
 from dragoman.reporting.cost import cost_text
-from dragoman.reporting.facts import DirectionScore, Facts, Validation
+from dragoman.reporting.facts import (
+    Compared,
+    ComparedGroup,
+    ComparedSentence,
+    DirectionScore,
+    Facts,
+    Validation,
+)
+from dragoman.reporting.spells import moment
 from dragoman.reporting.trend import Trend, fit_curve, trend
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES
@@ -419,7 +427,7 @@ def may_have_turned(facts: Facts) -> bool:
 def stays_above_best(facts: Facts) -> bool:
     """Whether the whole later half, which gives the trend, is clearly above the best."""
     values = [loss for _, loss in losses(facts)]
-    return min(_later(values)) >= min(values) * (1 + OVERFIT_RISE)
+    return min(later(values)) >= min(values) * (1 + OVERFIT_RISE)
 
 
 def ends_above_best(facts: Facts) -> bool:
@@ -515,7 +523,12 @@ def overfitting(facts: Facts) -> Verdict:
 
 def _is_trained(facts: Facts, found: Trend | None) -> Judgement:
     if has_diverged(facts):
-        return "no", "It diverged.", "Go on from the last good checkpoint, with a lower peak rate."
+        at = moment(facts.last_step, facts.segments[-1].ended)
+        return (
+            "no",
+            f"It diverged at {at}.",
+            "Go on from the last good checkpoint, with a lower peak rate.",
+        )
     if found is None:
         say = f"{_validations(facts)} too few to tell a trend."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
@@ -757,18 +770,55 @@ def _direction_evidence(facts: Facts) -> Iterator[Evidence]:
 
 
 def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
-    """The last comparison by each metric with each other system on each test set."""
-    last = {(one.other, one.name, one.metric): one for one in facts.comparisons}
-    for one in last.values():
-        metric = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}.get(one.metric, one.metric)
-        better = {"run": "this run", "other": "the other"}.get(one.better, "neither")
-        text = (
-            f"{one.value:.2f}, the other {one.other_value:.2f}, p {one.p_bootstrap:.4f} (bootstrap)"
-            f", {one.p_randomisation:.4f} (randomisation); shown to be better: {better}"
-        )
-        yield Evidence(
-            printable_line(f"{metric} on {one.name}, beside {one.other}"), one.value, text
-        )
+    """The last comparison with each other system on each test set: scores, and where they differ.
+
+    Groups and sentences are written after all scores of their comparison.
+    """
+    last: dict[tuple[str, str], dict[str, Compared]] = {}
+    for one in facts.comparisons:
+        last.setdefault((one.other, one.name), {})[one.metric] = one
+    groups: dict[tuple[str, str], list[ComparedGroup]] = {}
+    sentences: dict[tuple[str, str], list[ComparedSentence]] = {}
+    for group in facts.compared_groups:
+        groups.setdefault((group.other, group.name), []).append(group)
+    for sentence in facts.compared_sentences:
+        sentences.setdefault((sentence.other, sentence.name), []).append(sentence)
+    for (other, name), by_metric in last.items():
+        place = printable_line(f"on {name}, beside {other}")
+        for metric, one in by_metric.items():
+            label = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}.get(metric, metric)
+            better = {"run": "this run", "other": "the other"}.get(one.better, "neither")
+            text = (
+                f"{one.value:.2f}, the other {one.other_value:.2f}, p {one.p_bootstrap:.4f} "
+                f"(bootstrap), {one.p_randomisation:.4f} (randomisation); "
+                f"shown to be better: {better}"
+            )
+            yield Evidence(f"{printable_line(label)} {place}", one.value, text)
+        latest = max(by_metric.values(), key=lambda one: one.time)
+        if latest.pairs is not None and latest.ahead is not None and latest.behind is not None:
+            equal = latest.pairs - latest.ahead - latest.behind
+            text = f"{latest.ahead}; equal in {equal}, behind in {latest.behind}, by chrF"
+            yield Evidence(f"sentences ahead {place}", latest.ahead, text)
+        for by, label, unit in (
+            ("length", "BLEU by words of the reference", "sentences"),
+            ("frequency", "F1 of words by occurrences in training text", "words"),
+        ):
+            texts = [
+                f"{group.group}: {group.value:.1f}, the other {group.other_value:.1f} "
+                f"({units.COUNT.text(group.size)} {unit})"
+                for group in groups.get((other, name), ())
+                if group.by == by and group.time >= latest.time
+            ]
+            if texts:
+                yield in_words(f"{label} {place}", printable_line("; ".join(texts)))
+        for sentence in sentences.get((other, name), ()):
+            if sentence.time >= latest.time:
+                text = (
+                    f"{sentence.source} | reference: {sentence.reference} | "
+                    f"this run, chrF {sentence.chrf:.0f}: {sentence.translation} | "
+                    f"the other, chrF {sentence.other_chrf:.0f}: {sentence.other_translation}"
+                )
+                yield in_words(f"line {sentence.line} {place}", printable_line(text))
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:
@@ -827,7 +877,8 @@ def _validations(facts: Facts) -> str:
     return f"{counted} after the start {'is' if count == 1 else 'are'}"
 
 
-def _later(points: Sequence[T]) -> Sequence[T]:
+def later(points: Sequence[T]) -> Sequence[T]:
+    """The later half, which gives the trend, at least four."""
     return points[-max(FEWEST, len(points) // 2) :]
 
 
@@ -835,7 +886,7 @@ def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:
     """The trend of the later half of the points, at least four."""
     if len(points) < FEWEST:
         return None
-    last = _later(points)
+    last = later(points)
     return trend([step for step, _ in last], [value for _, value in last], stretch=STRETCH)
 
 

@@ -29,6 +29,8 @@ from dragoman.base.files import open_regular, open_to_append
 SCHEMA_VERSION = 1
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
+STRAGGLES: Final = 1.25
+"""If a rank takes more than this multiple of the median rank's own work, others wait for it."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""
 _LARGEST: Final = 1e11
@@ -276,6 +278,7 @@ class Compared(Payload, kind="compared"):
     name: of the test set. model, other: what was compared, as it was named; value is of the model.
     metric: "bleu", "chrf" or "comet". p_bootstrap, p_randomisation: the probability of such a
     difference by chance. better: "run", "other" or "neither", by all metrics and tests.
+    ahead, behind: sentences in which the model has the higher and the lower chrF.
     """
 
     name: str
@@ -289,6 +292,38 @@ class Compared(Payload, kind="compared"):
     p_randomisation: float
     signature: str
     better: str
+    ahead: int | None = None
+    behind: int | None = None
+
+
+class ComparedGroup(Payload, kind="compared_group"):
+    """Scores of both models of a comparison on a part of the test set.
+
+    by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
+    their occurrences in the training text). group: such as "10 to 19". size: sentences or words.
+    """
+
+    name: str
+    other: str
+    by: str
+    group: str
+    size: int
+    value: float
+    other_value: float
+
+
+class ComparedSentence(Payload, kind="compared_sentence"):
+    """A sentence in which one model of a comparison is ahead the most; chrF is 0 to 100."""
+
+    name: str
+    other: str
+    line: int
+    source: str
+    reference: str
+    translation: str
+    other_translation: str
+    chrf: float
+    other_chrf: float
 
 
 class CheckpointWritten(Payload, kind="checkpoint_written"):
@@ -506,6 +541,16 @@ class _EventLine(BaseModel):
     step: Annotated[int, Field(ge=0, lt=_LARGEST)] | None = None
 
 
+def event_file(directory: Path, *, rank: int) -> Path:
+    """The file of one rank."""
+    return directory / f"rank-{rank:04d}.jsonl"
+
+
+def event_files(directory: Path) -> list[Path]:
+    """The files that exist, by rank."""
+    return sorted(directory.glob("rank-*.jsonl"))
+
+
 class EventWriter:
     """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
 
@@ -515,7 +560,7 @@ class EventWriter:
     """
 
     def __init__(self, directory: Path, *, rank: int = 0) -> None:
-        self.path = directory / f"rank-{rank:04d}.jsonl"
+        self.path = event_file(directory, rank=rank)
         self._rank = rank
         self._host = socket.gethostname()
         try:

@@ -46,7 +46,7 @@ class IntervalSums:
         self._world.sum(self._sums[:2])
         loss, nll, norms, skipped = self._sums.tolist()
         times = asdict(self._timer.take())
-        times["sync_s"] += self._sync.waited_s - self._exposed_before_s
+        times["sync_s"] += self._sync.waits.total_s() - self._waited_before_s
         event = TrainInterval(
             epoch=self._epoch,
             train_loss=loss / self._target_tokens,
@@ -73,7 +73,7 @@ class IntervalSums:
         self._pairs = self._source_tokens = self._target_tokens = self._cells = 0
         self._sums = torch.zeros(4, dtype=torch.float64, device=self._world.device)
         self._bytes_before = self._sync.bytes_sent
-        self._exposed_before_s = self._sync.waited_s
+        self._waited_before_s = self._sync.waits.total_s()
 
 
 def _peak_memory_bytes(device: torch.device) -> int:

@@ -246,18 +246,26 @@ def test_ranks_on_the_processor_do_not_see_gpus(
     slots: int, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine of slots may have GPUs, which are for others."""
-    host = Host(name="alpha", address="127.0.0.1", slots=slots, gpus=1 - slots)
-    card = InterfaceFacts(name="lo", address="127.0.0.1", mtu_bytes=1500, errors=0)
-    said = HostFacts(
-        host="alpha",
-        cpu_cores=1,
-        versions={},
-        digests={},
-        interface=card,
-        shared_memory_bytes=0,
-        disk_free_bytes=0,
+    first, second = (
+        Host(name=name, address="127.0.0.1", slots=slots, gpus=1 - slots)
+        for name in ("alpha", "beta")
     )
-    request = shares(Hosts(host=(host,)), ClusterFacts(hosts=(said,)), job="probe")["alpha"]
+    card = InterfaceFacts(name="lo", address="127.0.0.1", mtu_bytes=1500, errors=0)
+    facts = [
+        HostFacts(
+            host=host.name,
+            cpu_cores=1,
+            versions={},
+            digests={},
+            interface=card,
+            shared_memory_bytes=0,
+            disk_free_bytes=0,
+        )
+        for host in (first, second)
+    ]
+    hosts = Hosts(host=(first, second))
+    # The second host opens no store, so no process has to import PyTorch.
+    request = shares(hosts, ClusterFacts(hosts=tuple(facts)), job="probe")["beta"]
     environments: list[dict[str, str]] = []
     monkeypatch.setitem(
         work._JOBS, "probe", lambda _, __, share, ___: environments.append(share.environment())
