@@ -103,7 +103,6 @@ def test_it_takes_the_port_that_it_is_given(address: str) -> None:
         assert connect(StoreAddress(address, port, token), prefix=prefix).check(["key"]) is there
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("port", ["free", "given"])
 def test_it_takes_its_address_from_its_input_and_ends_with_it(port: str) -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
