@@ -1,6 +1,7 @@
 """What distillation costs and gains: teacher, student, and the student without a teacher.
 
-    benchmarks/distillation.py --multi30k DIR --scratch DIR [--teacher RUN] [--steps 6000]
+    benchmarks/distillation.py --multi30k DIR --scratch DIR [--teacher-steps 8000]
+        [--teacher RUN] [--steps 6000] [--precision bf16]
 
 The teacher is the shipped recipe `multi30k-tiny`, trained here (hours) and averaged over its last
 ten checkpoints, or the best checkpoint of --teacher, a run on Multi30k English to German. The
@@ -38,7 +39,8 @@ def main() -> None:
     if teacher is None:
         teacher, checkpoint = _trained_teacher(options)
     steps = [f"train.max_steps={options.steps}", f"train.validate_every_steps={options.steps // 5}"]
-    student = dragoman.load_recipe("student-tiny", [*STUDENT, *steps])
+    precision = f"train.precision={options.precision}"
+    student = dragoman.load_recipe("student-tiny", [*STUDENT, *steps, precision])
     made = dragoman.distill(
         teacher,
         student,
@@ -63,7 +65,9 @@ def main() -> None:
 
 def _trained_teacher(options: argparse.Namespace) -> tuple[Path, str]:
     """The run of `multi30k-tiny`, and its last ten checkpoints' average."""
-    recipe = dragoman.load_recipe("multi30k-tiny", [f"corpus.folder={options.multi30k}"])
+    settings = [f"corpus.folder={options.multi30k}", f"train.precision={options.precision}"]
+    settings.append(f"train.max_steps={options.teacher_steps}")
+    recipe = dragoman.load_recipe("multi30k-tiny", settings)
     run = dragoman.train(recipe, runs=options.scratch / "runs", progress=True).path
     average = run / "checkpoints" / "average"
     if not average.exists():
@@ -138,7 +142,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--multi30k", type=Path, required=True, help="train.en, test2016.de ...")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--teacher", type=Path, metavar="RUN", help="train no teacher, take this")
+    parser.add_argument("--teacher-steps", type=int, default=8000, help="8,000 in the paper")
     parser.add_argument("--steps", type=int, default=6000, help="of each student")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of training")
     parser.add_argument("--threads", type=int, help="that translate (default: all)")
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
