@@ -1,14 +1,14 @@
 """What distillation costs and gains: teacher, student, and the student without a teacher.
 
     benchmarks/distillation.py --multi30k DIR --scratch DIR [--teacher-steps 8000]
-        [--teacher RUN] [--steps 6000] [--precision bf16]
+        [--teacher RUN] [--checkpoint best] [--steps 6000] [--precision bf16]
 
 The teacher is the shipped recipe `multi30k-tiny`, trained here (hours) and averaged over its last
-ten checkpoints, or the best checkpoint of --teacher, a run on Multi30k English to German. The
-student has one decoder layer, 2,500 pieces and searches greedily: a quarter of the decoder of
-`multi30k-tiny`. It learns from the teacher's translations of the training text; another of the same
-recipe and as many steps learns from the text itself. All are exported in int8 and translate
-test2016 in turns. If it is interrupted, the same command resumes it.
+ten checkpoints, or a checkpoint of --teacher, a run on Multi30k English to German. The student has
+one decoder layer, 2,500 pieces and searches greedily: a quarter of the decoder of `multi30k-tiny`.
+It learns from the teacher's translations of the training text; another of the same recipe and as
+many steps learns from the text itself. All are exported in int8 and translate test2016 in turns. If
+it is interrupted, the same command resumes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUNDS = 5
 def main() -> None:
     """Train what is not trained yet, and print the table."""
     options = _options()
-    teacher, checkpoint = options.teacher, "best"
+    teacher, checkpoint = options.teacher, options.checkpoint
     if teacher is None:
         teacher, checkpoint = _trained_teacher(options)
     steps = [f"train.max_steps={options.steps}", f"train.validate_every_steps={options.steps // 5}"]
@@ -142,6 +142,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--multi30k", type=Path, required=True, help="train.en, test2016.de ...")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--teacher", type=Path, metavar="RUN", help="train no teacher, take this")
+    parser.add_argument("--checkpoint", default="best", help="of --teacher")
     parser.add_argument("--teacher-steps", type=int, default=8000, help="8,000 in the paper")
     parser.add_argument("--steps", type=int, default=6000, help="of each student")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of training")
