@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import dragoman
 from budget_text import write_budget_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.curves import Curve
@@ -46,7 +47,9 @@ def saved(folder: Path) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(folder: Path) -> None:
+def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     budget = ("--budget", f"{SECONDS}s", "--ranks", "1", "--workers", "1")
     began = time.time()
     process = start(folder, *budget)
@@ -82,9 +85,11 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(folder:
         curve.pairs == json.loads((path / "manifest.json").read_bytes())["splits"]["train"]["pairs"]
     )
     # What is done is not done again.
-    again = start(folder, *budget)
-    said, complaints = again.communicate(timeout=60)
-    assert again.returncode == 0, complaints
+    monkeypatch.chdir(folder)
+    with pytest.raises(dragoman.ConfigError, match="is for a recipe alone"):
+        dragoman.train(path, budget=f"{SECONDS}s")
+    again = dragoman.train("minute.toml", budget=f"{SECONDS}s", ranks=1, workers=1)
+    assert again.path.resolve() == path
     assert len(list(read_events(path / "events" / "rank-0000.jsonl"))) == len(events)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,10 +25,20 @@ from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.builds.back import MOST_OF_PAIRS, count_lines
 from dragoman.builds.corpora import Corpus, Limits, by_budget, by_hand, monolingual, sized
-from dragoman.builds.plan import TRAINING, BuildPlan, PlannedCorpus, PlannedStage, StageName
+from dragoman.builds.plan import (
+    FILE,
+    TRAINING,
+    BuildPlan,
+    PlannedCorpus,
+    PlannedStage,
+    StageName,
+    parse_pair,
+    read_plan,
+)
+from dragoman.builds.stages import clock_runs
 from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.download import download
-from dragoman.recipe.budget import filled
+from dragoman.recipe.budget import filled, parse_budget
 from dragoman.recipe.recipe import load_recipe
 from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place
 from dragoman.run.choose import SIZE_KEYS, SIZES
@@ -71,15 +82,75 @@ _SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wishes of the user. budget: as typed. choose: ids of corpora; empty: by the budget."""
+    """The wishes of the user.
+
+    budget: as typed; "" if the build has a plan already. choose: ids of corpora; empty: by the
+    budget. overrides: of the recipes of all models.
+    """
 
     pair: str
-    budget: str
+    budget: str = ""
     index: str = ""
     choose: Sequence[str] = ()
     mono: Path | None = None
     student: bool = False
     overrides: Sequence[str] = ()
+
+    @property
+    def index_place(self) -> str:
+        """The index, which a command in another folder finds, too."""
+        if not self.index or "://" in self.index:
+            return self.index
+        return str(Path(self.index).resolve())
+
+
+def planned(
+    wanted: Wanted, directory: Path, place: Place, *, began: float, dry_run: bool = False
+) -> tuple[BuildPlan, list[Corpus]]:
+    """The plan in the directory of a build; or a new one, written there, with the use of each
+    corpus.
+
+    began: when the command was given: the clock of a new build starts then, unless dry_run.
+    Raises ConfigError if the plan says other than the wishes, and what `make_plan` raises.
+    """
+    pair = parse_pair(wanted.pair)
+    plan = read_plan(directory)
+    if plan is not None:
+        _check_same(wanted, plan, directory)
+        return plan, []
+    if not wanted.budget:
+        raise ConfigError(
+            "a build needs one, and there is no build.toml yet",
+            place="--budget",
+            remedy="give a time such as 6h",
+        )
+    budget_s = parse_budget(wanted.budget, place.price)
+    with nullcontext() if dry_run else clock_runs(directory, began=began):
+        catalogue = Catalogue(index_file(wanted.index, directory))
+        plan, corpora = make_plan(catalogue, wanted, pair, budget_s, place)
+        plan.save(directory)
+        save_corpora(corpora, directory)
+    return plan, corpora
+
+
+def _check_same(wanted: Wanted, plan: BuildPlan, directory: Path) -> None:
+    file = directory / FILE
+    agrees = {
+        "pair": wanted.pair == plan.pair,
+        "--budget": wanted.budget in ("", plan.budget),
+        "--choose": set(wanted.choose) <= {one.id for one in plan.corpus},
+        "--mono": wanted.mono is None or str(wanted.mono.resolve()) == plan.mono,
+        "--index": not wanted.index or wanted.index_place == plan.index,
+        "--set": list(wanted.overrides) in ([], list(plan.set)),
+        "--student": not wanted.student or "student" in plan.shares(),
+    }
+    for name, same in agrees.items():
+        if not same:
+            raise ConfigError(
+                f"{file} says otherwise",
+                place=name,
+                remedy="edit it there and leave the option out, or give another --directory",
+            )
 
 
 def listed(
@@ -178,7 +249,7 @@ def make_plan(
     values = {
         "pair": wanted.pair,
         "budget": wanted.budget,
-        "index": wanted.index,
+        "index": wanted.index_place,
         "mono": "" if wanted.mono is None else str(wanted.mono.resolve()),
         "set": tuple(wanted.overrides),
         "corpus": tuple(_planned(one, needed=bool(wanted.choose)) for one in chosen),

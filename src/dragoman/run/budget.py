@@ -165,7 +165,7 @@ def run_in_budget(
     workers: int | None = None,
     began: float | None = None,
     fresh: bool = False,
-    show: AbstractContextManager[OnProgress] | None = None,
+    show: AbstractContextManager[OnProgress | None] | None = None,
     listeners: Sequence[EventListener] = (),
     tell_plan: Callable[[BudgetPlan], None],
     tell: Callable[[str], None],
