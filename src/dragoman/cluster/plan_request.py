@@ -59,6 +59,7 @@ class PlanRequest:
     compute: seconds of one rank's share of a step without network, as the mean over ranks while all
         of a host work; replaces what is known of the kind.
     price: of one host for an hour.
+    noise_tokens: the gradient noise scale that a run like this one has measured.
     """
 
     link: str | None = None
@@ -68,6 +69,7 @@ class PlanRequest:
     gpu_link: str | None = None
     compute: str | None = None
     price: str | None = None
+    noise_tokens: float | None = None
 
 
 def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
@@ -94,7 +96,9 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     link = asked.link()
     machines = tuple(asked.machine(host) for host in hosts)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
-    return make_plan(workload, cluster, currency=currency, update=Update.of(recipe))
+    tokens = workload.target_tokens_per_step
+    update = Update.of(recipe, tokens=tokens, noise_tokens=request.noise_tokens)
+    return make_plan(workload, cluster, currency=currency, update=update)
 
 
 @dataclass(frozen=True, slots=True)

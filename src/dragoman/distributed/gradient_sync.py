@@ -31,12 +31,19 @@ class GradientSync(ABC):
     own_optimizer: whether each rank's optimizer has a state of its own.
     met_s: seconds so far in which this rank waited after an exchange for others to arrive; the
         trainer adds them.
+    has_whole_gradient: whether the gradient after the last micro-step is exactly the sum of all
+        ranks' gradients.
+    wants_own_norm, own_norm: if it is wanted and there are other ranks, the norm of this rank's
+        share of that sum.
     """
 
     loss_factor = 1.0
     rate_factor = 1.0
     period = 1
     own_optimizer = False
+    has_whole_gradient = False
+    wants_own_norm = False
+    own_norm: Tensor | None = None
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -104,6 +111,8 @@ class GradientSync(ABC):
 
 class NoSync(GradientSync):
     """One rank alone: its gradient is the whole one."""
+
+    has_whole_gradient = True
 
     @property
     def exposed_s(self) -> float:
