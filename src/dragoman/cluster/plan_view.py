@@ -142,7 +142,7 @@ def larger_batches(plan: Plan) -> list[str]:
     if plan.update.noise_tokens is not None:
         noise = units.SHORT_COUNT.text(plan.update.noise_tokens)
         lines.append(
-            f"  The gradient noise scale is {noise} target tokens: a batch above it saves few steps."
+            f"  The gradient noise scale is {noise} target tokens: larger batches save few steps."
         )
     for rule in batch_rules(plan.update, factor=factor):
         beyond = f"; {rule.beyond}" if rule.beyond else ""
