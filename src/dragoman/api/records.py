@@ -52,9 +52,12 @@ def plan(
         gpu_link=gpu_link,
         compute=compute,
         price=price,
+    )
+    return plan_recipe(
+        recipe if isinstance(recipe, Recipe) else load_recipe(recipe),
+        request,
         noise_tokens=None if like is None else _noise_tokens(_directory(like)),
     )
-    return plan_recipe(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), request)
 
 
 @checked

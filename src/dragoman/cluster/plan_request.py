@@ -59,7 +59,6 @@ class PlanRequest:
     compute: seconds of one rank's share of a step without network, as the mean over ranks while all
         of a host work; replaces what is known of the kind.
     price: of one host for an hour.
-    noise_tokens: the gradient noise scale that a run like this one has measured.
     """
 
     link: str | None = None
@@ -69,11 +68,13 @@ class PlanRequest:
     gpu_link: str | None = None
     compute: str | None = None
     price: str | None = None
-    noise_tokens: float | None = None
 
 
-def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
-    """The plan for a recipe; ConfigError names the option that is missing or wrong."""
+def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | None = None) -> Plan:
+    """The plan for a recipe; ConfigError names the option that is missing or wrong.
+
+    noise_tokens: the gradient noise scale that a run like this one has measured.
+    """
     if (request.hosts is None) == (request.ranks is None):
         raise ConfigError(
             "either --hosts or --ranks says what to plan for", place="plan", remedy=_EXAMPLE
@@ -97,7 +98,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     machines = tuple(asked.machine(host) for host in hosts)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
     tokens = workload.target_tokens_per_step
-    update = Update.of(recipe, tokens=tokens, noise_tokens=request.noise_tokens)
+    update = Update.of(recipe, tokens=tokens, noise_tokens=noise_tokens)
     return make_plan(workload, cluster, currency=currency, update=update)
 
 

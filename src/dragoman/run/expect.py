@@ -42,12 +42,12 @@ COVERED: Final = 0.8
 _T_90: Final = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.41, 1.40, 1.38, 1.37)
 """90% point of Student's t for 1, 2, ... degrees of freedom; 1.3 for many."""
 _MANY: Final = 1.3
-_LEAST_BLEU: Final = 8.0
+LEAST_BLEU: Final = 8.0
 """A model with a lower BLEU has hardly begun to translate. When one begins depends on the text, and
 the law does not hold before."""
 _BEYOND: Final = 2.0
 """A figure further from all measured ones than this factor is called a guess."""
-_LEAST_ERROR: Final = 0.06
+LEAST_ERROR: Final = 0.06
 """Error of ln BLEU: runs with other seeds, batches or dev pairs differ by so much."""
 
 
@@ -88,17 +88,18 @@ class Law:
 
     def lacking(self, weights: int, tokens: float, epoch_tokens: float) -> float:
         """What ln BLEU is below the level of its text."""
-        of_weights, of_tokens = self._powers(weights, tokens, epoch_tokens)
+        of_weights, of_tokens = self.powers(weights, tokens, epoch_tokens)
         return self.weights_factor * of_weights + self.tokens_factor * of_tokens
 
-    def _powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
+    def powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
+        """weights^-alpha and tokens^-beta, in millions."""
         seen = effective(tokens, epoch_tokens) / _MILLION
         return math.pow(weights / _MILLION, -self.alpha), math.pow(seen, -self.beta)
 
     def expect(self, *, text: str, weights: int, tokens: float, epoch_tokens: float) -> Expected:
         """The BLEU of a model of so many inner weights after so many target tokens of a text."""
         own = text in self.levels
-        powers = self._powers(weights, tokens, epoch_tokens)
+        powers = self.powers(weights, tokens, epoch_tokens)
         levels = np.array([*self.levels.values()])
         shares = np.array([text == known for known in self.levels], float)
         between = 0.0
@@ -130,7 +131,7 @@ def effective(tokens: float, epoch_tokens: float) -> float:
 
 def fit_law(curves: Sequence[Curve]) -> Law:
     """The law that fits the ends of these curves best; some must have ended with a translation."""
-    ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= _LEAST_BLEU]
+    ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= LEAST_BLEU]
     texts = sorted({curve.text for curve in ended})
     found = [
         (_fitted(ended, texts, alpha, beta), alpha, beta)
@@ -147,7 +148,7 @@ def fit_law(curves: Sequence[Curve]) -> Law:
         tokens_factor=float(constants[1]),
         levels=dict(zip(texts, constants[2:].tolist(), strict=True)),
         spread=spread,
-        error=max(error, _LEAST_ERROR),
+        error=max(error, LEAST_ERROR),
         degrees=degrees,
         weights_range=(min(weights), max(weights)),
         tokens_range=(min(tokens), max(tokens)),
@@ -168,7 +169,7 @@ def _fitted(
         rows[number, 2 + texts.index(curve.text)] = 1.0
         assert curve.end.bleu is not None
         wanted[number] = math.log(curve.end.bleu)
-    certainty = _LEAST_ERROR / spread
+    certainty = LEAST_ERROR / spread
     rows[len(ended) :, 2:] = certainty * np.eye(len(texts))
     wanted[len(ended) :] = certainty * usual
     constants = np.linalg.lstsq(rows, wanted, rcond=None)[0].astype(np.float64)
