@@ -33,6 +33,7 @@ from dragoman.run import run as steps
 from dragoman.run.choose import (
     Candidate,
     Choice,
+    Machine,
     TextFacts,
     after_pilots,
     at_other_budget,
@@ -283,8 +284,7 @@ def _plan(
     gone_s: float,
 ) -> BudgetPlan:
     began = time.monotonic()
-    from dragoman.run.speed import these_hosts, this_machine  # imports torch
-    from dragoman.run.worker import default_ranks
+    import dragoman.run.speed  # noqa: F401 - as a process does when it begins: it imports torch
 
     start_s = max(time.monotonic() - began, _LEAST_START_S)
     training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
@@ -292,14 +292,8 @@ def _plan(
         needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
         raise TooSmallError(seconds_s, needed_s=needed_s)
     if place.hosts is not None:
-        machine = these_hosts(place.hosts, file=place.file)
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
-    else:
-        machine = this_machine(
-            ranks=place.ranks or default_ranks(),
-            vocab_size=recipe.corpus.subword.vocab_size,
-            at_most_s=min(_TIMING_SHARE * seconds_s, _LONGEST_TIMING_S),
-        )
+    machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
@@ -323,6 +317,21 @@ def _plan(
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
+    )
+
+
+def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> Machine:
+    """What `choose` has to know of a place; the steps of each model are timed for a small share of
+    the budget."""
+    from dragoman.run.speed import these_hosts, this_machine  # imports torch
+    from dragoman.run.worker import default_ranks
+
+    if place.hosts is not None:
+        return these_hosts(place.hosts, file=place.file)
+    return this_machine(
+        ranks=place.ranks or default_ranks(),
+        vocab_size=vocab_size,
+        at_most_s=min(_TIMING_SHARE * budget_s, _LONGEST_TIMING_S),
     )
 
 
